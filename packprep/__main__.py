@@ -1,0 +1,3 @@
+from packprep.cli import main
+
+main()

@@ -1,0 +1,19 @@
+"""What packprep raises on purpose; the command line prints the sentence and exits with the class's code.
+
+PackprepError(ValueError)
+├── ConfigError  an option or argument is wrong
+└── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is one, the row
+packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims to be
+"""
+
+
+class PackprepError(ValueError):
+    """Base of the errors that are a sentence for the user, never a defect of packprep."""
+
+
+class ConfigError(PackprepError):
+    """An option has a value that cannot work, or contradicts another one."""
+
+
+class InputError(PackprepError):
+    """A source file, a document or a tokenizer file cannot be used as it is."""
