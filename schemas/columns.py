@@ -1,0 +1,129 @@
+"""The columns of a shard: names, kinds, types, and the Arrow schema they make.
+
+A column holds one list per pack. Its kind says how long the list is: `token` columns have one value per token,
+`segment` columns one per segment, `boundary` columns one more than there are segments.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from .errors import FormatError
+
+Kind = Literal["token", "segment", "boundary"]
+DType = Literal["int32", "int64", "float32"]
+
+# The label of a token that carries no loss: the value torch's cross_entropy ignores by default.
+NO_LOSS = -100
+# The document id of padding and of whole filler packs.
+FILLER = -1
+
+_ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32()}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column. Raises FormatError for a name that is no identifier, or a kind or dtype that the format lacks."""
+
+    name: str
+    kind: Kind
+    dtype: DType
+    meaning: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise FormatError(
+                f"column name {self.name!r} is not of the form [A-Za-z_][A-Za-z0-9_]*, at most 128 letters"
+            )
+        for what, value, allowed in (("kind", self.kind, get_args(Kind)), ("dtype", self.dtype, get_args(DType))):
+            if value not in allowed:
+                raise FormatError(f"column {self.name} has {what} {value!r}; expected one of {', '.join(allowed)}")
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        # list, not large_list: the one form every datasets version opens. Its int32 offsets bound a record batch only.
+        return pa.list_(_ARROW[self.dtype])
+
+
+STANDARD_COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column(name="tokens", kind="token", dtype="int32", meaning="token ids"),
+        Column(name="position_ids", kind="token", dtype="int32", meaning="0, 1, 2, ... restarting at every segment"),
+        Column(
+            name="cu_seqlens", kind="boundary", dtype="int32", meaning="0, then the end of each segment in the pack"
+        ),
+        Column(name="document_ids", kind="segment", dtype="int64", meaning="input row of each segment; -1 is filler"),
+        Column(
+            name="document_starts",
+            kind="segment",
+            dtype="int32",
+            meaning="offset, in its document, of the segment's first own token",
+        ),
+        Column(
+            name="labels", kind="token", dtype="int32", meaning="unshifted target of each token; -100 where no loss"
+        ),
+        Column(
+            name="segment_lengths",
+            kind="segment",
+            dtype="int32",
+            meaning="real tokens of each segment, where segments end in padding",
+        ),
+    )
+}
+"""The columns whose meaning the format fixes. Any other name is free, with the kind the manifest gives it."""
+
+REQUIRED_COLUMNS = ("tokens", "cu_seqlens")
+
+
+def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Column, ...]:
+    """The columns as a tuple. FormatError if a name is there twice, a standard one misused, or a required one lacks."""
+    columns = tuple(columns)
+    names = [column.name for column in columns]
+    for column in columns:
+        if names.count(column.name) > 1:
+            raise FormatError(f"{where} lists {column.name} twice; expected each name once")
+        standard = STANDARD_COLUMNS.get(column.name, column)
+        if column != standard:
+            raise FormatError(
+                f"{where} says {column.name} is a {column.kind} column of {column.dtype}; "
+                f"the format fixes it as a {standard.kind} column of {standard.dtype}, so choose another name"
+            )
+    for name in REQUIRED_COLUMNS:
+        if name not in names:
+            raise FormatError(f"{where} has no {name}; every shard has {' and '.join(REQUIRED_COLUMNS)}")
+    return columns
+
+
+def shard_schema(columns: Sequence[Column]) -> pa.Schema:
+    """Arrow schema of a shard: one list field per column, in this order, and no metadata."""
+    return pa.schema([(column.name, column.arrow_type) for column in check_columns(columns)])
+
+
+def check_schema(schema: pa.Schema, columns: Sequence[Column], where: str) -> None:
+    """FormatError unless a shard's schema is `shard_schema(columns)`."""
+    try:
+        names = schema.names
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{where} has a column name that is not UTF-8: {error}; restore or rebuild the file"
+        ) from None
+    if names != [column.name for column in columns]:
+        expected = ", ".join(column.name for column in columns)
+        raise FormatError(f"{where} has the columns {', '.join(names)}; expected {expected}")
+    for column, arrow_field in zip(columns, schema, strict=True):
+        if arrow_field.type != column.arrow_type:
+            raise FormatError(f"{where} column {column.name} is {arrow_field.type}; expected {column.arrow_type}")
+    if schema.metadata:
+        # datasets reads feature types from here, and versions differ in what they understand.
+        keys = ", ".join(sorted(key.decode(errors="replace") for key in schema.metadata))
+        raise FormatError(f"{where} carries schema metadata ({keys}); expected none")

@@ -1,0 +1,5 @@
+"""The one error of this package."""
+
+
+class FormatError(ValueError):
+    """A file is damaged, or is not what it claims to be: one sentence with file, place, what was found and expected."""

@@ -1,0 +1,159 @@
+"""The files of an output directory: names, safe paths, whole writes, the JSON `datasets` needs, and the check.
+
+A file is written under a temporary name, synced and renamed, so a name in the directory always means whole contents.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Literal, get_args
+
+from .canonical import canonical_json, file_digest
+from .errors import FormatError
+
+if TYPE_CHECKING:
+    from .manifest import FileEntry, Manifest
+
+MANIFEST = "manifest.json"
+Level = Literal["size", "sha256"]
+
+_SPLIT = re.compile(r"\w+([.-]\w+)*", re.ASCII)
+
+
+def shard_name(shard: int, shards: int) -> str:
+    """data-00003-of-00010.arrow. Five digits at least, so that names sort in order."""
+    return f"data-{shard:05d}-of-{shards:05d}.arrow"
+
+
+def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
+    """A relative path with forward slashes that stays inside its directory, else FormatError. Ignores the disk."""
+    bad = (
+        not isinstance(path, str)
+        or not path
+        or "\\" in path
+        or "\0" in path
+        or ":" in path  # C:file is relative for us and a drive elsewhere
+        or any(part in ("", ".", "..") for part in path.split("/"))
+    )
+    if bad:
+        raise FormatError(
+            f"{where} names the file {path!r}; expected a relative path inside its directory, with forward slashes"
+        )
+    return PurePosixPath(path)
+
+
+def inside(directory: Path, path: str, where: str = MANIFEST) -> Path:
+    """`directory / path`, or FormatError if the path or a link on the way leaves the directory."""
+    found = directory / check_path(path, where)
+    try:
+        stays = found.resolve().is_relative_to(directory.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        stays = False
+    if not stays:
+        raise FormatError(
+            f"{where} names the file {path!r}, which is a link out of {directory}; copy the file in its place"
+        )
+    return found
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write `path` whole or not at all: temporary name, sync, rename, sync of the directory."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in `directory` survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_dataset_files(directory: Path, files: Sequence[str], *, fingerprint: str, split: str | None) -> None:
+    """state.json and dataset_info.json, which make `directory` open with `datasets.load_from_disk`.
+
+    files: names of the shards in `directory`, in row order, one at least. fingerprint: lower-case hex, at most 64
+    characters, of the content: `datasets` names its caches by it. split: e.g. "train", or None.
+    """
+    if not files:
+        raise FormatError(
+            f"{directory} has no shards; datasets opens no dataset without one, so write one with 0 packs"
+        )
+    for name in files:
+        if len(check_path(name, str(directory / "state.json")).parts) != 1:
+            raise FormatError(
+                f"{directory / 'state.json'} names the file {name!r}; expected a name in the same directory"
+            )
+    if not re.fullmatch(r"[0-9a-f]{1,64}", fingerprint):
+        raise FormatError(f"fingerprint is {fingerprint!r}; expected up to 64 lower-case hex characters")
+    if split is not None:
+        _check_split(split)
+    state: dict[str, object] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": fingerprint,
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    write_file(directory / "state.json", canonical_json(state))
+    # No features: they are inferred from the Arrow types, which every version reads alike.
+    write_file(directory / "dataset_info.json", canonical_json({}))
+
+
+def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
+    """dataset_dict.json, which makes `directory` a DatasetDict of the sub-directories named, in this order."""
+    write_file(directory / "dataset_dict.json", canonical_json({"splits": [_check_split(split) for split in splits]}))
+
+
+def check_file(directory: Path, entry: "FileEntry", level: Level = "size") -> Path:
+    """The path of one file of an output. FormatError if it lies outside, is missing, or has another size or digest."""
+    if level not in get_args(Level):
+        raise ValueError(f"level is {level!r}; expected one of {', '.join(get_args(Level))}")
+    path = inside(directory, entry.path, str(directory / MANIFEST))
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "is missing"
+        raise FormatError(f"{path} {what}; the manifest lists it with {entry.bytes} bytes")
+    if (size := path.stat().st_size) != entry.bytes:
+        raise FormatError(f"{path} has {size} bytes; expected {entry.bytes}")
+    if level == "sha256" and (digest := file_digest(path)) != entry.sha256:
+        raise FormatError(f"{path} has sha256 {digest}; expected {entry.sha256}")
+    return path
+
+
+def check_files(directory: Path, manifest: "Manifest", level: Level = "size") -> list[str]:
+    """What is missing, changed or surplus, a sentence each; [] when `directory` holds exactly what the manifest lists.
+
+    level "size" costs a stat per file, "sha256" about 0.6 s of CPU per GB.
+    """
+    findings = []
+    for entry in manifest.all_files:
+        try:
+            check_file(directory, entry, level)
+        except FormatError as error:
+            findings.append(str(error))
+    listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
+    for folder, folders, names in os.walk(directory):
+        # A link to a folder is not walked into, so it is a surplus entry itself.
+        names += [name for name in folders if Path(folder, name).is_symlink()]
+        findings += [
+            f"{path} is not in the manifest; expected nothing else in the directory"
+            for path in sorted(Path(folder, name) for name in names)
+            if path.relative_to(directory).as_posix() not in listed
+        ]
+    return findings
+
+
+def _check_split(split: str) -> str:
+    if not isinstance(split, str) or not _SPLIT.fullmatch(split):
+        raise FormatError(f"split name is {split!r}; expected letters, digits and underscores, joined by '.' or '-'")
+    return split

@@ -1,0 +1,233 @@
+"""manifest.json: what an output is, written last, so that its presence means the build is complete.
+
+Three keys. `data`: everything that decides the bytes, and the digests of those bytes; equal for equal builds on any
+machine. `run`: how this build went (versions, seconds, paths). `sha256`: digest of the other two.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .canonical import canonical_json, digest_of, parse_canonical
+from .columns import STANDARD_COLUMNS, Column, check_columns
+from .errors import FormatError
+from .files import MANIFEST, check_path, write_file
+from .ledger import check_ledger
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """A file of the output. packs, tokens and split are there for shards, None for every other file."""
+
+    path: str
+    bytes: int
+    sha256: str
+    packs: int | None = None
+    tokens: int | None = None
+    split: str | None = None
+
+    @property
+    def is_shard(self) -> bool:
+        return self.packs is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCounts:
+    """What one split holds."""
+
+    packs: int
+    segments: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A manifest that has been checked. data, run: plain JSON values; the properties are what most readers want."""
+
+    data: dict[str, Any]
+    run: dict[str, Any]
+    sha256: str
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of every shard, in the order of its fields."""
+        return tuple(_column(value) for value in self.data["columns"])
+
+    @cached_property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The files whose bytes `data` decides: shards and the JSON that `datasets` reads."""
+        return tuple(FileEntry(**value) for value in self.data["files"])
+
+    @cached_property
+    def all_files(self) -> tuple[FileEntry, ...]:
+        """Every file of the output but manifest.json itself: `files` and those that hold facts of the run."""
+        return self.files + tuple(FileEntry(**value) for value in self.run.get("files", []))
+
+    @cached_property
+    def splits(self) -> dict[str, SplitCounts]:
+        """Counts of each split, by name; one split, "train", unless documents were held out."""
+        return {name: SplitCounts(**counts) for name, counts in self.data["splits"].items()}
+
+    def shards(self, split: str) -> tuple[FileEntry, ...]:
+        """The shards of one split, in row order."""
+        return tuple(entry for entry in self.files if entry.is_shard and entry.split == split)
+
+    @property
+    def format_version(self) -> int:
+        return int(self.data["format_version"])
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a pack at most."""
+        return int(self.data["max_length"])
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return int(self.data["vocab_size"])
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """What became of every token: see `check_ledger`."""
+        return dict(self.data["ledger"])
+
+    @property
+    def identity(self) -> str:
+        """Digest of the inputs: options that decide the bytes, sources, tokenizer. Equal identity, equal bytes."""
+        return str(self.data["identity"])
+
+    @property
+    def num_packs(self) -> int:
+        return sum(counts.packs for counts in self.splits.values())
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(counts.tokens for counts in self.splits.values())
+
+
+def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
+    """Write directory/manifest.json, after the same checks that `read_manifest` makes: FormatError if they fail."""
+    path = directory / MANIFEST
+    rest = {"data": dict(data), "run": dict(run)}
+    content = canonical_json(rest | {"sha256": digest_of(rest)})
+    manifest = _parse(content, str(path))
+    write_file(path, content)
+    return manifest
+
+
+def read_manifest(directory: str | Path) -> Manifest:
+    """The manifest of an output. FormatError if it is absent, changed by one bit, of a newer format or inconsistent."""
+    path = Path(directory) / MANIFEST
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise FormatError(f"{path} does not exist; expected the output of a finished packprep build") from None
+    except (NotADirectoryError, IsADirectoryError):
+        raise FormatError(f"{path} is not a file; expected the output of a finished packprep build") from None
+    return _parse(content, str(path))
+
+
+def _parse(content: bytes, where: str) -> Manifest:
+    value = parse_canonical(content, where)
+    if not isinstance(value, dict) or set(value) != {"data", "run", "sha256"}:
+        raise FormatError(f"{where} is not a manifest; expected exactly the keys data, run and sha256")
+    rest = {"data": value["data"], "run": value["run"]}
+    if (digest := digest_of(rest)) != value["sha256"]:
+        raise FormatError(f"{where} has sha256 {value['sha256']!r} but its content gives {digest!r}; restore the file")
+    _check(value["data"], value["run"], where)
+    return Manifest(data=value["data"], run=value["run"], sha256=digest)
+
+
+def _check(data: Any, run: Any, where: str) -> None:
+    """What a reader relies on. The version first: a newer format may have changed everything below it."""
+    version = _field(data, "format_version", int, where)
+    if version > FORMAT_VERSION:
+        raise FormatError(
+            f"{where} has format version {version}; this packprep reads up to {FORMAT_VERSION}, so install a newer one"
+        )
+    if version < 1:
+        raise FormatError(f"{where} has format version {version}; expected 1 to {FORMAT_VERSION}")
+    inputs = _field(data, "inputs", dict, where)
+    if (identity := digest_of(inputs)) != data.get("identity"):
+        raise FormatError(f"{where} has identity {data.get('identity')!r}; its inputs give {identity!r}")
+    check_columns([_column(value, where) for value in _field(data, "columns", list, where)], where)
+    for key, least in (("max_length", 1), ("vocab_size", 1)):
+        if _field(data, key, int, where) < least:
+            raise FormatError(f"{where} has {key} {data[key]}; expected {least} or more")
+    for source in _field(data, "sources", list, where):
+        _counts(source, ("bytes", "first_document", "documents"), f"{where} sources")
+        _digest(source, f"{where} sources")
+    _check_files(data, run, where)
+    check_ledger(_field(data, "ledger", dict, where), f"{where} ledger")
+    packed, stored = data["ledger"]["tokens_packed"], sum(counts["tokens"] for counts in data["splits"].values())
+    if packed != stored:
+        raise FormatError(f"{where} ledger has tokens_packed {packed}; the splits hold {stored} tokens")
+
+
+def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
+    """Every path inside the directory and there once; the shards of a split add up to its counts."""
+    splits = _field(data, "splits", dict, where)
+    for name, counts in splits.items():
+        _counts(counts, ("packs", "segments", "tokens"), f"{where} split {name}", exactly=True)
+    held = {name: [0, 0] for name in splits}
+    paths = {MANIFEST}
+    files = _field(data, "files", list, where)
+    run_files = run.get("files", []) if isinstance(run, dict) else None
+    if not isinstance(run_files, list):
+        raise FormatError(f"{where} has a run part that is no table, or whose files are no list")
+    for value in [*files, *run_files]:
+        at = f"{where} files"
+        if not isinstance(value, dict) or set(value) - {"path", "bytes", "sha256", "packs", "tokens", "split"}:
+            raise FormatError(f"{at} has {value!r}; expected path, bytes, sha256 and for shards packs, tokens, split")
+        check_path(_field(value, "path", str, at), where)
+        if value["path"] in paths:
+            raise FormatError(f"{at} lists {value['path']} twice, or the manifest itself; expected each file once")
+        paths.add(value["path"])
+        _counts(value, ("bytes",), at)
+        _digest(value, at)
+        if value["path"].endswith(".arrow") or "packs" in value:
+            _counts(value, ("packs", "tokens"), f"{at} {value['path']}")
+            if value.get("split") not in held:
+                raise FormatError(
+                    f"{at} puts {value['path']} into the split {value.get('split')!r}; splits are {[*held]}"
+                )
+            held[value["split"]][0] += value["packs"]
+            held[value["split"]][1] += value["tokens"]
+    for name, (packs, tokens) in held.items():
+        if (packs, tokens) != (splits[name]["packs"], splits[name]["tokens"]):
+            raise FormatError(
+                f"{where} split {name} has {splits[name]['packs']} packs of {splits[name]['tokens']} tokens; "
+                f"its shards add up to {packs} packs of {tokens} tokens"
+            )
+
+
+def _column(value: Any, where: str = MANIFEST) -> Column:
+    if not isinstance(value, dict) or set(value) != {"name", "kind", "dtype"}:
+        raise FormatError(f"{where} columns has {value!r}; expected name, kind and dtype")
+    standard = STANDARD_COLUMNS.get(str(value["name"]))
+    return Column(**value, meaning=standard.meaning if standard else "")
+
+
+def _field(table: Any, key: str, kind: type, where: str) -> Any:
+    value = table.get(key) if isinstance(table, dict) else None
+    if type(value) is not kind:  # not isinstance: True is an int
+        raise FormatError(f"{where} has {key} = {value!r}; expected {kind.__name__}")
+    return value
+
+
+def _counts(table: Any, keys: tuple[str, ...], where: str, *, exactly: bool = False) -> None:
+    for key in keys:
+        if _field(table, key, int, where) < 0:
+            raise FormatError(f"{where} has {key} = {table[key]}; expected 0 or more")
+    if exactly and set(table) != set(keys):
+        raise FormatError(f"{where} has the keys {sorted(table)}; expected {sorted(keys)}")
+
+
+def _digest(table: dict[str, Any], where: str) -> None:
+    value = _field(table, "sha256", str, where)
+    if len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise FormatError(f"{where} has sha256 {value!r}; expected 64 lower-case hex characters")
