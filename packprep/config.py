@@ -1,0 +1,245 @@
+"""Every option of a build, in one place: the command line, the YAML file and Python all read this dataclass.
+
+A field's metadata carries its help text, its choices and whether it decides the bytes of the output (`identity`).
+Sizes are bytes; "64MB" is 64,000,000 and "64MiB" 67,108,864.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from packprep.errors import ConfigError
+
+STRATEGIES = ("best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced")
+DEFAULT_FILE = "packprep.yaml"
+COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def _option(default: Any, group: str, text: str, *, identity: bool = True, size: bool = False) -> Any:
+    """A field of BuildConfig with its help."""
+    return field(default=default, metadata={"group": group, "help": text, "identity": identity, "size": size})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildConfig:
+    """Options of one build, checked at construction: a wrong value raises ConfigError before any work is done.
+
+    Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json", max_length=8192)
+    """
+
+    sources: tuple[str, ...] = _option((), "Sources", "Files, globs, directories, - for stdin, or a hub dataset.")
+    output: str = _option("", "Output", "Directory to write; absent or complete, never half-written.", identity=False)
+    tokenizer: Any = _option(None, "Tokenizer", "A tokenizer.json, a directory holding one, or a hub name.")
+
+    name: str | None = _option(None, "Sources", "Configuration of a hub dataset.")
+    split: str | None = _option(None, "Sources", "Split of a hub dataset or of a saved DatasetDict.")
+    revision: str | None = _option(None, "Sources", "Revision of a hub dataset.")
+    text_column: str = _option("text", "Sources", "Column that holds the text.")
+    text_template: str | None = _option(None, "Sources", 'Text made of several columns: "{title}\\n\\n{body}".')
+    sample_by: Literal["document", "paragraph", "line"] = _option(
+        "document", "Sources", "What one document of a .txt file is."
+    )
+    limit: int | None = _option(None, "Sources", "Only the first N rows of the whole input.")
+    max_tokens: int | None = _option(None, "Sources", "Stop after the unit of text that reaches N tokens.")
+    on_error: Literal["stop", "skip"] = _option("stop", "Sources", "What to do with a row that has no usable text.")
+    unit_size: int = _option("64MB", "Sources", "Text tokenized by one task; decides what is shuffled.", size=True)
+
+    tokenizer_revision: str | None = _option(None, "Tokenizer", "Revision of a hub tokenizer.", identity=False)
+    bos: str = _option("auto", "Tokenizer", "Token before each document: auto, none or a token.")
+    eos: str = _option("auto", "Tokenizer", "Token after each document: auto, none or a token.")
+    parse_special_tokens: bool = _option(False, "Tokenizer", "Let text that spells a special token become that token.")
+    engine: Literal["auto", "hf", "fastokens", "gigatoken"] = _option(
+        "auto", "Tokenizer", "What runs the tokenizer; every one gives the same ids.", identity=False
+    )
+    truncate_at: str | None = _option(None, "Tokenizer", "Cut the text at the first match of this regex.")
+    keep_tokens: str | None = _option(
+        None, "Tokenizer", "Token store: tokens are kept there and reused.", identity=False
+    )
+
+    max_length: int = _option(4096, "Packing", "Tokens per pack, at least 2.")
+    strategy: Literal["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"] = (
+        _option("best_fit", "Packing", "How documents are put together.")
+    )
+    overflow: Literal["split", "truncate", "drop", "error"] = _option(
+        "split", "Packing", "What to do with documents longer than max_length."
+    )
+    stride: int = _option(0, "Packing", "Tokens that neighbouring pieces of a split document share.")
+    truncation_side: Literal["right", "left"] = _option("right", "Packing", "Which end truncate cuts off.")
+    continuation_bos: bool = _option(False, "Packing", "Begin the later pieces of a split document with BOS too.")
+    min_len: int = _option(1, "Packing", "Drop documents with fewer text tokens.")
+    max_len: int | None = _option(None, "Packing", "Drop documents with more text tokens.")
+    window: int = _option("4GB", "Packing", "Text whose documents are packed together.", size=True)
+    max_segments_per_pack: int | None = _option(None, "Packing", "At most this many segments in a pack.")
+    pad_segment_to_multiple: int = _option(1, "Packing", "Pad each segment to a multiple (context parallel: 2*cp).")
+    group_column: str | None = _option(None, "Packing", "Rows with different values here never share a pack.")
+    num_packs: int | None = _option(None, "Packing", "Number of packs for balanced; default: as few as can be.")
+    shuffle_documents: bool = _option(False, "Packing", "stream, greedy: take documents in seeded random order.")
+
+    order: Literal["shuffle", "input", "length", "balanced"] = _option("shuffle", "Order", "Order of the packs.")
+    seed: int = _option(0, "Order", "Decides every random choice; same seed, same bytes.")
+    balance_ranks: int = _option(8, "Order", "order balanced: ranks that step together.")
+    attention_cost: str = _option(
+        "24576,1", "Order", "a,b of the cost of a pack, a * tokens + b * sum(segment^2); decides balance."
+    )
+    packs_multiple_of: int = _option(1, "Order", "Make the number of packs a multiple, of world size times batch.")
+    remainder: Literal["drop", "fill"] = _option("drop", "Order", "packs-multiple-of: drop packs or add empty ones.")
+
+    columns: tuple[str, ...] = _option(
+        COLUMN_CHOICE, "Output", "Columns beside tokens and cu_seqlens: position_ids,document_ids,document_starts."
+    )
+    shard_size: int = _option("500MB", "Output", "Bytes of one shard.", size=True)
+    holdout: float = _option(0.0, "Output", "Share of documents that go to a validation split.")
+    num_proc: int = _option(os.cpu_count() or 1, "Output", "Cores to use; never changes the output.", identity=False)
+    overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.metadata["size"]:
+                value = parse_size(value, spec.name)
+            elif spec.name in ("sources", "columns"):
+                value = (value,) if isinstance(value, str) else tuple(value)
+            _check_type(spec, value)
+            object.__setattr__(self, spec.name, value)
+        self._check_ranges()
+        self._check_combinations()
+
+    def _check_ranges(self) -> None:
+        least = {
+            "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
+            "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
+            "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
+        }  # fmt: skip
+        for key, bound in least.items():
+            value = getattr(self, key)
+            if value is not None and value < bound:
+                raise ConfigError(f"{key} is {value:,}, expected at least {bound}")
+        if self.max_length >= 2**31:
+            raise ConfigError(f"max_length is {self.max_length:,}, expected less than 2^31")
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(f"holdout is {self.holdout:g}, expected a share of at least 0 and less than 1")
+        for column in self.columns:
+            if column not in (*COLUMN_CHOICE, "tokens", "cu_seqlens"):
+                raise ConfigError(f"columns has {column!r}, expected some of {', '.join(COLUMN_CHOICE)}")
+        if self.truncate_at is not None:
+            try:
+                re.compile(self.truncate_at)
+            except re.error as error:
+                raise ConfigError(f"truncate_at {self.truncate_at!r} is not a regular expression: {error}") from None
+        self.cost()
+
+    def _check_combinations(self) -> None:
+        if self.stride:
+            if self.overflow != "split" or self.strategy == "wrapped":
+                other = "strategy wrapped" if self.strategy == "wrapped" else f"overflow {self.overflow}"
+                raise ConfigError(f"stride is for overflow split and has no meaning with {other}; leave it out")
+            own = self.max_length - self.continuation_bos
+            if self.stride >= own:
+                raise ConfigError(
+                    f"stride is {self.stride:,} but a piece has {own:,} tokens of its own; choose a smaller stride"
+                )
+        if self.continuation_bos and (self.overflow != "split" or self.strategy == "wrapped"):
+            raise ConfigError("continuation_bos is for overflow split with a strategy other than wrapped")
+        if self.truncation_side == "left" and self.overflow != "truncate":
+            raise ConfigError(f"truncation_side is for overflow truncate, not {self.overflow}")
+        if self.max_length % self.pad_segment_to_multiple:
+            raise ConfigError(
+                f"max_length {self.max_length:,} is not a multiple of pad_segment_to_multiple "
+                f"{self.pad_segment_to_multiple:,}; choose one that is"
+            )
+        if self.strategy == "wrapped":
+            for key, neutral in (
+                ("max_segments_per_pack", None), ("group_column", None), ("pad_segment_to_multiple", 1)
+            ):  # fmt: skip
+                if getattr(self, key) != neutral:
+                    raise ConfigError(f"{key} cannot be held by strategy wrapped; choose another strategy")
+        if self.num_packs is not None and self.strategy != "balanced":
+            raise ConfigError(f"num_packs is for strategy balanced, not {self.strategy}")
+        if self.max_len is not None and self.max_len < self.min_len:
+            raise ConfigError(f"max_len {self.max_len:,} is less than min_len {self.min_len:,}; no document would stay")
+
+    def cost(self) -> tuple[float, float]:
+        """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
+        try:
+            linear, quadratic = (float(part) for part in self.attention_cost.split(","))
+            if min(linear, quadratic) < 0 or linear + quadratic <= 0:
+                raise ValueError
+        except ValueError:
+            raise ConfigError(
+                f"attention_cost is {self.attention_cost!r}, expected two numbers of at least 0 such as 24576,1"
+            ) from None
+        return linear, quadratic
+
+    def identity(self) -> dict[str, Any]:
+        """The options that decide the bytes of the output; sources and tokenizer enter by digest instead."""
+        decided_by_digest = ("sources", "tokenizer", "name", "split", "revision")
+        return {
+            spec.name: list(value) if isinstance(value := getattr(self, spec.name), tuple) else value
+            for spec in fields(self)
+            if spec.metadata["identity"] and spec.name not in decided_by_digest
+        }
+
+
+def parse_size(value: int | str, key: str) -> int:
+    """Bytes of "64MB", "1.5GiB", "4096" or 4096."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]I?)?B?\s*", str(value).upper())
+    try:
+        if match is None:
+            raise ValueError
+        return int(float(match[1]) * _UNITS[match[2] or ""])
+    except ValueError:
+        raise ConfigError(f"{key} is {value!r}, expected a size such as 500MB or 64MiB") from None
+
+
+def from_yaml(path: Path) -> dict[str, Any]:
+    """Options in a YAML file, keys checked; - and _ are the same in a key."""
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file {path}; check the path given with -c") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(loaded or {}, Mapping):
+        raise ConfigError(f"{path} holds a {type(loaded).__name__}, expected option: value lines")
+    return check_keys({str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}, str(path))
+
+
+def check_keys(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """The same options; an unknown name raises ConfigError that suggests the nearest one."""
+    known = [spec.name for spec in fields(BuildConfig)]
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"{where} has an unknown option {key!r}{nearest(key, known)}")
+    return options
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
+
+
+def _check_type(spec: "Field[Any]", value: Any) -> None:
+    if get_origin(spec.type) is Literal:
+        choices = get_args(spec.type)
+        if value not in choices:
+            raise ConfigError(f"{spec.name} is {value!r}{nearest(str(value), choices)}")
+        return
+    optional = value is None and spec.default is None
+    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    wanted: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
+    if wanted is None or optional:
+        return
+    right = isinstance(value, (int, float) if wanted is float else wanted)
+    if not right or (isinstance(value, bool) and wanted is not bool):
+        raise ConfigError(f"{spec.name} is {value!r}, expected {kind[wanted]}")

@@ -1,0 +1,166 @@
+"""What the sources of a build are: names on the command line become files with a digest, in a fixed order.
+
+An existing path wins; a name with a known suffix or a glob that matches nothing is an error; anything else is a
+dataset on the hub. Files of a glob or directory are sorted bytewise, so document ids never depend on the disk.
+"""
+
+import glob
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packprep.config import BuildConfig
+from packprep.errors import InputError
+
+_KINDS = {
+    "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
+}  # fmt: skip
+_COMPRESSED = ("gz", "zst")
+SUFFIXES = "/".join(f".{suffix}" for suffix in _KINDS) + " (plain, .gz or .zst)"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input file, saved dataset or hub dataset, named as messages name it."""
+
+    name: str
+    kind: str  # json, csv, text, parquet, arrow, saved or hub
+    path: Path | None
+    bytes: int
+    sha256: str
+
+    @property
+    def suffix(self) -> str:
+        """Suffix without compression: "tsv" of data.tsv.gz."""
+        return _suffixes(self.name)[0]
+
+    @property
+    def compressed(self) -> bool:
+        return _suffixes(self.name)[1] != ""
+
+
+def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
+    """The sources of a build in order, each with its digest. Standard input is spooled into `scratch`."""
+    if not config.sources:
+        raise InputError("no source is given; name files, a directory, - for standard input or a hub dataset")
+    found = [source for name in config.sources for source in _expand(name, config, scratch)]
+    if config.split is not None and all(source.kind not in ("hub", "saved") for source in found):
+        raise InputError(f"split {config.split!r} is for hub and saved datasets; these sources are plain files")
+    return found
+
+
+def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
+    if name == "-":
+        yield _spool_stdin(scratch)
+        return
+    path = Path(name)
+    if path.is_dir():
+        yield from _directory(path, config)
+    elif path.exists():
+        yield _file(path)
+    elif path.is_symlink():
+        raise InputError(f"{name} is a link to {os.readlink(path)}, which does not exist")
+    elif glob.has_magic(name):
+        matches = sorted(glob.glob(name, recursive=True), key=os.fsencode)
+        files = [Path(match) for match in matches if Path(match).is_file()]
+        if not files:
+            raise InputError(f"no file matches {name}; check the pattern")
+        yield from map(_file, files)
+    elif _suffixes(name)[0] in _KINDS or name.startswith((".", "/", "~")):
+        raise InputError(f"no such file: {name}")
+    else:
+        yield _hub(name, config)
+
+
+def _suffixes(name: str) -> tuple[str, str]:
+    """Format and compression: data.jsonl.gz gives ("jsonl", "gz")."""
+    parts = Path(name).name.lower().split(".")
+    compression = parts.pop() if parts[-1] in _COMPRESSED else ""
+    return (parts[-1] if len(parts) > 1 else ""), compression
+
+
+def _file(path: Path) -> Source:
+    suffix = _suffixes(path.name)[0]
+    if suffix not in _KINDS:
+        raise InputError(f"{path} is of no known format; expected {SUFFIXES}")
+    try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
+        if facts.st_size == 0:
+            raise InputError(f"{path} is empty; expected at least one document")
+        return Source(str(path), _KINDS[suffix], path, facts.st_size, _sha256([path]))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        yield _saved(path, config)
+        return
+    files = [
+        Path(folder, name)
+        for folder, _, names in os.walk(path)
+        for name in names
+        if _suffixes(name)[0] in _KINDS and not name.startswith(".")
+    ]
+    if not files:
+        raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
+    yield from map(_file, sorted(files, key=os.fsencode))
+
+
+def _saved(path: Path, config: BuildConfig) -> Source:
+    """A directory written by `save_to_disk`: its data files are its content."""
+    folder = path
+    if (path / "dataset_dict.json").exists():
+        splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
+        split = config.split or (splits[0] if len(splits) == 1 else None)
+        if split not in splits:
+            asked = f"no split {config.split!r}" if config.split else "several splits"
+            raise InputError(f"{path} has {asked}; choose --split from {', '.join(splits)}")
+        folder = path / split
+    files = sorted(folder.rglob("*.arrow"), key=os.fsencode)
+    return Source(str(path), "saved", folder, sum(file.stat().st_size for file in files), _sha256(files))
+
+
+def _hub(name: str, config: BuildConfig) -> Source:
+    dataset = open_hub(name, config)
+    files = [Path(file["filename"]) for file in dataset.cache_files]
+    return Source(name, "hub", None, sum(file.stat().st_size for file in files), _sha256(files))
+
+
+def open_hub(name: str, config: BuildConfig) -> Any:
+    """The hub dataset, in the cache that `datasets` keeps for the user."""
+    import datasets
+
+    split = config.split or "train"
+    try:
+        return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
+    except Exception as error:  # the loaders' and the hub client's kinds, none of them ours to explain
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{name} is no local path and no dataset came from the hub: {reason}") from None
+
+
+def _spool_stdin(scratch: Path) -> Source:
+    path = scratch / "stdin.jsonl"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        while block := sys.stdin.buffer.read(1 << 20):
+            file.write(block)
+    if path.stat().st_size == 0:
+        raise InputError("standard input is empty; expected JSON lines")
+    return Source("standard input", "json", path, path.stat().st_size, _sha256([path]))
+
+
+def _sha256(files: list[Path]) -> str:
+    """Digest of one file, or of the digests of several."""
+    digests = []
+    for path in files:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()

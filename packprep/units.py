@@ -1,0 +1,111 @@
+"""The input cut into units: runs of documents of a fixed amount of text, never of a number that workers decide.
+
+Documents are numbered over the whole input, rows without usable text included, so a number always names its row.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from packprep.config import BuildConfig
+from packprep.errors import InputError
+from packprep.reading import read_rows
+from packprep.sources import Source
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a unit that come from one source. skipped: rows without usable text, by reason."""
+
+    source: int
+    rows: int
+    skipped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A run of documents tokenized by one task.
+
+    table: `text` (string, null where the row was skipped) and perhaps `group`, [documents]. text_bytes: UTF-8.
+    """
+
+    number: int
+    first_document: int
+    table: pa.Table
+    text_bytes: int
+    parts: tuple[Part, ...]
+
+
+def read_units(sources: Sequence[Source], config: BuildConfig, scratch: Path) -> Iterator[Unit]:
+    """The units of the input in order. A unit ends with the document that reaches `unit_size` bytes of text."""
+    pending: list[tuple[int, pa.Table]] = []
+    number = first = size = 0
+    for source, table in _rows(sources, config, scratch):
+        while len(table):
+            taken, added = _fill(table, config.unit_size - size)
+            pending.append((source, table.slice(0, taken)))
+            table = table.slice(taken)
+            size += added
+            if size >= config.unit_size:
+                unit = _unit(number, first, size, pending)
+                yield unit
+                number, first, size, pending = number + 1, first + len(unit.table), 0, []
+    if pending:
+        yield _unit(number, first, size, pending)
+
+
+def _rows(sources: Sequence[Source], config: BuildConfig, scratch: Path) -> Iterator[tuple[int, pa.Table]]:
+    """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped."""
+    left = config.limit
+    for number, source in enumerate(sources):
+        row = 0
+        for table in read_rows(source, config, scratch):
+            if left is not None:
+                table = table.slice(0, left)
+                left -= len(table)
+            if config.on_error == "stop" and table["problem"].null_count < len(table):
+                _stop_at_problem(source, table, row)
+            yield number, table
+            row += len(table)
+            if left == 0:
+                return
+
+
+def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
+    at = pc.index(pc.is_valid(table["problem"]), True).as_py()
+    detail = table["problem"][at].as_py().split(": ", 1)[1]
+    row = f"{source.name} row {first_row + at}"
+    raise InputError(f"{row}: {detail}; mend it, or skip such rows with --on-error skip")
+
+
+def _fill(table: pa.Table, room: int) -> tuple[int, int]:
+    """How many rows to take until they reach `room` bytes of text, and their bytes; all of them if they don't."""
+    ends = np.cumsum(text_bytes(table["text"]))
+    taken = int(np.searchsorted(ends, room)) + 1
+    return (taken, int(ends[taken - 1])) if taken <= len(ends) else (len(ends), int(ends[-1]))
+
+
+def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
+    """UTF-8 bytes of each document, int64 [documents]; 0 for null."""
+    lengths: NDArray[np.int64] = pc.fill_null(pc.binary_length(text), 0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _unit(number: int, first: int, size: int, pending: Sequence[tuple[int, pa.Table]]) -> Unit:
+    rows: Counter[int] = Counter()
+    skipped: dict[int, Counter[str]] = {}
+    for source, table in pending:
+        rows[source] += len(table)
+        problems = table["problem"].drop_null().to_pylist()
+        skipped.setdefault(source, Counter()).update(problem.split(": ", 1)[0] for problem in problems)
+    parts = tuple(Part(source, count, dict(sorted(skipped[source].items()))) for source, count in sorted(rows.items()))
+    # One text type for all formats: some readers give 64-bit offsets.
+    tables = [table.drop_columns(["problem"]) for _, table in pending]
+    schema = pa.schema([(name, pa.large_string()) for name in tables[0].column_names])
+    return Unit(number, first, pa.concat_tables([table.cast(schema) for table in tables]), size, parts)
