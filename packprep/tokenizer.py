@@ -1,0 +1,204 @@
+"""The tokenizer file, and which token begins and ends a document.
+
+Files decide *which* token is BOS or EOS, never *whether* a document gets one: `add_bos_token`-like flags and the
+post-processor's own insertion are ignored, so one BOS and one EOS stand around each document, never two.
+Asked in this order: tokenizer_config.json, special_tokens_map.json, the post-processor of tokenizer.json.
+An explicit null, or a post-processor that adds nothing at that end, means none. Silence everywhere is an error.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packprep.config import nearest
+from packprep.errors import ConfigError, InputError
+
+_SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """A tokenizer.json with truncation and padding switched off, and the policy for BOS and EOS."""
+
+    json: bytes = field(repr=False)
+    sha256: str  # of the tokenizer.json as found
+    vocab_size: int  # one more than the largest id, added tokens included
+    bos: "Special | None"
+    eos: "Special | None"
+    pad_id: int
+    notes: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """What enters the identity of a build."""
+        ends = {end: token and {"token": token.text, "id": token.id} for end, token in self.ends().items()}
+        return {"sha256": self.sha256, "vocab_size": self.vocab_size, "pad_id": self.pad_id, **ends}
+
+    def ends(self) -> dict[str, "Special | None"]:
+        return {"bos": self.bos, "eos": self.eos}
+
+
+@dataclass(frozen=True)
+class Special:
+    """A token added around documents."""
+
+    text: str
+    id: int
+
+
+def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto", eos: str = "auto") -> Tokenizer:
+    """The tokenizer at `source`: a tokenizer.json, a directory with one, a hub name, a `tokenizers.Tokenizer` or a
+    transformers fast tokenizer. `bos`, `eos`: "auto", "none" or the token's text.
+
+    Raises InputError where `source` is no tokenizer, ConfigError where BOS or EOS cannot be told.
+    """
+    name, raw, sides = _read(source, revision)
+    try:
+        parsed = json.loads(raw)
+        if not isinstance(parsed, dict) or "model" not in parsed:
+            raise ValueError("it has no model")
+        notes = [f"{name}: stored {key} is switched off" for key in ("truncation", "padding") if parsed.get(key)]
+        cleaned = raw if not notes else json.dumps({**parsed, "truncation": None, "padding": None}).encode()
+        vocab = _vocabulary(parsed)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{name} is not a tokenizer.json: {error}; expected a file saved by tokenizers") from None
+    chosen = {}
+    for end, asked in (("bos", bos), ("eos", eos)):
+        text, note = _choose(end, asked, parsed, sides, name)
+        if text is not None and text not in vocab:
+            raise ConfigError(f"{end} {text!r} is not in the vocabulary of {name}{_similar(text, vocab)}")
+        chosen[end] = None if text is None else Special(text, vocab[text])
+        notes += [note] if note else []
+    pad = _content(sides.get(_SIDE_FILES[0], {}).get("pad_token"))
+    pad_ids = [vocab[pad]] if pad in vocab else [token.id for token in (chosen["eos"], chosen["bos"]) if token]
+    return Tokenizer(
+        json=cleaned, sha256=hashlib.sha256(raw).hexdigest(), vocab_size=max(vocab.values()) + 1,
+        bos=chosen["bos"], eos=chosen["eos"], pad_id=(pad_ids or [0])[0], notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
+    """Id of every token, read from the file: loading the tokenizer itself would take up to a second."""
+    tokens = parsed["model"]["vocab"]
+    vocab = dict(tokens) if isinstance(tokens, dict) else {token: id_ for id_, (token, _) in enumerate(tokens)}
+    vocab.update((token["content"], token["id"]) for token in parsed.get("added_tokens", []))
+    if not vocab:
+        raise ValueError("its vocabulary is empty")
+    return vocab
+
+
+def _read(source: Any, revision: str | None) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
+    """Name for messages, bytes of tokenizer.json, and the parsed files beside it."""
+    if source is None or source == "":
+        raise ConfigError("no tokenizer is given; add --tokenizer with a tokenizer.json, a directory or a hub name")
+    if not isinstance(source, (str, Path)):
+        return _read_object(source)
+    path = Path(source)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+        if not path.exists():
+            raise InputError(
+                f"{source} holds no tokenizer.json; expected a directory saved by tokenizers or transformers"
+            )
+    elif not path.exists():
+        if path.suffix == ".json" or str(source).startswith((".", "/", "~")):
+            raise InputError(f"no tokenizer file {source}; check the path given with --tokenizer")
+        path = _download(str(source), revision)
+    try:
+        sides = {name: _json_object(path.parent / name) for name in _SIDE_FILES if (path.parent / name).exists()}
+        return str(source), path.read_bytes(), sides
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    if not isinstance(loaded, dict):
+        raise InputError(f"{path} holds a {type(loaded).__name__}, expected a JSON object")
+    return loaded
+
+
+def _read_object(source: Any) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
+    """transformers is recognised by its attributes and never imported."""
+    name = type(source).__name__
+    sides = {}
+    if hasattr(source, "backend_tokenizer"):
+        ends = {key: getattr(source, key, None) for key in ("bos_token", "eos_token", "pad_token")}
+        sides[_SIDE_FILES[0]] = {key: None if text is None else str(text) for key, text in ends.items()}
+        source = source.backend_tokenizer
+    if not hasattr(source, "to_str"):
+        raise InputError(f"{name} is not a tokenizer; expected a path, a tokenizers.Tokenizer or a fast tokenizer")
+    return name, source.to_str().encode(), sides
+
+
+def _download(name: str, revision: str | None) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
+        for side in _SIDE_FILES:
+            try:
+                hf_hub_download(name, side, revision=revision)
+            except EntryNotFoundError:
+                continue
+    except Exception as error:  # the hub client has a dozen kinds, none of them ours to explain
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{name} is no local file and no tokenizer came from the hub: {reason}") from None
+    return path
+
+
+def _choose(
+    end: str, asked: str, parsed: Mapping[str, Any], sides: Mapping[str, Mapping[str, Any]], name: str
+) -> tuple[str | None, str | None]:
+    """Text of the token at that end or None, and a line to say about it."""
+    if asked == "none":
+        return None, None
+    if asked != "auto":
+        return asked, None
+    key = f"{end}_token"
+    for file in _SIDE_FILES:
+        if key in sides.get(file, {}):
+            text = _content(sides[file][key])
+            return text, None if text else f"no {end.upper()}: {file} says {key} is null"
+    processor = parsed.get("post_processor")
+    if processor is not None:
+        text = _from_processor(end, processor)
+        return text, None if text else f"no {end.upper()}: the post-processor of {name} adds none"
+    candidates = [token["content"] for token in parsed.get("added_tokens", []) if token.get("special")]
+    some = f" (special tokens: {', '.join(candidates[:8])})" if candidates else ""
+    raise ConfigError(f"no file beside {name} says what {end.upper()} is; choose --{end} TOKEN or --{end} none{some}")
+
+
+def _content(token: Any) -> str | None:
+    """Side files write a token as text or as an object with its text in `content`."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text or None
+
+
+def _from_processor(end: str, processor: Mapping[str, Any]) -> str | None:
+    """The special token this post-processor puts next to a single sequence at that end."""
+    kind = processor.get("type")
+    if kind == "Sequence":
+        found = [_from_processor(end, part) for part in processor.get("processors", [])]
+        return next((text for text in found if text), None)
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return str(processor["cls" if end == "bos" else "sep"][0])
+    if kind == "TemplateProcessing":
+        items = [item.get("SpecialToken", {}).get("id") for item in processor["single"]]
+        if None in items:
+            middle = items.index(None)
+            before, after = items[:middle], items[middle + 1 :]
+            text: str | None = (before or [None])[-1] if end == "bos" else (after or [None])[0]
+            return text
+    return None
+
+
+def _similar(text: str, vocab: Mapping[str, int]) -> str:
+    near = nearest(text, [token for token in vocab if token.startswith(("<", "[", "▁<"))])
+    return near if near.startswith(";") else "; choose a token it has"

@@ -1,0 +1,221 @@
+"""Text to token files: one unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
+
+`map` sees a table of text and gives back a table of tokens; no Python int stands between. A token file keeps every
+row of its unit; an empty document and a skipped row have no tokens. Beside it lies a receipt with its digest.
+
+With `keep_tokens` the files live in a store that outlasts the build, under a key made of everything that decides them
+(source digests, tokenizer, text options): another max_length or strategy finds them again, another tokenizer cannot.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from packprep.config import BuildConfig
+from packprep.engines import Engine
+from packprep.errors import InputError
+from packprep.gather import add_ends
+from packprep.schemas import canonical_json, digest_of, file_digest, sync_directory, write_file
+from packprep.sources import Source
+from packprep.tokenizer import Tokenizer
+from packprep.units import Part, Unit
+
+STORE_VERSION = 1  # raised when the same inputs would give other token files
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFile:
+    """Receipt of one tokenized unit. cut: documents and characters that truncate_at took, by source."""
+
+    unit: int
+    first_document: int
+    documents: int
+    text_bytes: int
+    tokens: int
+    parts: tuple[Part, ...]
+    cut: dict[str, tuple[int, int]]
+    bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return f"unit-{self.unit:06d}.arrow"
+
+    def remove(self, directory: Path) -> None:
+        (directory / self.name).unlink()
+        (directory / self.name).with_suffix(".json").unlink()
+
+
+def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildConfig) -> str:
+    """Digest of everything that decides the token files."""
+    options = config.identity()
+    names = (
+        "text_column", "text_template", "sample_by", "limit", "max_tokens", "on_error", "unit_size",
+        "parse_special_tokens", "truncate_at", "group_column",
+    )  # fmt: skip
+    return digest_of(
+        {
+            "version": STORE_VERSION,
+            "sources": [{"sha256": source.sha256, "kind": source.kind} for source in sources],
+            "tokenizer": tokenizer.facts(),
+            "options": {name: options[name] for name in names},
+        }
+    )
+
+
+def stored(directory: Path) -> list[TokenFile] | None:
+    """The token files of a finished store, digests checked; None where it is not finished or a file has changed."""
+    try:
+        numbers = json.loads((directory / "units.json").read_bytes())
+        found = [_receipt(directory, number) for number in range(numbers)]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return None if None in found else [file for file in found if file]
+
+
+def _receipt(directory: Path, unit: int) -> TokenFile | None:
+    """The receipt of a unit, if its token file is as the receipt says."""
+    loaded = json.loads((directory / f"unit-{unit:06d}.json").read_bytes())
+    parts = tuple(Part(**part) for part in loaded.pop("parts"))
+    receipt = TokenFile(parts=parts, cut={key: tuple(cut) for key, cut in loaded.pop("cut").items()}, **loaded)
+    path = directory / receipt.name
+    intact = path.exists() and path.stat().st_size == receipt.bytes and file_digest(path) == receipt.sha256
+    return receipt if intact else None
+
+
+def tokenize(
+    units: Iterator[Unit],
+    directory: Path,
+    engine: Callable[[], Engine],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    report: Callable[[TokenFile], None],
+) -> list[TokenFile]:
+    """Token files of all units, `num_proc` units at a time. `report` is called for each in order."""
+    directory.mkdir(parents=True, exist_ok=True)
+    done: list[TokenFile] = []
+    running: deque[Future[TokenFile]] = deque()
+    total = 0
+
+    def enough() -> bool:
+        return config.max_tokens is not None and total >= config.max_tokens
+
+    def collect(most: int) -> None:
+        nonlocal total
+        while len(running) > most:
+            file = running.popleft().result()
+            if enough():  # a unit that ran ahead of the one that reached max_tokens
+                file.remove(directory)
+                continue
+            done.append(file)
+            total += file.tokens
+            report(file)
+
+    # Threads, not processes: engines release the GIL, and two processes were 1.8 times slower.
+    with ThreadPoolExecutor(config.num_proc) as pool, _quiet_datasets():
+        try:
+            for unit in units:
+                running.append(pool.submit(tokenize_unit, unit, directory, engine(), tokenizer, config))
+                collect(config.num_proc)
+                if enough():
+                    break
+            collect(0)
+        finally:
+            for future in running:
+                future.cancel()
+    write_file(directory / "units.json", canonical_json(len(done)))
+    return done
+
+
+def tokenize_unit(unit: Unit, directory: Path, engine: Engine, tokenizer: Tokenizer, config: BuildConfig) -> TokenFile:
+    """Write the token file of a unit and its receipt. The file appears under its name only when it is whole."""
+    import datasets
+
+    name = f"unit-{unit.number:06d}"
+    cut: dict[str, tuple[int, int]] = {}
+    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
+
+    def encode(table: pa.Table) -> pa.Table:
+        if pattern is not None:
+            table, counted = cut_text(table, pattern, unit.parts)
+            cut.update(counted)
+        return encode_table(table, engine, tokenizer)
+
+    features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
+    if config.group_column is not None:
+        features["group"] = datasets.Value("large_string")
+    temporary = directory / f"{name}.tmp"
+    rows = datasets.Dataset(datasets.table.InMemoryTable(unit.table), fingerprint=f"{unit.number:016x}")
+    tokens = rows.with_format("arrow").map(
+        encode,
+        batched=True,
+        batch_size=None,
+        remove_columns=["text"],
+        features=datasets.Features(features),
+        cache_file_name=str(temporary),
+        load_from_cache_file=False,
+        new_fingerprint=f"{unit.number:016x}",
+    )
+    count = sum(len(chunk.values) for chunk in tokens.data["tokens"].chunks)
+    del tokens
+    receipt = TokenFile(
+        unit=unit.number, first_document=unit.first_document, documents=len(unit.table), text_bytes=unit.text_bytes,
+        tokens=count, parts=unit.parts, cut=cut, bytes=temporary.stat().st_size, sha256=file_digest(temporary),
+    )  # fmt: skip
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(directory / receipt.name)
+    sync_directory(directory)
+    write_file(directory / f"{name}.json", canonical_json(asdict(receipt)))
+    return receipt
+
+
+def encode_table(table: pa.Table, engine: Engine, tokenizer: Tokenizer) -> pa.Table:
+    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens."""
+    text = table["text"].combine_chunks()
+    bos, eos = (token.id if token else -1 for token in (tokenizer.bos, tokenizer.eos))
+    ids, offsets = add_ends(*engine.encode(text.fill_null("") if text.null_count else text), bos, eos)
+    if len(ids) >= 2**31:
+        raise InputError(f"a unit has {len(ids):,} tokens, more than Arrow lists hold; choose a smaller --unit-size")
+    tokens = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids))
+    return table.drop_columns(["text"]).append_column("tokens", tokens)
+
+
+def cut_text(
+    table: pa.Table, pattern: "re.Pattern[str]", parts: Sequence[Part]
+) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+    """Text up to the first match, and by source how many documents and characters that took."""
+    texts = table["text"].to_pylist()
+    matches = [pattern.search(text) if text is not None else None for text in texts]
+    short = [text[: match.start()] if match else text for text, match in zip(texts, matches, strict=True)]
+    lost = np.array([len(text or "") for text in texts], np.int64) - [len(text or "") for text in short]
+    counted, first = {}, 0
+    for part in parts:
+        rows = lost[first : first + part.rows]
+        counted[str(part.source)] = (int(np.count_nonzero(rows)), int(rows.sum()))
+        first += part.rows
+    column = table.schema.get_field_index("text")
+    return table.set_column(column, "text", pa.array(short, pa.large_string())), counted
+
+
+@contextlib.contextmanager
+def _quiet_datasets() -> Iterator[None]:
+    """No progress bar per unit; the bars of the user's own code come back afterwards."""
+    import datasets
+
+    shown = datasets.utils.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
