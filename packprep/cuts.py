@@ -1,0 +1,108 @@
+"""Where one huge document may be cut without changing its ids, so that `tokenizers` can take it in pieces.
+
+`tokenizers` encodes a document on one thread and holds about 65 bytes per token meanwhile: 100 MB in one row is a
+minute and 2.5 GB. Cut at the right places the pieces run in parallel and only a few stand in memory.
+
+A cut lies behind a line feed that follows a visible character and precedes a letter: "end of line.\n|Next line".
+`why_not` reads the tokenizer and says why such a cut is not proven harmless, or None when it is:
+
+- added tokens: none reaches over the cut (no white space before another character) or swallows white space to its left.
+- normalizer: only those that never look from a letter back over a line feed, and none that touches the ends of a text.
+- pre-tokenizer: one of the patterns below, or one that splits at every white space. Each of them ends a piece behind
+  the line feed, by whichever alternative it got there; none has an alternative that continues from a line feed into a
+  letter; none looks behind. The lookahead of `\\s+(?!\\S)` decides only among two or more white spaces, and the
+  visible character before the line feed leaves it one.
+- or, where the model sees the text whole (SentencePiece BPE): no entry of the vocabulary has a line feed before
+  another character, so no merge can ever cross the cut, and merges on one side never depend on the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+# Behind: a visible ASCII character, a CJK ideograph (U+5000-U+8FFF, letters in every Unicode version) or its full stop.
+_CUT = re.compile(
+    rb"(?:[!-~]|[\xe5-\xe8][\x80-\xbf][\x80-\xbf]|\xe3\x80\x82)\n(?=[A-Za-z]|[\xe5-\xe8][\x80-\xbf][\x80-\xbf])"
+)
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_PATTERNS = {
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # GPT-2
+    *(  # Llama 3, GPT-4: numbers in threes; Qwen: digit by digit
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}"
+        for digits in (r"\p{N}{1,3}", r"\p{N}")
+    ),
+    *(  # Mistral's Tekken; o200k with contractions
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{suffix}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{suffix}"
+        rf"|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}"
+        for digits in (r"\p{N}{1,3}", r"\p{N}")
+        for suffix in ("", _CONTRACTIONS + "?")
+    ),
+}
+_LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled"}
+_AT_WHITE_SPACE = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
+
+
+def pieces(text: memoryview, size: int) -> Iterator[memoryview]:
+    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut; without one, the rest in one piece."""
+    start = 0
+    while start < len(text):
+        found = _CUT.search(text, start + size)
+        stop = found.end() if found else len(text)
+        yield text[start:stop]
+        start = stop
+
+
+def why_not(tokenizer: Any) -> str | None:
+    """Why this `tokenizers.Tokenizer` may not take a document in `pieces`; None when the ids are proven the same."""
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if token.lstrip or re.search(r"\s\S", token.content):
+            return f"its added token {token.content!r} can reach over a line end"
+    for normalizer in _flat(tokenizer.normalizer, "normalizers"):
+        replaces = normalizer["type"] == "Replace" and "\n" not in normalizer["pattern"].get("String", "\n")
+        if normalizer["type"] not in _LOCAL_NORMALIZERS and not replaces:
+            return f"its normalizer {normalizer['type']} may depend on the ends of a text"
+    if getattr(tokenizer.model, "dropout", None):
+        return "its BPE has dropout"
+    stages = _flat(tokenizer.pre_tokenizer, "pretokenizers")
+    for stage in stages:
+        if stage.get("add_prefix_space") or stage.get("prepend_scheme", "always") == "first":
+            return f"its pre-tokenizer {stage['type']} treats the start of a text apart"
+    if stages and _ends_behind_line_feeds(stages[0]):
+        return None
+    if type(tokenizer.model).__name__ == "BPE" and all(_splits_only_at_spaces(stage) for stage in stages):
+        vocabulary = tokenizer.get_vocab()
+        crossing = next((entry for entry in vocabulary if re.search(r"\n[^\n]", entry)), None)
+        if crossing is None and "\n" in vocabulary:
+            return None
+        return f"its vocabulary entry {crossing!r} reaches over a line end" if crossing else "it has no line feed token"
+    return "its pre-tokenizer is not one known to end a piece at a line end"
+
+
+def _ends_behind_line_feeds(stage: dict[str, Any]) -> bool:
+    if stage["type"] == "Split":
+        whole = stage["behavior"] == "Isolated" and not stage["invert"]
+        return bool(whole and stage["pattern"].get("Regex") in _PATTERNS)
+    return stage["type"] in _AT_WHITE_SPACE or bool(stage["type"] == "ByteLevel" and stage["use_regex"])
+
+
+def _splits_only_at_spaces(stage: dict[str, Any]) -> bool:
+    return bool(stage["type"] == "Split" and stage["pattern"] == {"String": " "})
+
+
+def _flat(component: Any, children: str) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer as the list of its steps, from the JSON it pickles to."""
+    steps: list[dict[str, Any]] = []
+    pending = [json.loads(component.__getstate__())] if component is not None else []
+    while pending:
+        step = pending.pop(0)
+        if step["type"] == "Sequence":
+            pending = step[children] + pending
+        else:
+            steps.append(step)
+    return steps

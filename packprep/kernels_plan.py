@@ -1,0 +1,81 @@
+"""One-pass measurements of a plan: fills, costs, variance of log length, and whether it is a plan at all."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.kernels import Int32s, Int64s, kernel
+
+
+@kernel
+def pack_fills(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int64s:
+    """Tokens in each pack."""
+    fills = np.zeros(offsets.size - 1, np.int64)
+    for p in range(fills.size):
+        for i in range(offsets[p], offsets[p + 1]):
+            fills[p] += lengths[order[i]]
+    return fills
+
+
+@kernel
+def pack_costs(lengths: Int32s, order: Int64s, offsets: Int64s, a: float, b: float) -> NDArray[np.float64]:
+    """a * tokens + b * sum(length**2) of each pack."""
+    costs = np.zeros(offsets.size - 1, np.float64)
+    for p in range(costs.size):
+        for i in range(offsets[p], offsets[p + 1]):
+            length = float(lengths[order[i]])
+            costs[p] += a * length + b * length * length
+    return costs
+
+
+@kernel
+def pack_longest(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int32s:
+    """Length of the longest document of each pack."""
+    longest = np.zeros(offsets.size - 1, np.int32)
+    for p in range(longest.size):
+        for i in range(offsets[p], offsets[p + 1]):
+            longest[p] = max(longest[p], lengths[order[i]])
+    return longest
+
+
+@kernel
+def log_variances(lengths: Int32s, order: Int64s, offsets: Int64s) -> tuple[float, float]:
+    """Sums of squares of log length around the mean of the pack, and around the mean of all."""
+    mean = 0.0
+    for i in range(lengths.size):
+        mean += math.log(lengths[i])
+    mean /= max(lengths.size, 1)
+    within, total = 0.0, 0.0
+    for p in range(offsets.size - 1):
+        first, last = offsets[p], offsets[p + 1]
+        pack_sum, pack_squares = 0.0, 0.0
+        for i in range(first, last):
+            x = math.log(lengths[order[i]]) - mean
+            pack_sum += x
+            pack_squares += x * x
+        if last > first:
+            total += pack_squares
+            within += max(0.0, pack_squares - pack_sum * pack_sum / (last - first))
+    return within, total
+
+
+@kernel
+def first_fault(lengths: Int32s, order: Int64s, offsets: Int64s, capacity: int) -> tuple[int, int, int]:
+    """(fault, pack, value): 0 a valid plan, 1 empty pack, 2 no such document, 3 document twice, 4 over capacity."""
+    seen = np.zeros(lengths.size, np.bool_)
+    for p in range(offsets.size - 1):
+        if offsets[p + 1] <= offsets[p] or offsets[p + 1] > order.size:
+            return 1, p, 0
+        fill = 0
+        for i in range(offsets[p], offsets[p + 1]):
+            document = order[i]
+            if document < 0 or document >= lengths.size:
+                return 2, p, document
+            if seen[document]:
+                return 3, p, document
+            seen[document] = True
+            fill += lengths[document]
+        if fill > capacity:
+            return 4, p, fill
+    return 0, 0, 0

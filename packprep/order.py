@@ -1,0 +1,65 @@
+"""In which order packs stand: shuffled, as the input, longest first, or in groups of equal cost for ranks in step.
+
+It is decided on what packs look like, before any document is dealt, so it costs no second pass over the documents.
+"""
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.kernels import Int32s, Int64s, kernel, shuffle, sub_seed
+
+PackOrder = Literal["shuffle", "input", "length", "balanced"]
+ORDERS: tuple[str, ...] = get_args(PackOrder)
+_PACKS, _GROUPS = 2, 3  # purposes of the seed
+
+
+def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64], seed: int, ranks: int) -> Int32s:
+    """The pattern of each pack: pattern i stands times[i] times.
+
+    times, longest, cost: [patterns]; cost is any measure of a pack's work. Returns int32 [packs].
+    shuffle: every arrangement is equally likely. length: the longest document first. balanced: sorted by cost, cut into
+    groups of `ranks` packs, the groups shuffled; the cheapest packs % ranks stand last. input: as the patterns stand.
+    """
+    patterns = np.arange(times.size, dtype=np.int32)
+    if how == "length":
+        patterns = np.argsort(-longest, kind="stable").astype(np.int32)
+    elif how == "balanced":
+        patterns = np.argsort(-cost, kind="stable").astype(np.int32)
+    packs = np.repeat(patterns, times[patterns])
+    if how == "shuffle":
+        shuffle(packs, 0, packs.size, sub_seed(seed, _PACKS))
+    elif how == "balanced":
+        whole = packs.size // ranks * ranks
+        groups = np.arange(whole // ranks)
+        shuffle(groups, 0, groups.size, sub_seed(seed, _GROUPS))
+        packs[:whole] = packs[:whole].reshape(-1, ranks)[groups].ravel()
+    return packs
+
+
+def permuted(order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
+    """The plan whose pack p is pack packs[p] of the given one; `packs` may leave some out."""
+    sizes = np.diff(offsets)[packs]
+    moved = np.zeros(packs.size + 1, np.int64)
+    np.cumsum(sizes, out=moved[1:])
+    result = np.empty(moved[-1], np.int64)
+    _gather_packs(order, offsets, packs, result)
+    return result, moved
+
+
+def emptiest(fills: Int64s, count: int) -> Int64s:
+    """The `count` packs with the fewest tokens, rising: what to leave out when packs must be a multiple of something.
+
+    fills: int64 [packs], tokens. Of equally full packs the later ones are chosen.
+    """
+    return np.sort(np.lexsort((-np.arange(fills.size), fills))[:count])
+
+
+@kernel
+def _gather_packs(order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]], result: Int64s) -> None:
+    at = 0
+    for p in packs:
+        for i in range(offsets[p], offsets[p + 1]):
+            result[at] = order[i]
+            at += 1
