@@ -1,0 +1,168 @@
+"""One window from documents to packs: cut into segments, plan, account. Decides everything, moves no token."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep import order as orders
+from packprep.config import BuildConfig
+from packprep.errors import ConfigError
+from packprep.packing import pack_lengths
+from packprep.plan import PackPlan
+from packprep.segments import Account, Segments, cut_segments, wrap
+from packprep.shards import Packs, arrange
+from packprep.tokenizer import Tokenizer
+from packprep.windows import Documents, mix
+
+Planner = Callable[[NDArray[np.int32], int], PackPlan]
+"""A packer of the user's own: f(lengths int32 [segments], max_length) -> PackPlan. Its plan is checked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPlan:
+    """Packs of one window and split, and what they say about themselves."""
+
+    packs: Packs
+    segments: Segments
+    account: Account
+    bound: int
+    bias: float
+    straggler: float
+
+
+def plan_window(
+    documents: Documents, tokenizer: Tokenizer, config: BuildConfig, seed: int, planner: Planner | None = None
+) -> WindowPlan:
+    """Plan the documents of one window. Raises TooLongError under overflow error."""
+    ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
+    segments, account = cut_segments(documents.length, ends, config, has_bos=tokenizer.bos is not None)
+    multiple = config.pad_segment_to_multiple
+    if config.strategy == "wrapped" and planner is None:
+        segments, edges = wrap(segments, config.max_length)
+        plan = PackPlan(segments.own.astype(np.int32), config.max_length, np.arange(len(segments)), edges)
+        plan = _ordered(plan, config, seed)
+        padded = segments.own
+    else:
+        padded = -(-segments.lengths // multiple) * multiple
+        if planner is not None:
+            plan = _ordered(_planned(planner, padded.astype(np.int32), config), config, seed)
+        else:
+            plan = pack_lengths(
+                padded.astype(np.int32),
+                config.max_length,
+                config.strategy,
+                seed,
+                order=config.order,
+                shuffle_documents=config.shuffle_documents,
+                max_segments_per_pack=config.max_segments_per_pack,
+                groups=None if documents.group is None else documents.group[segments.document],
+                num_packs=config.num_packs,
+                balance_ranks=config.balance_ranks,
+                cost=config.cost(),
+            )
+    return WindowPlan(
+        packs=arrange(documents, segments, padded, plan.order, plan.offsets),
+        segments=segments,
+        account=account,
+        bound=plan.bound,
+        bias=plan.bias,
+        straggler=plan.straggler(config.balance_ranks, config.cost()),
+    )
+
+
+def window_seed(config: BuildConfig, window: int, split: int) -> int:
+    """Seed of one window and split: no random state is carried from one to the next."""
+    return int(mix(config.seed, np.array([2 * window + split]))[0] >> np.uint64(1))
+
+
+def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) -> PackPlan:
+    """The plan of the user's own packer, checked, segments in input order inside each pack."""
+    plan = planner(lengths, config.max_length)
+    if not isinstance(plan, PackPlan):
+        raise ConfigError(f"the planner gave a {type(plan).__name__}, expected a PackPlan")
+    plan = PackPlan(lengths, config.max_length, plan.order, plan.offsets)
+    plan.check()
+    order = plan.order.astype(np.int64)
+    offsets = plan.offsets.astype(np.int64)
+    pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
+    return PackPlan(lengths, config.max_length, order[np.lexsort((order, pack))], offsets)
+
+
+def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
+    """The plan with its packs in the order that `order` asks for."""
+    if not plan.num_packs:
+        return plan
+    if config.order == "input":
+        sequence = np.argsort(plan.order[plan.offsets[:-1]], kind="stable")
+    else:
+        longest = np.maximum.reduceat(plan.lengths[plan.order], plan.offsets[:-1]).astype(np.int32)
+        times = np.ones(plan.num_packs, np.int64)
+        sequence = orders.sequence(
+            config.order, times, longest, plan.costs(config.cost()), seed, config.balance_ranks
+        ).astype(np.int64)
+    return PackPlan(plan.lengths, plan.max_length, *orders.permuted(plan.order, plan.offsets, sequence))
+
+
+def account_by_source(
+    plan: WindowPlan, documents: Documents, tokenizer: Tokenizer, sources: int, written: Packs
+) -> list[Counter[str]]:
+    """What became of the tokens of each source, by name of the report's columns; the last entry is filler packs.
+
+    written: the packs of the plan that go into shards, with filler packs.
+    """
+    totals: list[Counter[str]] = [Counter() for _ in range(sources + 1)]
+
+    def add(key: str, source: NDArray[np.int64], counts: NDArray[Any]) -> None:
+        for number, total in enumerate(np.bincount(source % (sources + 1), weights=counts, minlength=sources + 1)):
+            if total:
+                totals[number][key] += int(total)
+
+    has_ids = documents.length > 0
+    ones = np.ones(len(documents), np.int64)
+    add("documents", documents.source, ones)
+    add("empty", documents.source, ~has_ids)
+    add("tokens_in", documents.source, documents.length)
+    for end, token in tokenizer.ends().items():
+        if token is not None:
+            add(f"{end}_added", documents.source, has_ids)
+    add("truncated", documents.source, plan.account.truncated)
+    add("overlap", documents.source, plan.account.overlap)
+    add("continuation_bos", documents.source, plan.account.continuation_bos)
+    for reason, counts in plan.account.dropped.items():
+        add(f"dropped.{reason}", documents.source, counts)
+        add(f"dropped_documents.{reason}", documents.source, counts > 0)
+    add("segments", written.source, np.ones(len(written.source)))
+    add("tokens_packed", written.source, written.padded)
+    add("filler", written.source, written.padded - written.real)
+    left_out = plan.packs
+    add("dropped.remainder", left_out.source, left_out.real)
+    add("dropped.remainder", written.source, -written.real)
+    return totals
+
+
+def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
+    """Packs to add to (above 0) or to leave out of (below 0) each window so that their sum is a multiple.
+
+    Taken from the last windows, as few as can be. Example: counts [7, 2], packs_multiple_of 4, drop -> [0, -1].
+    """
+    over = sum(counts) % config.packs_multiple_of
+    changes = [0] * len(counts)
+    if over and config.remainder == "fill":
+        changes[-1] = config.packs_multiple_of - over
+    else:
+        for window in reversed(range(len(counts))):
+            changes[window] = -min(over, counts[window])
+            over += changes[window]
+    return changes
+
+
+def resized(packs: Packs, change: int) -> Packs:
+    """Packs with `change` filler packs added, or with the emptiest left out."""
+    if change >= 0:
+        return packs.filled(change) if change else packs
+    left_out = orders.emptiest(packs.lengths, -change)
+    return packs.take(np.setdiff1d(np.arange(len(packs)), left_out))

@@ -1,0 +1,80 @@
+"""What a running build says: a live line in a terminal, a plain line now and then elsewhere, nothing from Python.
+
+Everything goes to standard error; standard output is for results.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+_PLAIN_EVERY = 10.0  # seconds between plain lines
+
+
+class Progress(Protocol):
+    """Where a build reports. done and total: amounts of `unit`; total None where it is not known."""
+
+    def say(self, line: str) -> None: ...
+
+    def advance(self, stage: str, done: float, total: float | None, unit: str) -> None: ...
+
+
+class Silent:
+    """Says nothing: the default of `packprep.build` in Python."""
+
+    def say(self, line: str) -> None:
+        pass
+
+    def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
+        pass
+
+
+class Console:
+    """Lines on standard error; a context manager, so that a live line is taken away at the end."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._started: dict[str, float] = {}
+        self._spoken = 0.0
+
+    def __enter__(self) -> "Console":
+        if sys.stderr.isatty():
+            from rich.console import Console as RichConsole
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = [
+                TextColumn("{task.description:<9}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeRemainingColumn(),
+            ]
+            self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
+        now = time.monotonic()
+        started = self._started.setdefault(stage, now)
+        rate = done / (now - started) if now > started else 0.0
+        text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")
+        if self._live is not None:
+            if stage not in self._tasks:
+                self._tasks[stage] = self._live.add_task(stage, total=total, text=text)
+            self._live.update(self._tasks[stage], completed=done, total=total, text=text)
+        elif now - self._spoken >= _PLAIN_EVERY and now > started:
+            left = f", {(total - done) / rate:,.0f} s left" if total and rate and total > done else ""
+            self.say(f"{stage}: {text}{left}")
+            self._spoken = now

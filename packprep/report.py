@@ -1,0 +1,185 @@
+"""The account of a build: report.json for machines, a table for people. Every token is in it, exactly once.
+
+The keys of report.json are stable; `packprep.schemas` holds their JSON Schema.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from packprep.config import BuildConfig
+from packprep.planning import WindowPlan
+from packprep.shards import Packs
+from packprep.sources import Source
+from packprep.tokens import TokenFile
+
+_LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
+
+
+@dataclass
+class Account:
+    """Totals of a build, summed window by window."""
+
+    sources: list[Counter[str]]  # by source; the last is filler packs, which have none
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    segments_per_pack: Counter[int] = field(default_factory=Counter)
+
+    def add(self, window: int, split: str, plan: WindowPlan, written: Packs, by_source: Sequence[Counter[str]]) -> None:
+        for total, more in zip(self.sources, by_source, strict=True):
+            total.update(more)
+        sizes, counts = np.unique(np.diff(written.offsets), return_counts=True)
+        self.segments_per_pack.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
+        self.windows.append(
+            {
+                "window": window, "split": split, "packs": len(written), "segments": len(written.own),
+                "tokens": int(written.padded.sum()), "bound": plan.bound, "gap": len(plan.packs) - plan.bound,
+                "bias": plan.bias, "straggler": plan.straggler,
+            }
+        )  # fmt: skip
+
+
+def ledger(totals: Counter[str]) -> dict[str, Any]:
+    """The terms of the ledger's equation, reasons of dropped tokens beside each other."""
+    dropped = {key.removeprefix("dropped."): count for key, count in totals.items() if key.startswith("dropped.")}
+    return {key: totals[key] for key in _LEDGER} | {
+        "dropped": {key: dropped[key] for key in sorted(dropped) if dropped[key]}
+    }
+
+
+def make_report(
+    account: Account, files: Sequence[TokenFile], sources: Sequence[Source], config: BuildConfig
+) -> dict[str, Any]:
+    """The part of report.json that the build's inputs decide; the pipeline adds seconds, bytes and digest."""
+    totals: Counter[str] = Counter()
+    for source in account.sources:
+        totals.update(source)
+    by_source = [_of_source(number, files, account.sources[number]) for number in range(len(sources))]
+    packs = sum(window["packs"] for window in account.windows)
+    bound = sum(window["bound"] for window in account.windows)
+    gap = sum(window["gap"] for window in account.windows)
+    tokens = ledger(totals)
+    lost = tokens["truncated"] + sum(tokens["dropped"].values())
+    return {
+        "report_version": 1,
+        "documents": _sum_documents(by_source),
+        "tokens": tokens | {"bos_added": totals["bos_added"], "eos_added": totals["eos_added"]},
+        "tokens_lost": lost,
+        "tokens_lost_share": lost / tokens["tokens_in"] if tokens["tokens_in"] else 0.0,
+        "max_length": config.max_length,
+        "packs": packs,
+        "segments": sum(window["segments"] for window in account.windows),
+        "utilization": (tokens["tokens_packed"] - tokens["filler"]) / (packs * config.max_length) if packs else 1.0,
+        "bound": bound,
+        "gap": gap,
+        "gap_share": gap / bound if bound else 0.0,
+        "bias": _mean(account.windows, "bias", "segments"),
+        "straggler": _mean(account.windows, "straggler", "packs"),
+        "straggler_ranks": config.balance_ranks,
+        "segments_per_pack": _percentiles(account.segments_per_pack),
+        "splits": _splits(account.windows),
+        "windows": account.windows,
+        "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
+    }
+
+
+def _of_source(number: int, files: Sequence[TokenFile], totals: Counter[str]) -> dict[str, Any]:
+    parts = [part for file in files for part in file.parts if part.source == number]
+    cuts = [file.cut[str(number)] for file in files if str(number) in file.cut]
+    skipped: Counter[str] = Counter()
+    for part in parts:
+        skipped.update(part.skipped)
+    prefix = "dropped_documents."
+    dropped = {key.removeprefix(prefix): count for key, count in sorted(totals.items()) if key.startswith(prefix)}
+    documents = {
+        "in": sum(part.rows for part in parts),
+        "empty": totals["empty"] - sum(skipped.values()),
+        "skipped": dict(sorted(skipped.items())),
+        "dropped": dropped,
+        "cut": sum(documents for documents, _ in cuts),
+        "cut_characters": sum(characters for _, characters in cuts),
+    }
+    return {"documents": documents, "tokens": ledger(totals), "segments": totals["segments"]}
+
+
+def _sum_documents(by_source: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    tables = [source["documents"] for source in by_source]
+    summed: dict[str, Any] = {
+        key: sum(table[key] for table in tables) for key in ("in", "empty", "cut", "cut_characters")
+    }
+    for key in ("skipped", "dropped"):
+        counts: Counter[str] = Counter()
+        for table in tables:
+            counts.update(table[key])
+        summed[key] = dict(sorted(counts.items()))
+    return summed
+
+
+def _mean(windows: Sequence[Mapping[str, Any]], key: str, weight: str) -> float:
+    total = sum(window[weight] for window in windows)
+    return sum(window[key] * window[weight] for window in windows) / total if total else 0.0
+
+
+def _percentiles(counts: Counter[int]) -> dict[str, int]:
+    """p50, p95 and max of segments per pack, from how often each number occurs."""
+    if not counts:
+        return {"p50": 0, "p95": 0, "max": 0}
+    values = np.array(sorted(counts))
+    ranks = np.cumsum([counts[value] for value in values])
+    at = {name: int(values[np.searchsorted(ranks, share * ranks[-1])]) for name, share in (("p50", 0.5), ("p95", 0.95))}
+    return at | {"max": int(values[-1])}
+
+
+def _splits(windows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    splits: dict[str, dict[str, int]] = {}
+    for window in windows:
+        counts = splits.setdefault(window["split"], {"packs": 0, "segments": 0, "tokens": 0})
+        for key in counts:
+            counts[key] += window[key]
+    return splits
+
+
+def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows of the closing table: what, and the figure as text."""
+    documents, tokens, seconds = report["documents"], report["tokens"], report["seconds"]
+    rows = [("documents", f"{documents['in']:,}" + _parts({"empty": documents["empty"]} | documents["skipped"]))]
+    rows.append(
+        ("tokens in", f"{tokens['tokens_in']:,}" + _parts({"BOS": tokens["bos_added"], "EOS": tokens["eos_added"]}))
+    )
+    rows.append(("tokens packed", f"{tokens['tokens_packed']:,}"))
+    counted = {
+        "overlap": "overlap",
+        "continuation_bos": "continuation BOS",
+        "filler": "filler",
+        "truncated": "truncated",
+    }
+    rows += [(shown, f"{tokens[key]:,}") for key, shown in counted.items() if tokens[key]]
+    for reason, count in tokens["dropped"].items():
+        held = documents["dropped"].get(reason)
+        rows.append((f"dropped, {reason}", f"{count:,}" + (f" in {held:,} documents" if held else "")))
+    if documents["cut"]:
+        rows.append(("text cut", f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents"))
+    rows.append(("tokens lost", f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"))
+    splits = {name: counts["packs"] for name, counts in report["splits"].items()} if len(report["splits"]) > 1 else {}
+    rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
+    rows.append(("utilization", f"{report['utilization']:.3%}"))
+    rows.append(("lower bound", f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})"))
+    rows.append(("bias", f"{report['bias']:.2f} (0: packs mix all lengths, 1: packs of one length)"))
+    rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))
+    spread = report["segments_per_pack"]
+    rows.append(("segments per pack", f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}"))
+    rows.append(("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"))
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in seconds.items() if name != "total")
+    rows.append(("seconds", f"{seconds['total']:.1f} ({parts})"))
+    rows.append(
+        ("tokens/s", f"{report['tokens_per_second']:,.0f}; peak memory {report['peak_memory_bytes'] / 1e6:,.0f} MB")
+    )
+    rows.append(("sha256", report["sha256"]))
+    return rows
+
+
+def _parts(counts: Mapping[str, int]) -> str:
+    held = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return f" ({', '.join(held)})" if held else ""

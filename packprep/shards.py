@@ -1,0 +1,268 @@
+"""Packs to shard files: Arrow IPC streams of record batches of about half a million tokens, hashed while written.
+
+`datasets.load_from_disk` opens streams only, and `save_to_disk` is not used because older readers cannot open what
+newer writers save, and because it writes in place and checks nothing.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep import gather
+from packprep.config import BuildConfig
+from packprep.order import permuted
+from packprep.schemas import FILLER, STANDARD_COLUMNS, Column, check_batch, shard_schema
+from packprep.segments import Segments
+from packprep.tokenizer import Tokenizer
+from packprep.windows import Documents
+
+# Larger record batches hash and write slower: they fall out of the processor's cache.
+BATCH_TOKENS = 1 << 19
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What every shard of a build has in common."""
+
+    columns: tuple[Column, ...]
+    max_length: int
+    vocab_size: int
+    bos_id: int
+    pad_id: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        return shard_schema(self.columns)
+
+    @staticmethod
+    def of(config: BuildConfig, tokenizer: Tokenizer) -> "Layout":
+        """Padding needs labels that say it carries no loss, and the real length of each segment."""
+        padded = config.pad_segment_to_multiple > 1
+        filler = config.packs_multiple_of > 1 and config.remainder == "fill"
+        names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
+        names = [name for name in names if name in (*config.columns, "tokens", "cu_seqlens")]
+        names += ["labels"] if padded or filler else []
+        names += ["segment_lengths"] if padded else []
+        return Layout(
+            columns=tuple(STANDARD_COLUMNS[name] for name in names),
+            max_length=config.max_length,
+            vocab_size=tokenizer.vocab_size,
+            bos_id=tokenizer.bos.id if tokenizer.bos else 0,
+            pad_id=tokenizer.pad_id,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packs:
+    """Packs ready to be written: segments in the order they stand, and where each pack begins.
+
+    document_id, start, address, own: int64 [segments]; bos: [segments]; padded: int64 [segments], tokens in the shard.
+    offsets: int64 [packs + 1], into segments. source: int64 [segments], number of the source, -1 for filler.
+    """
+
+    document_id: Int64
+    start: Int64
+    address: Int64
+    own: Int64
+    bos: NDArray[np.bool_]
+    padded: Int64
+    source: Int64
+    offsets: Int64
+    keep: Any
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def real(self) -> Int64:
+        """[segments], tokens that are no padding."""
+        return self.own + self.bos
+
+    @property
+    def lengths(self) -> Int64:
+        """[packs], tokens in each."""
+        ends = np.append(0, np.cumsum(self.padded))
+        lengths: Int64 = np.diff(ends[self.offsets])
+        return lengths
+
+    def take(self, packs: Int64) -> "Packs":
+        """Only these packs, in this order."""
+        chosen, offsets = permuted(np.arange(len(self.own)), self.offsets, packs)
+        return Packs(
+            document_id=self.document_id[chosen], start=self.start[chosen], address=self.address[chosen],
+            own=self.own[chosen], bos=self.bos[chosen], padded=self.padded[chosen], source=self.source[chosen],
+            offsets=offsets, keep=self.keep,
+        )  # fmt: skip
+
+    def filled(self, packs: int) -> "Packs":
+        """With `packs` filler packs after the last: one pad token each, which has nothing to predict, so no loss."""
+
+        def more(array: NDArray[Any], value: int) -> NDArray[Any]:
+            return np.append(array, np.full(packs, value, array.dtype))
+
+        return Packs(
+            document_id=more(self.document_id, FILLER), start=more(self.start, 0), address=more(self.address, 0),
+            own=more(self.own, 0), bos=more(self.bos, False), padded=more(self.padded, 1),
+            source=more(self.source, FILLER), offsets=np.append(self.offsets, self.offsets[-1] + 1 + np.arange(packs)),
+            keep=self.keep,
+        )  # fmt: skip
+
+
+def arrange(documents: Documents, segments: Segments, padded: Int64, order: Int64, offsets: Int64) -> Packs:
+    """Packs from a plan: order is [segments], offsets [packs + 1], as in PackPlan."""
+    chosen = segments.take(order)
+    return Packs(
+        document_id=documents.id[chosen.document],
+        start=chosen.start,
+        address=documents.address[chosen.document] + 4 * chosen.start,
+        own=chosen.own,
+        bos=chosen.bos,
+        padded=padded[order],
+        source=documents.source[chosen.document],
+        offsets=offsets,
+        keep=documents.keep,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """Receipt of a written shard."""
+
+    name: str
+    split: str
+    bytes: int
+    sha256: str
+    packs: int
+    segments: int
+    tokens: int
+
+
+def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int, int]]:
+    """Ranges of packs, each of about shard_size bytes."""
+    return _ranges(shard_bytes(packs, layout), shard_size)
+
+
+def shard_bytes(packs: Packs, layout: Layout) -> Int64:
+    """Bytes that each pack takes in a shard, [packs]."""
+    segments = np.diff(packs.offsets)
+    per = {"token": packs.lengths, "segment": segments, "boundary": segments + 1}
+    size = np.zeros(len(packs), np.int64)
+    for column in layout.columns:
+        size += 4 + per[column.kind] * column.numpy_dtype.itemsize
+    return size
+
+
+def write_shard(
+    directory: Path, name: str, split: str, packs: Packs, first: int, last: int, layout: Layout
+) -> ShardFile:
+    """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
+    temporary = directory / f"{name}.tmp"
+    with temporary.open("wb") as raw:
+        file = _Hashing(raw)
+        with pa.ipc.new_stream(file, layout.schema) as writer:
+            for start, stop in _ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True):
+                batch = record_batch(packs, first + start, first + stop, layout)
+                check_batch(
+                    batch, layout.columns, max_length=layout.max_length, vocab_size=layout.vocab_size, where=name,
+                    first_pack=start,
+                )  # fmt: skip
+                writer.write_batch(batch)
+        raw.flush()
+        os.fsync(raw.fileno())
+    temporary.replace(directory / name)
+    segments = slice(int(packs.offsets[first]), int(packs.offsets[last]))
+    return ShardFile(
+        name=name, split=split, bytes=file.bytes, sha256=file.digest(), packs=last - first,
+        segments=segments.stop - segments.start, tokens=int(packs.padded[segments].sum()),
+    )  # fmt: skip
+
+
+def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
+    """Packs first..last - 1 as one record batch in the format's columns."""
+    rows = slice(int(packs.offsets[first]), int(packs.offsets[last]))
+    offsets = packs.offsets[first : last + 1] - packs.offsets[first]
+    padded, real = packs.padded[rows], packs.real[rows]
+    ends = np.append(0, np.cumsum(padded))
+    tokens = np.empty(int(ends[-1]), np.int32)
+    gather.fill_tokens(
+        packs.address[rows], packs.own[rows], padded, packs.bos[rows], layout.bos_id, layout.pad_id, tokens
+    )
+    starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
+    arrays = []
+    for column in layout.columns:
+        values = np.empty(int(starts[column.kind][-1]), column.numpy_dtype)
+        match column.name:
+            case "tokens":
+                values = tokens
+            case "position_ids":
+                gather.fill_positions(padded, values)
+            case "cu_seqlens":
+                gather.fill_cu_seqlens(padded, offsets, values)
+            case "document_ids":
+                values[:] = packs.document_id[rows]
+            case "document_starts":
+                values[:] = packs.start[rows]
+            case "segment_lengths":
+                values[:] = real
+            case "labels":
+                gather.fill_labels(tokens, real, padded, values)
+        lists = pa.ListArray.from_arrays(pa.array(starts[column.kind].astype(np.int32)), pa.array(values))
+        arrays.append(lists)
+    return pa.record_batch(arrays, schema=layout.schema)
+
+
+def _ranges(sizes: Sequence[int] | Int64, limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:
+    """Neighbouring items cut into ranges that reach `limit`, or that stay within it where one item does."""
+    ends = np.cumsum(sizes)
+    found, first = [], 0
+    while first < len(ends):
+        goal = limit + (int(ends[first - 1]) if first else 0)
+        last = int(np.searchsorted(ends, goal, side="right" if at_most else "left")) + (not at_most)
+        last = min(max(last, first + 1), len(ends))
+        found.append((first, last))
+        first = last
+    return found
+
+
+class _Hashing:
+    """A file that knows the digest of what went through it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._sha256.update(view)
+        self._file.write(view)
+        self.bytes += view.nbytes
+        return view.nbytes
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def digest(self) -> str:
+        return self._sha256.hexdigest()
+
+
+def iterate_batches(packs: Packs, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """All packs as record batches, for outputs that stay in memory."""
+    for first, last in _ranges(packs.lengths, BATCH_TOKENS, at_most=True):
+        yield record_batch(packs, first, last, layout)

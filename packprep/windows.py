@@ -1,0 +1,112 @@
+"""Windows: runs of units packed together, and the documents in them as arrays.
+
+A window holds a fixed amount of text, so memory is bounded and no plan depends on workers. Unless packs are to stay in
+input order, units are dealt to windows in an order that the seed decides, so a window is a sample of the whole input.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.config import BuildConfig
+from packprep.schemas import list_view
+from packprep.tokens import TokenFile
+
+_GOLDEN, _MIX_1, _MIX_2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Tokenized documents in input order, [documents] each.
+
+    id: input row. address: where the tokens are in memory. length: tokens with BOS and EOS, 0 for none.
+    source: number of the source file. group: code of the group, or None. keep: what the addresses point into.
+    """
+
+    id: NDArray[np.int64]
+    address: NDArray[np.int64]
+    length: NDArray[np.int64]
+    source: NDArray[np.int64]
+    group: NDArray[np.int64] | None
+    keep: Any
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def take(self, kept: NDArray[np.bool_]) -> "Documents":
+        group = None if self.group is None else self.group[kept]
+        return Documents(
+            id=self.id[kept], address=self.address[kept], length=self.length[kept], source=self.source[kept],
+            group=group, keep=self.keep,
+        )  # fmt: skip
+
+
+def form_windows(files: Sequence[TokenFile], config: BuildConfig) -> list[list[TokenFile]]:
+    """Token files of each window, by unit number inside it; a window ends with the unit that reaches its size."""
+    order = np.arange(len(files))
+    if config.order != "input":
+        order = np.argsort(mix(config.seed, order), kind="stable")
+    windows: list[list[TokenFile]] = []
+    size = config.window
+    for index in order.tolist():
+        if size >= config.window:
+            windows.append([])
+            size = 0
+        windows[-1].append(files[index])
+        size += files[index].text_bytes
+    return [sorted(window, key=lambda file: file.unit) for window in windows]
+
+
+def read_documents(directory: Path, files: Sequence[TokenFile]) -> Documents:
+    """Documents of a window's token files, which are memory-mapped: no token is read yet."""
+    address, length, groups, batches = [], [], [], []
+    for file in files:
+        with pa.memory_map(str(directory / file.name)) as source, pa.ipc.open_stream(source) as reader:
+            for batch in reader:
+                view = list_view(batch, "tokens", file.name)
+                address.append(view.values.ctypes.data + 4 * view.offsets[:-1].astype(np.int64))
+                length.append(np.diff(view.offsets).astype(np.int64))
+                if "group" in batch.schema.names:
+                    groups.append(batch["group"])
+                batches.append(batch)
+    ids = [np.arange(file.first_document, file.first_document + file.documents) for file in files]
+    sources = [np.repeat([part.source for part in file.parts], [part.rows for part in file.parts]) for file in files]
+    return Documents(
+        id=_join(ids), address=_join(address), length=_join(length), source=_join(sources),
+        group=group_codes(pa.chunked_array(groups)) if groups else None, keep=batches,
+    )  # fmt: skip
+
+
+def group_codes(values: pa.ChunkedArray) -> NDArray[np.int64]:
+    """A number for each different value, null included, [documents]."""
+    codes = values.combine_chunks().dictionary_encode(null_encoding="encode").indices
+    return np.asarray(codes, np.int64)
+
+
+def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
+    """Which documents the seed puts into the validation split: by id, so the same whatever else changes."""
+    threshold = min(int(config.holdout * 2.0**64), 2**64 - 1)
+    # Not the stream that orders units: a document's number would say something about a unit's place.
+    return mix(config.seed + 1, ids) < np.uint64(threshold)
+
+
+def mix(seed: int, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+    """64 random-looking bits for each value: splitmix64 of Steele, Lea and Flood (2014), the same on every machine."""
+    with np.errstate(over="ignore"):
+        bits = _finish((np.asarray(values).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+        return _finish(bits + np.uint64(seed % 2**64) * _MIX_1 + _GOLDEN)
+
+
+def _finish(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
+    bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.concatenate(arrays).astype(np.int64, copy=False) if arrays else np.empty(0, np.int64)
