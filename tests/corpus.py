@@ -1,0 +1,72 @@
+"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, and the real data where it is."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+needs_shared_data = pytest.mark.skipif(not SHARED.exists(), reason="the shared corpora and tokenizers are not here")
+
+_LINES = [
+    "The cat sat on the mat, and the dog sat on the log.",
+    "Packing puts short documents together so that no token of a sequence is padding.",
+    "Größe, naïveté, 東京 and emoji 🙂 are bytes like any other.",
+    "def pack(lengths, max_length): return sorted(lengths, reverse=True)",
+]
+
+
+@cache
+def tiny_tokenizer() -> Tokenizer:
+    """Byte-level BPE of 320 tokens with <s> and </s>."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken("<s>", special=True), AddedToken("</s>", special=True)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_LINES * 3, trainer)
+    return tokenizer
+
+
+def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Path:
+    """The tiny tokenizer as a directory; its tokenizer_config.json names <s> and </s> unless `config` says otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    side = {"bos_token": "<s>", "eos_token": "</s>"} if config is None else config
+    (folder / "tokenizer_config.json").write_text(json.dumps(side))
+    return folder
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """One JSON value a line; a plain text is a row with that `text`."""
+    lines = [json.dumps({"text": row} if isinstance(row, str) else row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    """Documents of 0 to some 300 words, the same for the same seed."""
+    words = " ".join(_LINES).split()
+    sizes = [
+        (seed * 7919 + 31 * number * number + 17 * number) % (300 if number % 7 == 0 else 40) for number in range(count)
+    ]
+    return [
+        " ".join(words[(number + place) % len(words)] for place in range(size)) for number, size in enumerate(sizes)
+    ]
+
+
+def expected_ids(documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None) -> list[list[int]]:
+    """What `tokenizers` alone gives for each document, with BOS and EOS around those that have any id."""
+    tokenizer.encode_special_tokens = True
+    encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
+    before, after = [[token] if token is not None else [] for token in (bos, eos)]
+    return [before + encoding.ids + after if encoding.ids else [] for encoding in encodings]

@@ -1,0 +1,147 @@
+"""What must hold for every strategy, overflow mode and constraint, on documents drawn at random."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from packprep.config import BuildConfig
+from packprep.planning import WindowPlan, account_by_source, plan_window, resized
+from packprep.report import ledger
+from packprep.schemas import check_batch, check_ledger
+from packprep.shards import Layout, Packs, iterate_batches
+
+from .documents import BOS, PAD, make_documents, tokenizer, tokens_of
+
+STRATEGIES = ["greedy", "wrapped", "first_fit", "best_fit", "knapsack"]
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> BuildConfig:
+    strategy: Any = draw(st.sampled_from(STRATEGIES))
+    overflow: Any = draw(st.sampled_from(["split", "truncate", "drop"]))
+    multiple = draw(st.sampled_from([1, 1, 2, 4])) if strategy != "wrapped" else 1
+    max_length = draw(st.integers(2, 8)) * multiple
+    options: dict[str, Any] = {}
+    if overflow == "split" and strategy != "wrapped":
+        options["continuation_bos"] = draw(st.booleans())
+        options["stride"] = draw(st.integers(0, max_length - 1 - options["continuation_bos"]))
+    if overflow == "truncate":
+        options["truncation_side"] = draw(st.sampled_from(["left", "right"]))
+    if strategy not in ("wrapped", "balanced"):
+        options["max_segments_per_pack"] = draw(st.none() | st.integers(1, 4))
+    return BuildConfig(
+        strategy=strategy,
+        overflow=overflow,
+        max_length=max_length,
+        pad_segment_to_multiple=multiple,
+        min_len=draw(st.integers(0, 3)),
+        max_len=draw(st.none() | st.integers(3, 30)),
+        order=draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
+        seed=draw(st.integers(0, 3)),
+        balance_ranks=2,
+        shuffle_documents=draw(st.booleans()) if strategy in ("greedy",) else False,
+        **options,
+    )
+
+
+def packed(config: BuildConfig, texts: list[int], **more: Any) -> tuple[WindowPlan, Packs, Any, Any, pa.Table]:
+    policy = tokenizer()
+    documents = make_documents(texts, policy, **more)
+    plan = plan_window(documents, policy, config, seed=config.seed)
+    layout = Layout.of(config, policy)
+    table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
+    return plan, plan.packs, documents, policy, table
+
+
+@settings(max_examples=400, deadline=None)
+@given(configs(), st.lists(st.integers(0, 40), max_size=12))
+@example(BuildConfig(max_length=4, strategy="wrapped"), [1, 0, 9, 2])
+@example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30])
+def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
+    config: BuildConfig, texts: list[int]
+) -> None:
+    _, packs, documents, policy, table = packed(config, texts)
+    originals = tokens_of(documents)
+    seen: list[Counter[int]] = [Counter() for _ in texts]
+    totals: Counter[str] = Counter()
+    for row in table.to_pylist():
+        assert len(row["tokens"]) <= config.max_length
+        starts, ends = row["cu_seqlens"][:-1], row["cu_seqlens"][1:]
+        assert row["cu_seqlens"][0] == 0
+        assert ends[-1] == len(row["tokens"])
+        assert row["document_ids"] == sorted(row["document_ids"]), "segments stand in input order inside a pack"
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            assert row["position_ids"][start:end] == list(range(end - start))
+            document, offset = row["document_ids"][number], row["document_starts"][number]
+            tokens = row["tokens"][start:end]
+            if "segment_lengths" in row:
+                real = row["segment_lengths"][number]
+                assert tokens[real:] == [PAD] * (end - start - real)
+                assert (end - start) % config.pad_segment_to_multiple == 0
+                assert row["labels"][start:end] == tokens[:real] + [-100] * (end - start - real)
+                tokens = tokens[:real]
+            if config.continuation_bos and offset > 0:
+                assert tokens[0] == BOS
+                tokens = tokens[1:]
+                totals["continuation_bos"] += 1
+            assert tokens == originals[document][offset : offset + len(tokens)]
+            seen[document].update(range(offset, offset + len(tokens)))
+    totals["overlap"] = sum(count - 1 for places in seen for count in places.values())
+    totals["packed"] = sum(len(places) for places in seen)
+    [counts, filler] = account_by_source(
+        plan_window(documents, policy, config, seed=config.seed), documents, policy, 1, packs
+    )
+    book = ledger(counts)
+    check_ledger(book)
+    assert not filler
+    assert book["tokens_in"] == sum(map(len, originals))
+    assert (book["overlap"], book["continuation_bos"]) == (totals["overlap"], totals["continuation_bos"])
+    assert book["truncated"] + sum(book["dropped"].values()) == sum(map(len, originals)) - totals["packed"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs(), st.lists(st.integers(0, 40), max_size=12))
+def test_every_batch_keeps_the_invariants_of_the_format(config: BuildConfig, texts: list[int]) -> None:
+    _, _, _, policy, table = packed(config, texts)
+    layout = Layout.of(config, policy)
+    for batch in table.to_batches():
+        check_batch(
+            batch, layout.columns, max_length=config.max_length, vocab_size=layout.vocab_size, where="the batch"
+        )
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(2, 12))
+def test_wrapped_fills_every_pack_but_the_last(texts: list[int], max_length: int) -> None:
+    _, packs, _, _, _ = packed(BuildConfig(max_length=max_length, strategy="wrapped", order="input"), texts)
+    assert packs.lengths[:-1].tolist() == [max_length] * (len(packs) - 1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12), st.sampled_from(["best_fit", "greedy"]))
+def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -> None:
+    groups = [group for _, group in rows]
+    config = BuildConfig(max_length=12, strategy=strategy)  # type: ignore[arg-type]
+    *_, table = packed(config, [text for text, _ in rows], groups=groups)
+    for row in table.to_pylist():
+        assert len({groups[document] for document in row["document_ids"]}) == 1
+
+
+@given(st.lists(st.integers(1, 9), min_size=4, max_size=12), st.integers(-2, 3))
+def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int], change: int) -> None:
+    config = BuildConfig(max_length=8, packs_multiple_of=2, remainder="fill")
+    plan, packs, documents, policy, _ = packed(config, texts)
+    change = max(change, -len(packs))
+    written = resized(packs, change)
+    assert len(written) == len(packs) + change
+    layout = Layout.of(config, policy)
+    for batch in iterate_batches(written, layout):
+        check_batch(batch, layout.columns, max_length=8, vocab_size=layout.vocab_size, where="the batch")
+    kept = sorted(packs.lengths.tolist())[-change:] if change < 0 else packs.lengths.tolist() + [1] * change
+    assert sorted(written.lengths.tolist()) == sorted(kept)
+    counts: Counter[str] = Counter()
+    for part in account_by_source(plan, documents, policy, 1, written):
+        counts.update(part)
+    check_ledger(ledger(counts))
+    assert ledger(counts)["tokens_packed"] == int(written.lengths.sum())

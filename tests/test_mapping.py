@@ -1,0 +1,112 @@
+import pickle
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from packprep import BuildConfig, TokenizeAndPack, build, pack_dataset
+from packprep.errors import ConfigError, InputError
+
+from .corpus import save_tokenizer, texts, tiny_tokenizer, write_jsonl
+
+OPTIONS: dict[str, Any] = {"max_length": 64, "bos": "<s>", "eos": "</s>"}
+COLUMNS = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
+small_batch = pytest.mark.filterwarnings("ignore:packing a batch")
+
+
+@pytest.fixture
+def dataset() -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": texts(80), "id": list(range(80))})
+
+
+def built(tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
+    source = write_jsonl(tmp_path / "a.jsonl", texts(80))
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(tokenizer), **options))
+    rows: list[dict[str, Any]] = datasets.load_from_disk(str(tmp_path / "out")).to_list()
+    return rows
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "greedy", "wrapped"])
+def test_pack_dataset_gives_what_build_writes(dataset: datasets.Dataset, tmp_path: Path, strategy: str) -> None:
+    packed = pack_dataset(dataset, tiny_tokenizer(), strategy=strategy, **OPTIONS)
+    assert packed.column_names == COLUMNS
+    assert packed.to_list() == built(tmp_path, max_length=64, strategy=strategy)
+
+
+@small_batch
+@pytest.mark.parametrize("format", [None, "arrow"])
+def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
+    dataset: datasets.Dataset, tmp_path: Path, format: str | None
+) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    packed = dataset.with_format(format).map(
+        function, batched=True, batch_size=None, with_indices=True, remove_columns=dataset.column_names
+    )
+    assert packed.with_format(None).to_list() == built(tmp_path, max_length=64)
+
+
+@small_batch
+def test_small_batches_pack_by_themselves_and_keep_row_numbers(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    packed = dataset.map(function, batched=True, batch_size=20, with_indices=True, remove_columns=dataset.column_names)
+    for row in packed:
+        assert len({document // 20 for document in row["document_ids"]}) == 1
+    seen = {document for row in packed for document in row["document_ids"]}
+    assert seen == {row for row, text in enumerate(texts(80)) if text}
+
+
+def test_a_small_batch_says_once_what_it_costs(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    with pytest.warns(UserWarning, match="packing a batch of 40 documents by itself") as caught:
+        function(dataset[:40])
+        function(dataset[40:])
+    assert len(caught) == 1
+
+
+@small_batch
+def test_it_travels_to_worker_processes(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    first = function(dataset[:])
+    again = pickle.loads(pickle.dumps(function))
+    assert again(dataset[:]) == first
+    split = dataset.map(function, batched=True, batch_size=None, num_proc=2, remove_columns=dataset.column_names)
+    assert sum(map(len, split["tokens"])) == sum(map(len, first["tokens"]))
+
+
+def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(dataset: datasets.Dataset) -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer(), bos_token="<s>", eos_token="</s>")
+    packed = pack_dataset(dataset, fast, max_length=64)
+    assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
+
+
+def test_options_of_a_whole_build_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shard_size is an option of packprep\.build"):
+        TokenizeAndPack(tiny_tokenizer(), shard_size="1MB", **OPTIONS)
+    with pytest.raises(ConfigError, match="unknown option 'stratgy'; did you mean 'strategy'"):
+        TokenizeAndPack(tiny_tokenizer(), stratgy="greedy", **OPTIONS)
+
+
+@small_batch
+def test_a_bad_row_is_named(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    with pytest.raises(InputError, match="row 1: the row has no 'text'"):
+        function({"text": ["a", None]})
+    with pytest.raises(InputError, match="no column 'text'; it has body"):
+        function({"body": ["a"]})
+    with pytest.raises(InputError, match="no column 'text'; it has body"):
+        pack_dataset(datasets.Dataset.from_dict({"body": ["a"]}), tiny_tokenizer(), **OPTIONS)
+    skipping = TokenizeAndPack(tiny_tokenizer(), on_error="skip", **OPTIONS)
+    assert skipping({"text": ["a", None, "b"]})["document_ids"] == [[0, 2]]
+
+
+@small_batch
+def test_groups_and_a_document_over_max_length_work_as_in_build() -> None:
+    grouped = TokenizeAndPack(tiny_tokenizer(), group_column="lang", **OPTIONS)
+    packs = grouped({"text": ["a", "b", "c"], "lang": ["x", "y", "x"]})["document_ids"]
+    assert sorted(packs) == [[0, 2], [1]]
+    strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **OPTIONS)
+    with pytest.raises(InputError, match=r"row 7 has \d+ tokens but a pack holds 64"):
+        strict({"text": ["word " * 200]}, [7])

@@ -1,0 +1,140 @@
+"""Real text and real tokenizers, end to end; skipped where they are not on the machine."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from packprep import BuildConfig, build
+from packprep.errors import InputError
+from packprep.loaders import PackedShards
+
+from .corpus import SHARED, expected_ids, needs_shared_data
+
+pytestmark = needs_shared_data
+
+TOKENIZERS = {
+    "gpt2": (50256, 50256),
+    "llama3_2": (128000, 128009),
+    "qwen3": (None, 151645),
+    "mistral_nemo": (1, 2),
+    "gemma2": (2, 1),
+    "t5_small": (None, 1),
+    "bert_base_uncased": (101, 102),
+}
+
+
+def rows(name: str, every: int = 1) -> Iterator[dict[str, Any]]:
+    with gzip.open(SHARED / "text" / f"{name}.jsonl.gz", "rt") as file:
+        for number, line in enumerate(file):
+            if number % every == 0:
+                yield json.loads(line)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Every 40th document of each corpus, the longest book (1 MB), and empty documents: 5 MB of text."""
+    names = sorted(path.name.split(".")[0] for path in (SHARED / "text").glob("*.jsonl.gz"))
+    documents = [row["text"] for name in names if name != "sgd_chat" for row in rows(name, every=40)]
+    documents += ["", max((row["text"] for row in rows("books")), key=len), ""]
+    path = tmp_path_factory.mktemp("sample") / "sample.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return path, documents
+
+
+def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
+    """Ids of each document in the order of document_starts, tokens repeated by stride taken once."""
+    pieces: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for pack in PackedShards(output):
+        for segment in pack.segments():
+            assert segment.document_id is not None and segment.start is not None
+            pieces.setdefault(segment.document_id, []).append((segment.start, segment.tokens))
+    found = {}
+    for document, parts in pieces.items():
+        parts.sort(key=lambda part: part[0])
+        own = [tokens if start == 0 else tokens[stride:] for start, tokens in parts]
+        found[document] = np.concatenate(own).tolist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def gpt2_ids(sample: tuple[Path, list[str]]) -> dict[int, list[int]]:
+    tokenizer = Tokenizer.from_file(str(SHARED / "tokenizers" / "gpt2" / "tokenizer.json"))
+    return {number: ids for number, ids in enumerate(expected_ids(sample[1], tokenizer, 50256, 50256)) if ids}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.mark.parametrize("overflow", ["split", "truncate", "drop", "error"])
+@pytest.mark.parametrize("strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack"])
+def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
+    sample: tuple[Path, list[str]],
+    gpt2_ids: dict[int, list[int]],
+    store: Path,
+    tmp_path: Path,
+    strategy: str,
+    overflow: str,
+) -> None:
+    config: dict[str, Any] = {"strategy": strategy, "overflow": overflow, "max_length": 2048}
+    if overflow == "split" and strategy != "wrapped":
+        config["stride"] = 100
+    if overflow == "error":
+        config["max_length"] = 1 << 20
+    build(
+        BuildConfig(
+            sources=(str(sample[0]),),
+            output=str(tmp_path / "out"),
+            tokenizer=str(SHARED / "tokenizers" / "gpt2"),
+            keep_tokens=str(store),
+            **config,
+        )
+    )
+    expected = gpt2_ids
+    if overflow == "truncate":
+        expected = {document: ids[:2048] for document, ids in gpt2_ids.items()}
+    elif overflow == "drop":
+        expected = {document: ids for document, ids in gpt2_ids.items() if len(ids) <= 2048}
+    assert flat_documents(tmp_path / "out", config.get("stride", 0)) == expected
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_every_kind_of_tokenizer_builds_with_the_ids_it_gives_alone(name: str, tmp_path: Path) -> None:
+    documents = [row["text"] for corpus in ("tldr", "udhr", "eips") for row in rows(corpus, every=60)]
+    source = tmp_path / "sample.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    folder = SHARED / "tokenizers" / name
+    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(folder)))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    expected = expected_ids(documents, tokenizer, *TOKENIZERS[name])
+    assert flat_documents(tmp_path / "out") == {number: ids for number, ids in enumerate(expected) if ids}
+
+
+def test_every_corpus_of_text_builds_in_one_command(tmp_path: Path) -> None:
+    files = sorted(path for path in (SHARED / "text").glob("*.jsonl.gz") if "sgd_chat" not in path.name)
+    config = BuildConfig(
+        sources=tuple(map(str, files)),
+        output=str(tmp_path / "out"),
+        tokenizer=str(SHARED / "tokenizers" / "gpt2"),
+    )
+    manifest = build(config)
+    assert manifest.num_tokens == manifest.ledger["tokens_in"]
+    documents = sum(source["documents"] for source in manifest.data["sources"])
+    assert documents == sum(1 for file in files for _ in rows(file.name.removesuffix(".jsonl.gz")))
+    assert manifest.num_tokens / (manifest.num_packs * 4096) > 0.999
+
+
+def test_chat_rows_are_refused_with_the_columns_they_have(tmp_path: Path) -> None:
+    source = str(SHARED / "text" / "sgd_chat.jsonl.gz")
+    with pytest.raises(InputError, match=r"sgd_chat\.jsonl\.gz has no column 'text'; it has id, messages"):
+        build(
+            BuildConfig(sources=(source,), output=str(tmp_path / "out"), tokenizer=str(SHARED / "tokenizers" / "gpt2"))
+        )
+    assert not (tmp_path / "out").exists()

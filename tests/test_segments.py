@@ -1,0 +1,130 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.config import BuildConfig
+from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap
+
+from .reference_segments import cut_document
+
+
+def cut(lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object) -> tuple[Segments, Account]:
+    config = BuildConfig(**{"max_length": 4, **options})  # type: ignore[arg-type]
+    return cut_segments(np.array(lengths, np.int64), ends, config, has_bos=has_bos)
+
+
+def pieces(segments: Segments) -> list[tuple[int, int, int]]:
+    return list(zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True))
+
+
+def test_a_document_that_fits_is_one_segment_and_an_empty_one_is_none() -> None:
+    segments, _ = cut([3, 0, 4])
+    assert pieces(segments) == [(0, 0, 3), (2, 0, 4)]
+
+
+def test_split_pieces_start_max_length_minus_stride_apart_and_stop_once_the_end_is_covered() -> None:
+    segments, account = cut([10], stride=1)
+    assert pieces(segments) == [(0, 0, 4), (0, 3, 4), (0, 6, 4)]
+    assert account.overlap.tolist() == [2]
+
+
+def test_no_piece_lies_wholly_inside_the_one_before() -> None:
+    segments, _ = cut([90], max_length=50, stride=10)
+    assert pieces(segments) == [(0, 0, 50), (0, 40, 50)]
+
+
+def test_continuation_bos_takes_the_place_of_one_own_token() -> None:
+    segments, account = cut([10], continuation_bos=True)
+    assert pieces(segments) == [(0, 0, 4), (0, 4, 3), (0, 7, 3)]
+    assert segments.bos.tolist() == [False, True, True]
+    assert account.continuation_bos.tolist() == [2]
+
+
+def test_truncate_keeps_exactly_max_length_of_either_side() -> None:
+    right, _ = cut([6], overflow="truncate")
+    left, account = cut([6], overflow="truncate", truncation_side="left")
+    assert (pieces(right), pieces(left)) == ([(0, 0, 4)], [(0, 2, 4)])
+    assert account.truncated.tolist() == [2]
+
+
+def test_drop_counts_every_token_of_a_document_over_max_length() -> None:
+    segments, account = cut([5, 4], overflow="drop")
+    assert pieces(segments) == [(1, 0, 4)]
+    assert account.dropped["overflow"].tolist() == [5, 0]
+
+
+def test_error_names_the_first_document_over_max_length() -> None:
+    with pytest.raises(TooLongError) as caught:
+        cut([4, 7, 9], overflow="error")
+    assert (caught.value.document, caught.value.tokens) == (1, 7)
+
+
+def test_min_len_and_max_len_count_text_tokens_without_bos_and_eos() -> None:
+    segments, account = cut([4, 5, 8, 9], ends=2, max_length=16, min_len=3, max_len=6)
+    assert pieces(segments) == [(1, 0, 5), (2, 0, 8)]
+    assert account.dropped["too_short"].tolist() == [4, 0, 0, 0]
+    assert account.dropped["too_long"].tolist() == [0, 0, 0, 9]
+
+
+def test_a_last_piece_with_too_few_new_tokens_is_dropped_as_short_tail() -> None:
+    segments, account = cut([8], stride=1, min_len=2)
+    assert pieces(segments) == [(0, 0, 4), (0, 3, 4)]
+    assert account.dropped["short_tail"].tolist() == [1]
+
+
+def test_wrap_fills_every_pack_but_the_last() -> None:
+    segments, _ = cut([3, 6], strategy="wrapped")
+    wrapped, packs = wrap(segments, 4)
+    assert pieces(wrapped) == [(0, 0, 3), (1, 0, 1), (1, 1, 4), (1, 5, 1)]
+    assert packs.tolist() == [0, 2, 3, 4]
+
+
+def test_wrap_keeps_the_offset_of_a_document_cut_on_the_left() -> None:
+    segments, _ = cut([6, 3], strategy="wrapped", overflow="truncate", truncation_side="left")
+    wrapped, packs = wrap(segments, 4)
+    assert pieces(wrapped) == [(0, 2, 4), (1, 0, 3)]
+    assert packs.tolist() == [0, 1, 2]
+
+
+def test_wrap_of_nothing_is_no_packs() -> None:
+    segments, _ = cut([], strategy="wrapped")
+    assert wrap(segments, 4)[1].tolist() == [0]
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> BuildConfig:
+    max_length = draw(st.integers(2, 12))
+    overflow = draw(st.sampled_from(["split", "truncate", "drop"]))
+    options: dict[str, object] = {}
+    if overflow == "split":
+        options["continuation_bos"] = draw(st.booleans())
+        options["stride"] = draw(st.integers(0, max_length - 1 - bool(options["continuation_bos"])))
+    elif overflow == "truncate":
+        options["truncation_side"] = draw(st.sampled_from(["left", "right"]))
+    min_len = draw(st.integers(0, 4))
+    max_len = draw(st.none() | st.integers(min_len, 30))
+    return BuildConfig(max_length=max_length, overflow=overflow, min_len=min_len, max_len=max_len, **options)  # type: ignore[arg-type]
+
+
+@given(configs(), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 2))
+def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
+    config: BuildConfig, texts: list[int], ends: int
+) -> None:
+    lengths = [text + ends if text else 0 for text in texts]
+    segments, account = cut_segments(np.array(lengths, np.int64), ends, config, has_bos=ends > 0)
+    found = list(zip(*(getattr(segments, f.name).tolist() for f in dataclasses.fields(segments)), strict=True))
+    expected = []
+    for document, length in enumerate(lengths):
+        by_hand = cut_document(length, ends, config, has_bos=ends > 0)
+        expected += [(document, start, own, bos) for start, own, bos in by_hand.pieces]
+        assert account.truncated[document] == by_hand.truncated
+        assert account.overlap[document] == by_hand.overlap
+        assert account.continuation_bos[document] == by_hand.continuation_bos
+        assert {reason: n[document] for reason, n in account.dropped.items() if n[document]} == by_hand.dropped
+        put_in = length + by_hand.overlap + by_hand.continuation_bos
+        kept = sum(own + bos for _, own, bos in by_hand.pieces)
+        assert put_in == kept + by_hand.truncated + sum(by_hand.dropped.values())
+    assert found == expected
