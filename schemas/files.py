@@ -43,6 +43,13 @@ def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
     return PurePosixPath(path)
 
 
+def check_split(split: str, where: str = MANIFEST) -> str:
+    """The split's name, which is that of its directory too, else FormatError."""
+    if not isinstance(split, str) or not _SPLIT.fullmatch(split):
+        raise FormatError(f"{where} names the split {split!r}; expected letters, digits and _, joined by '.' or '-'")
+    return split
+
+
 def inside(directory: Path, path: str, where: str = MANIFEST) -> Path:
     """`directory / path`, or FormatError if the path or a link on the way leaves the directory."""
     found = directory / check_path(path, where)
@@ -95,7 +102,7 @@ def write_dataset_files(directory: Path, files: Sequence[str], *, fingerprint: s
     if not re.fullmatch(r"[0-9a-f]{1,64}", fingerprint):
         raise FormatError(f"fingerprint is {fingerprint!r}; expected up to 64 lower-case hex characters")
     if split is not None:
-        _check_split(split)
+        check_split(split, str(directory / "state.json"))
     state: dict[str, object] = {
         "_data_files": [{"filename": name} for name in files],
         "_fingerprint": fingerprint,
@@ -112,7 +119,8 @@ def write_dataset_files(directory: Path, files: Sequence[str], *, fingerprint: s
 
 def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
     """dataset_dict.json, which makes `directory` a DatasetDict of the sub-directories named, in this order."""
-    write_file(directory / "dataset_dict.json", canonical_json({"splits": [_check_split(split) for split in splits]}))
+    path = directory / "dataset_dict.json"
+    write_file(path, canonical_json({"splits": [check_split(split, str(path)) for split in splits]}))
 
 
 def check_file(directory: Path, entry: "FileEntry", level: Level = "size") -> Path:
@@ -143,6 +151,7 @@ def check_files(directory: Path, manifest: "Manifest", level: Level = "size") ->
             findings.append(str(error))
     listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
     for folder, folders, names in os.walk(directory):
+        folders.sort()
         # A link to a folder is not walked into, so it is a surplus entry itself.
         names += [name for name in folders if Path(folder, name).is_symlink()]
         findings += [
@@ -151,9 +160,3 @@ def check_files(directory: Path, manifest: "Manifest", level: Level = "size") ->
             if path.relative_to(directory).as_posix() not in listed
         ]
     return findings
-
-
-def _check_split(split: str) -> str:
-    if not isinstance(split, str) or not _SPLIT.fullmatch(split):
-        raise FormatError(f"split name is {split!r}; expected letters, digits and underscores, joined by '.' or '-'")
-    return split

@@ -13,10 +13,12 @@ from typing import Any
 from .canonical import canonical_json, digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column, check_columns
 from .errors import FormatError
-from .files import MANIFEST, check_path, write_file
+from .files import MANIFEST, check_path, check_split, shard_name, write_file
 from .ledger import check_ledger
 
 FORMAT_VERSION = 1
+
+_FILE = ("path", "bytes", "sha256")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,35 +171,46 @@ def _check(data: Any, run: Any, where: str) -> None:
 
 
 def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
-    """Every path inside the directory and there once; the shards of a split add up to its counts."""
+    """Every path inside the directory and there once; the shards of a split numbered and adding up to its counts."""
     splits = _field(data, "splits", dict, where)
+    if not splits:
+        raise FormatError(f"{where} has no splits; expected one at least")
     for name, counts in splits.items():
-        _counts(counts, ("packs", "segments", "tokens"), f"{where} split {name}", exactly=True)
-    held = {name: [0, 0] for name in splits}
-    paths = {MANIFEST}
-    files = _field(data, "files", list, where)
+        check_split(name, where)
+        _counts(counts, ("packs", "segments", "tokens"), f"{where} split {name}")
+        _keys(counts, ("packs", "segments", "tokens"), f"{where} split {name}")
     run_files = run.get("files", []) if isinstance(run, dict) else None
     if not isinstance(run_files, list):
         raise FormatError(f"{where} has a run part that is no table, or whose files are no list")
+    files = _field(data, "files", list, where)
+    paths = {MANIFEST}
     for value in [*files, *run_files]:
-        at = f"{where} files"
-        if not isinstance(value, dict) or set(value) - {"path", "bytes", "sha256", "packs", "tokens", "split"}:
-            raise FormatError(f"{at} has {value!r}; expected path, bytes, sha256 and for shards packs, tokens, split")
-        check_path(_field(value, "path", str, at), where)
+        path = check_path(_field(value, "path", str, f"{where} files"), where)
+        at = f"{where} files {path}"
         if value["path"] in paths:
-            raise FormatError(f"{at} lists {value['path']} twice, or the manifest itself; expected each file once")
+            raise FormatError(f"{at} is listed twice, or is the manifest itself; expected each file once")
         paths.add(value["path"])
         _counts(value, ("bytes",), at)
         _digest(value, at)
-        if value["path"].endswith(".arrow") or "packs" in value:
-            _counts(value, ("packs", "tokens"), f"{at} {value['path']}")
-            if value.get("split") not in held:
-                raise FormatError(
-                    f"{at} puts {value['path']} into the split {value.get('split')!r}; splits are {[*held]}"
-                )
-            held[value["split"]][0] += value["packs"]
-            held[value["split"]][1] += value["tokens"]
-    for name, (packs, tokens) in held.items():
+    for value in run_files:
+        _keys(value, _FILE, f"{where} files {value['path']}")
+
+    shards: dict[str, list[dict[str, Any]]] = {name: [] for name in splits}
+    for value in files:
+        at = f"{where} files {value['path']}"
+        if not value["path"].endswith(".arrow"):
+            _keys(value, _FILE, at)
+            continue
+        _keys(value, (*_FILE, "packs", "tokens", "split"), at)
+        _counts(value, ("packs", "tokens"), at)
+        if _field(value, "split", str, at) not in splits:
+            raise FormatError(f"{at} has the split {value['split']!r}; the splits are {', '.join(splits)}")
+        shards[value["split"]].append(value)
+    for name, listed in shards.items():
+        for number, value in enumerate(listed):
+            if value["path"].split("/")[-1] != (expected := shard_name(number, len(listed))):
+                raise FormatError(f"{where} files has {value['path']} as a shard of {name}; expected {expected} there")
+        packs, tokens = (sum(value[key] for value in listed) for key in ("packs", "tokens"))
         if (packs, tokens) != (splits[name]["packs"], splits[name]["tokens"]):
             raise FormatError(
                 f"{where} split {name} has {splits[name]['packs']} packs of {splits[name]['tokens']} tokens; "
@@ -219,12 +232,15 @@ def _field(table: Any, key: str, kind: type, where: str) -> Any:
     return value
 
 
-def _counts(table: Any, keys: tuple[str, ...], where: str, *, exactly: bool = False) -> None:
+def _counts(table: Any, keys: tuple[str, ...], where: str) -> None:
     for key in keys:
         if _field(table, key, int, where) < 0:
             raise FormatError(f"{where} has {key} = {table[key]}; expected 0 or more")
-    if exactly and set(table) != set(keys):
-        raise FormatError(f"{where} has the keys {sorted(table)}; expected {sorted(keys)}")
+
+
+def _keys(table: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+    if set(table) != set(keys):
+        raise FormatError(f"{where} has the keys {', '.join(sorted(table))}; expected {', '.join(sorted(keys))}")
 
 
 def _digest(table: dict[str, Any], where: str) -> None:

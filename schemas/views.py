@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from .errors import FormatError
 
+# Arrow's names for these are numpy's names for others.
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
 
 class ListView(NamedTuple):
     """Row r of the column is `values[offsets[r]:offsets[r + 1]]`. offsets: int32 [rows + 1], not always from 0."""
@@ -46,8 +49,9 @@ def list_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:
 
 
 def _numpy(array: pa.Array) -> NDArray[Any]:
-    """The array's own memory. Array.to_numpy would do, but imports pandas where it is installed: 0.2 s and 55 MB."""
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    """The array's own memory. to_numpy and to_pandas_dtype import pandas where it is installed: 0.2 s and 55 MB."""
+    name = str(array.type)
+    dtype = np.dtype(_FLOATS.get(name, name))
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.empty(0, dtype)

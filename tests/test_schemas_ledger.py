@@ -1,0 +1,50 @@
+"""The ledger's law: every token that went in came out, or is counted where it went."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.schemas import LEDGER_KEYS, FormatError, check_ledger
+
+BALANCED = {
+    "tokens_in": 100,
+    "overlap": 8,
+    "continuation_bos": 2,
+    "filler": 10,
+    "tokens_packed": 90,
+    "truncated": 20,
+    "dropped": {"too_short": 7, "too_long": 3},
+}
+
+
+def test_a_ledger_that_balances_passes() -> None:
+    check_ledger(BALANCED)
+
+
+@given(st.sampled_from([*LEDGER_KEYS[:-1], "dropped.too_short"]), st.integers(1, 10**15))
+def test_one_number_off_does_not_balance(key: str, by: int) -> None:
+    wrong: dict[str, Any] = {**BALANCED, "dropped": dict(BALANCED["dropped"])}  # type: ignore[call-overload]
+    table, name = (wrong["dropped"], "too_short") if "." in key else (wrong, key)
+    table[name] += by
+    with pytest.raises(FormatError, match=f"ledger does not balance.*; {by} tokens are unaccounted for"):
+        check_ledger(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({**BALANCED, "tokens_in": -1}, "tokens_in = -1; expected a count"),
+        ({**BALANCED, "tokens_in": 100.0}, "tokens_in = 100.0; expected a count"),
+        ({**BALANCED, "overlap": True}, "overlap = True; expected a count"),
+        ({**BALANCED, "dropped": {"too_short": "7"}}, "dropped.too_short = '7'; expected a count"),
+        ({**BALANCED, "dropped": 10}, "dropped = 10; expected a table"),
+        ({**BALANCED, "lost": 0}, "expected a table with the keys tokens_in, "),
+        ({}, "expected a table with the keys tokens_in, "),
+        (None, "expected a table with the keys tokens_in, "),
+    ],
+)
+def test_a_ledger_of_another_form_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(FormatError, match=message.replace(".", r"\.")):
+        check_ledger(wrong)
