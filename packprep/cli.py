@@ -6,10 +6,12 @@ Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped but 
 import dataclasses
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import UnionType
+from types import FrameType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -19,69 +21,71 @@ from packprep.config import DEFAULT_FILE, BuildConfig, from_yaml
 from packprep.errors import ConfigError
 
 _SHORT = {"output": "-o"}
+_STOPPED = "stopped; run the same command to start again"
+_HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Run")
+_RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
 
 
 class _Grouped(click.Command):
-    """A command whose options are listed under headings."""
+    """A command whose options are listed under headings, in the order of `_HEADINGS`."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
         for parameter in self.get_params(context):
-            if (record := parameter.get_help_record(context)) is not None:
-                groups.setdefault(getattr(parameter, "group", "Other"), []).append(record)
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)) is not None:
+                groups[getattr(parameter, "group", _HEADINGS[-1])].append(record)
         for heading, records in groups.items():
             with formatter.section(heading):
-                formatter.write_dl(records, col_max=34)
+                formatter.write_dl(records, col_max=36)
 
 
 class _Option(click.Option):
     """An option with a heading. Its default is None, so that what was typed can be told from what was not."""
 
     def __init__(self, names: Sequence[str], group: str, **settings: Any) -> None:
-        super().__init__(names, **settings)
+        super().__init__(names, default=None, **settings)
         self.group = group
+
+    def get_help_record(self, context: click.Context) -> tuple[str, str] | None:
+        if self.secondary_opts:
+            return f"--[no-]{self.opts[-1][2:]}", self.help or ""
+        return super().get_help_record(context)
 
 
 def _option(field: "dataclasses.Field[Any]") -> _Option:
     flag = "--" + field.name.replace("_", "-")
-    settings: dict[str, Any] = {"help": _help(field)}
     names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
+    text, metavar = str(field.metadata["help"]), str(field.metadata["metavar"])
+    settings: dict[str, Any] = {}
     if field.type is bool:
         names[-2] = f"{flag}/--no-{flag[2:]}"
     elif get_origin(field.type) is Literal:
-        settings["metavar"] = "|".join(get_args(field.type))
-    elif field.metadata["size"]:
-        settings["metavar"] = "SIZE"
-    else:
+        choices = get_args(field.type)
+        metavar = "|".join(choices)
+        if len(metavar) > 20:
+            metavar, text = "NAME", f"{text.removesuffix('.')}: {', '.join(choices)}."
+    elif not field.metadata["size"]:
         kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
         settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
-    return _Option(names, field.metadata["group"], default=None, **settings)
+    if field.type is not bool:
+        settings["metavar"] = metavar
+    return _Option(names, field.metadata["group"], help=text + _default(field), **settings)
 
 
-def _help(field: "dataclasses.Field[Any]") -> str:
-    default, text = field.default, str(field.metadata["help"])
+def _default(field: "dataclasses.Field[Any]") -> str:
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     if field.name == "num_proc":
-        return f"{text}  [default: all cores]"
-    if isinstance(default, tuple):
-        default = ",".join(default)
-    shown = default not in (None, "", False) and default != 0
-    return text + (f"  [default: {default}]" if shown else "")
+        default = "all cores"
+    return "" if default in (None, "", False) else f"  [default: {default}]"
 
 
 def _build_options(command: click.Command) -> click.Command:
-    fields = [field for field in dataclasses.fields(BuildConfig) if field.name != "sources"]
-    headings = ("Sources", "Tokenizer", "Packing", "Order", "Output")
-    for field in sorted(fields, key=lambda field: headings.index(field.metadata["group"])):
-        command.params.append(_option(field))
+    for field in dataclasses.fields(BuildConfig):
+        if field.name != "sources":
+            command.params.append(_option(field))
         if field.name == "order":
-            command.params.append(
-                _Option(
-                    ["--shuffle/--no-shuffle"],
-                    "Order",
-                    default=None,
-                    help="Short for --order shuffle and --order input.",
-                )
-            )
+            short = _Option(["--shuffle/--no-shuffle"], "Order", help="Short for --order shuffle, --order input.")
+            command.params.append(short)
     return command
 
 
@@ -94,83 +98,119 @@ def cli() -> None:
 @click.command(
     "build",
     cls=_Grouped,
-    epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped but resumable, 130 after Ctrl-C.",
+    short_help="Tokenize and pack text into shards.",
+    epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after Ctrl-C.",
 )
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
     "-c",
     "--config",
     type=click.Path(path_type=Path),
-    help=f"YAML file of options; the command line wins.  [default: {DEFAULT_FILE}, without SOURCE]",
+    metavar="FILE",
+    help="YAML file whose keys are these options and `sources`; the command line wins.  "
+    f"[default: {DEFAULT_FILE}, where no SOURCE is given]",
 )
-@click.option("--dry-run", is_flag=True, help="Print the resolved options and what the output would be; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")
-def build_command(
-    sources: tuple[str, ...], config: Path | None, dry_run: bool, as_json: bool, quiet: bool, **options: Any
-) -> None:
+@click.option(
+    "--dry-run", is_flag=True, default=None, help="Show the options and what the output would be; write nothing."
+)
+@click.option("--json", is_flag=True, default=None, help="Print the report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, default=None, help="No progress and no table.")
+def build_command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
     """Tokenize and pack SOURCE... into shards that datasets.load_from_disk opens.
 
-    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow, plain, .gz or .zst), a glob, a directory,
-    - for JSON lines on standard input, or the name of a dataset on the hub.
+    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow, plain, .gz or .zst), a glob, a directory, - for JSON
+    lines on standard input, or the name of a dataset on the hub.
 
     \b
     Example:
       packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 8192
     """
-    settings = resolve_options(sources, config, options)
-    # Rust threads of the tokenizer follow num_proc; they are counted before it is first imported.
-    os.environ.setdefault("RAYON_NUM_THREADS", str(settings.num_proc))
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    settings, run = resolve_options(sources, config, typed)
+    # Read when the libraries are first imported: Rust threads of the tokenizer follow num_proc, `datasets` need not
+    # load torch for a build, and its own log lines would say our errors twice.
+    for name, value in {
+        "RAYON_NUM_THREADS": str(settings.num_proc), "TOKENIZERS_PARALLELISM": "true",
+        "USE_TORCH": "0", "DATASETS_VERBOSITY": "critical",
+    }.items():  # fmt: skip
+        os.environ.setdefault(name, value)
+    if run["dry_run"]:
+        from packprep.estimate import estimate
+
+        _show(estimate(settings), run["json"])
+        return
     from packprep.pipeline import build, read_report
     from packprep.progress import Console, Silent
     from packprep.report import table
 
-    if dry_run:
-        from packprep.estimate import estimate
-
-        _show(estimate(settings), as_json)
-        return
-    with Console() as console:
-        build(settings, progress=Silent() if quiet else console)
+    with Console() as console, _stopped_at_once(console.close):
+        build(settings, progress=Silent() if run["quiet"] else console)
     report = read_report(Path(settings.output))
-    if as_json:
+    if run["json"]:
         click.echo(json.dumps(report, indent=2))
-    elif not quiet:
+    elif not run["quiet"]:
         print_table(settings.output, table(report))
 
 
 cli.add_command(_build_options(build_command))
 
 
-def resolve_options(sources: Sequence[str], config: Path | None, options: dict[str, Any]) -> BuildConfig:
-    """The command line over the YAML file over the defaults."""
-    if config is None and not sources and Path(DEFAULT_FILE).exists():
+def resolve_options(
+    sources: Sequence[str], config: Path | None, typed: dict[str, Any]
+) -> tuple[BuildConfig, dict[str, bool]]:
+    """The command line over the YAML file over the defaults: what to build, and how to run (see `_RUN`)."""
+    if config is None and not sources:
+        if not Path(DEFAULT_FILE).exists():
+            raise ConfigError(f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help")
         config = Path(DEFAULT_FILE)
-    settings = from_yaml(config) if config is not None else {}
-    typed = {key: value for key, value in options.items() if value is not None}
-    if (shuffle := typed.pop("shuffle", None)) is not None:
-        if "order" in typed:
-            raise ConfigError("--order and --shuffle say the same thing twice; give one of them")
-        typed["order"] = "shuffle" if shuffle else "input"
-    if "columns" in typed:
-        typed["columns"] = tuple(name.strip() for name in typed["columns"].split(",") if name.strip())
+    given = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
+    given |= _with_order({key: value for key, value in typed.items() if value is not None})
+    run = {key: given.pop(key, False) for key in _RUN}
+    for key, value in run.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key} is {value!r}, expected true or false")
     if sources:
-        typed["sources"] = tuple(sources)
-    return BuildConfig(**(settings | typed))
+        given["sources"] = tuple(sources)
+    return BuildConfig(**given), run
+
+
+def _with_order(options: dict[str, Any]) -> dict[str, Any]:
+    """The same options with `shuffle`, the short form, written as `order`."""
+    if "shuffle" not in options:
+        return options
+    if "order" in options:
+        raise ConfigError("order and shuffle say the same thing twice; give one of them")
+    shuffle = options.pop("shuffle")
+    if not isinstance(shuffle, bool):
+        raise ConfigError(f"shuffle is {shuffle!r}, expected true or false")
+    return options | {"order": "shuffle" if shuffle else "input"}
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Two columns on standard output: coloured in a terminal, plain when piped."""
-    from rich.console import Console
-    from rich.table import Table
+    """Two columns on standard output, with colour in a terminal only."""
+    width = max((len(key) for key, _ in rows), default=0)
+    click.secho(title, italic=True)
+    for key, value in rows:
+        click.echo(f"{click.style(key.ljust(width), bold=True)}  {value}")
 
-    shown = Table(title=title, show_header=False, box=None, title_justify="left", pad_edge=False)
-    shown.add_column(style="bold" if sys.stdout.isatty() else "", no_wrap=True)
-    shown.add_column(overflow="fold")
-    for row in rows:
-        shown.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(shown)
+
+@contextmanager
+def _stopped_at_once(close: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the process now: a thread in the middle of a unit can be left, not stopped.
+
+    What it leaves is in the staging directory, which the next build replaces. close: puts the terminal in order.
+    """
+
+    def stop(number: int, _: FrameType | None) -> None:
+        close()
+        os.write(2, f"packprep: {_STOPPED}\n".encode())
+        os._exit(130 if number == signal.SIGINT else 3)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show(result: dict[str, Any], as_json: bool) -> None:
@@ -185,13 +225,10 @@ def main() -> None:
     """Entry point: an error that packprep raises on purpose is one sentence on standard error."""
     try:
         status = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        _stop("stopped; run the same command to start again", 130)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _stop(_STOPPED, 130)
     except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except KeyboardInterrupt:
-        _stop("stopped; run the same command to start again", 130)
+        _stop(f"{_lower_first(error.format_message())} see packprep build --help", 2)
     except ValueError as error:
         from packprep.errors import PackprepError
         from packprep.schemas import FormatError
@@ -204,6 +241,10 @@ def main() -> None:
             raise
         _stop(f"{error.filename or 'the output'}: {error.strerror}", 3)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _lower_first(message: str) -> str:
+    return message[:1].lower() + message[1:].rstrip(".") + ";"
 
 
 def _stop(sentence: str, code: int) -> None:

@@ -7,7 +7,7 @@ Sizes are bytes; "64MB" is 64,000,000 and "64MiB" 67,108,864.
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -21,9 +21,14 @@ COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens an
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
-def _option(default: Any, group: str, text: str, *, identity: bool = True, size: bool = False) -> Any:
-    """A field of BuildConfig with its help."""
-    return field(default=default, metadata={"group": group, "help": text, "identity": identity, "size": size})
+def _option(
+    default: Any, group: str, text: str, metavar: str = "N", *, identity: bool = True, size: bool = False
+) -> Any:
+    """A field of BuildConfig with its help; metavar is what the help page writes for the value."""
+    return field(
+        default=default,
+        metadata={"group": group, "help": text, "metavar": metavar, "identity": identity, "size": size},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,33 +38,50 @@ class BuildConfig:
     Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json", max_length=8192)
     """
 
-    sources: tuple[str, ...] = _option((), "Sources", "Files, globs, directories, - for stdin, or a hub dataset.")
-    output: str = _option("", "Output", "Directory to write; absent or complete, never half-written.", identity=False)
-    tokenizer: Any = _option(None, "Tokenizer", "A tokenizer.json, a directory holding one, or a hub name.")
+    sources: tuple[str, ...] = _option(
+        (), "Sources", "Files, globs, directories, - for stdin, or a hub dataset.", "SOURCE"
+    )
+    output: str = _option(
+        "", "Output", "Directory to write; absent or complete, never half-written.", "DIR", identity=False
+    )
+    tokenizer: Any = _option(
+        None, "Tokenizer", "A tokenizer.json, a directory holding one, or a hub name.", "PATH|NAME"
+    )
 
-    name: str | None = _option(None, "Sources", "Configuration of a hub dataset.")
-    split: str | None = _option(None, "Sources", "Split of a hub dataset or of a saved DatasetDict.")
-    revision: str | None = _option(None, "Sources", "Revision of a hub dataset.")
-    text_column: str = _option("text", "Sources", "Column that holds the text.")
-    text_template: str | None = _option(None, "Sources", 'Text made of several columns: "{title}\\n\\n{body}".')
+    name: str | None = _option(None, "Sources", "Configuration of a hub dataset.", "NAME")
+    split: str | None = _option(None, "Sources", "Split of a hub dataset or of a saved DatasetDict.", "NAME")
+    revision: str | None = _option(None, "Sources", "Revision of a hub dataset.", "NAME")
+    text_column: str = _option("text", "Sources", "Column that holds the text.", "COLUMN")
+    text_template: str | None = _option(
+        None, "Sources", 'Text made of several columns: "{title}\\n\\n{body}".', "TEMPLATE"
+    )
     sample_by: Literal["document", "paragraph", "line"] = _option(
         "document", "Sources", "What one document of a .txt file is."
     )
     limit: int | None = _option(None, "Sources", "Only the first N rows of the whole input.")
     max_tokens: int | None = _option(None, "Sources", "Stop after the unit of text that reaches N tokens.")
     on_error: Literal["stop", "skip"] = _option("stop", "Sources", "What to do with a row that has no usable text.")
-    unit_size: int = _option("64MB", "Sources", "Text tokenized by one task; decides what is shuffled.", size=True)
+    unit_size: int = _option(
+        "64MB", "Sources", "Text tokenized by one task; decides what is shuffled.", "SIZE", size=True
+    )
 
-    tokenizer_revision: str | None = _option(None, "Tokenizer", "Revision of a hub tokenizer.", identity=False)
-    bos: str = _option("auto", "Tokenizer", "Token before each document: auto, none or a token.")
-    eos: str = _option("auto", "Tokenizer", "Token after each document: auto, none or a token.")
+    tokenizer_revision: str | None = _option(None, "Tokenizer", "Revision of a hub tokenizer.", "NAME", identity=False)
+    bos: str = _option("auto", "Tokenizer", "Token before each document: auto, none or a token.", "TOKEN")
+    eos: str = _option("auto", "Tokenizer", "Token after each document: auto, none or a token.", "TOKEN")
     parse_special_tokens: bool = _option(False, "Tokenizer", "Let text that spells a special token become that token.")
     engine: Literal["auto", "hf", "fastokens", "gigatoken"] = _option(
         "auto", "Tokenizer", "What runs the tokenizer; every one gives the same ids.", identity=False
     )
-    truncate_at: str | None = _option(None, "Tokenizer", "Cut the text at the first match of this regex.")
+    verify_engine: float = _option(
+        0.001,
+        "Tokenizer",
+        "Share of documents encoded again by the reference engine and compared.",
+        "SHARE",
+        identity=False,
+    )
+    truncate_at: str | None = _option(None, "Tokenizer", "Cut the text at the first match of this regex.", "REGEX")
     keep_tokens: str | None = _option(
-        None, "Tokenizer", "Token store: tokens are kept there and reused.", identity=False
+        None, "Tokenizer", "Token store: tokens are kept there and reused.", "DIR", identity=False
     )
 
     max_length: int = _option(4096, "Packing", "Tokens per pack, at least 2.")
@@ -74,10 +96,10 @@ class BuildConfig:
     continuation_bos: bool = _option(False, "Packing", "Begin the later pieces of a split document with BOS too.")
     min_len: int = _option(1, "Packing", "Drop documents with fewer text tokens.")
     max_len: int | None = _option(None, "Packing", "Drop documents with more text tokens.")
-    window: int = _option("4GB", "Packing", "Text whose documents are packed together.", size=True)
+    window: int = _option("4GB", "Packing", "Text whose documents are packed together.", "SIZE", size=True)
     max_segments_per_pack: int | None = _option(None, "Packing", "At most this many segments in a pack.")
     pad_segment_to_multiple: int = _option(1, "Packing", "Pad each segment to a multiple (context parallel: 2*cp).")
-    group_column: str | None = _option(None, "Packing", "Rows with different values here never share a pack.")
+    group_column: str | None = _option(None, "Packing", "Rows with different values here never share a pack.", "COLUMN")
     num_packs: int | None = _option(None, "Packing", "Number of packs for balanced; default: as few as can be.")
     shuffle_documents: bool = _option(False, "Packing", "stream, greedy: take documents in seeded random order.")
 
@@ -85,16 +107,21 @@ class BuildConfig:
     seed: int = _option(0, "Order", "Decides every random choice; same seed, same bytes.")
     balance_ranks: int = _option(8, "Order", "order balanced: ranks that step together.")
     attention_cost: str = _option(
-        "24576,1", "Order", "a,b of the cost of a pack, a * tokens + b * sum(segment^2); decides balance."
+        "24576,1", "Order", "a,b of the cost of a pack, a * tokens + b * sum(segment^2); decides balance.", "A,B"
     )
     packs_multiple_of: int = _option(1, "Order", "Make the number of packs a multiple, of world size times batch.")
     remainder: Literal["drop", "fill"] = _option("drop", "Order", "packs-multiple-of: drop packs or add empty ones.")
 
     columns: tuple[str, ...] = _option(
-        COLUMN_CHOICE, "Output", "Columns beside tokens and cu_seqlens: position_ids,document_ids,document_starts."
+        COLUMN_CHOICE,
+        "Output",
+        "Columns to write beside tokens and cu_seqlens: some of these, or '' for none.",
+        "NAMES",
     )
-    shard_size: int = _option("500MB", "Output", "Bytes of one shard.", size=True)
-    holdout: float = _option(0.0, "Output", "Share of documents that go to a validation split.")
+    shard_size: int = _option("500MB", "Output", "Bytes of one shard.", "SIZE", size=True)
+    holdout: float = _option(
+        0.0, "Output", "Share of documents, such as 0.01, for a validation split; DIR becomes a DatasetDict.", "SHARE"
+    )
     num_proc: int = _option(os.cpu_count() or 1, "Output", "Cores to use; never changes the output.", identity=False)
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
 
@@ -103,12 +130,17 @@ class BuildConfig:
             value = getattr(self, spec.name)
             if spec.metadata["size"]:
                 value = parse_size(value, spec.name)
-            elif spec.name in ("sources", "columns"):
-                value = (value,) if isinstance(value, str) else tuple(value)
+            elif isinstance(spec.default, tuple):
+                value = _names(spec.name, value)
+            elif isinstance(value, os.PathLike):
+                value = os.fspath(value)
             _check_type(spec, value)
+            if spec.type is float:
+                value = float(value)
             object.__setattr__(self, spec.name, value)
         self._check_ranges()
         self._check_combinations()
+        object.__setattr__(self, "columns", tuple(name for name in COLUMN_CHOICE if name in self.columns))
 
     def _check_ranges(self) -> None:
         least = {
@@ -122,6 +154,8 @@ class BuildConfig:
                 raise ConfigError(f"{key} is {value:,}, expected at least {bound}")
         if self.max_length >= 2**31:
             raise ConfigError(f"max_length is {self.max_length:,}, expected less than 2^31")
+        if not 0 <= self.verify_engine <= 1:
+            raise ConfigError(f"verify_engine is {self.verify_engine:g}, expected a share from 0 to 1")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"holdout is {self.holdout:g}, expected a share of at least 0 and less than 1")
         for column in self.columns:
@@ -168,7 +202,7 @@ class BuildConfig:
         """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
         try:
             linear, quadratic = (float(part) for part in self.attention_cost.split(","))
-            if min(linear, quadratic) < 0 or linear + quadratic <= 0:
+            if not (min(linear, quadratic) >= 0 and 0 < linear + quadratic < float("inf")):
                 raise ValueError
         except ValueError:
             raise ConfigError(
@@ -186,6 +220,18 @@ class BuildConfig:
         }
 
 
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    """A tuple of names; columns may also be one text with commas."""
+    if isinstance(value, str):
+        value = value.split(",") if key == "columns" else [value]
+    elif isinstance(value, os.PathLike):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, (str, os.PathLike)) for name in value):
+        raise ConfigError(f"{key} is {value!r}, expected a list of names")
+    names = [os.fspath(name) for name in value]
+    return tuple(name for name in map(str.strip, names) if name) if key == "columns" else tuple(names)
+
+
 def parse_size(value: int | str, key: str) -> int:
     """Bytes of "64MB", "1.5GiB", "4096" or 4096."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -199,8 +245,8 @@ def parse_size(value: int | str, key: str) -> int:
         raise ConfigError(f"{key} is {value!r}, expected a size such as 500MB or 64MiB") from None
 
 
-def from_yaml(path: Path) -> dict[str, Any]:
-    """Options in a YAML file, keys checked; - and _ are the same in a key."""
+def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """Options in a YAML file, keys checked; - and _ are the same in a key. extra: keys beside those of BuildConfig."""
     import yaml
 
     try:
@@ -211,12 +257,12 @@ def from_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded or {}, Mapping):
         raise ConfigError(f"{path} holds a {type(loaded).__name__}, expected option: value lines")
-    return check_keys({str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}, str(path))
+    return check_keys({str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}, str(path), extra)
 
 
-def check_keys(options: dict[str, Any], where: str) -> dict[str, Any]:
+def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:
     """The same options; an unknown name raises ConfigError that suggests the nearest one."""
-    known = [spec.name for spec in fields(BuildConfig)]
+    known = [*(spec.name for spec in fields(BuildConfig)), *extra]
     for key in options:
         if key not in known:
             raise ConfigError(f"{where} has an unknown option {key!r}{nearest(key, known)}")

@@ -7,9 +7,9 @@ except inside `tokenizers`, which has no other way out (16 of its 1100 ns per to
     fastokens  BPE, exact on every code point tried; 30-130 MB per core-second, SentencePiece BPE 2-8
     gigatoken  BPE, newer Unicode tables than the reference; 40-160 MB per core-second, SentencePiece BPE 10
 
-Every engine uses the cores by itself inside a call, and every engine lets several threads call it at once: all three
-release the interpreter lock, keep their caches per thread and share nothing else that changes, so none needs a lock
-(tests/test_engines.py holds them to it). A fast engine is trusted only after `packprep.parity` compared it with `hf`.
+Every engine uses the cores by itself inside a call, and lets several threads call it at once: all three release the
+interpreter lock and guard their own caches, so none stands behind a lock here (tests/test_engines.py holds them to it,
+with cold caches). A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -35,9 +36,12 @@ EngineName = Literal["hf", "fastokens", "gigatoken"]
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
-# `tokenizers` holds about 65 bytes per token until a call is over: 10 MB for each core's half megabyte of text.
-SUB_BATCH_BYTES = min(os.cpu_count() or 1, 16) << 19
-SUB_BATCH_DOCUMENTS = 8192
+# `tokenizers` holds about 65 bytes per token until a call is over: 20 MB for each core's million characters. Half as
+# many cost 7 % of the speed, because every call ends with cores waiting for the last one.
+SUB_BATCH = min(os.cpu_count() or 1, 16) << 20
+SUB_BATCH_PIECES = 8192
+# Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while it is encoded.
+PIECE_BYTES = 1 << 18
 
 
 class Engine(Protocol):
@@ -59,7 +63,7 @@ class Engine(Protocol):
 
 
 class HfEngine:
-    """`tokenizers`: documents go in about `SUB_BATCH_BYTES` at a time, longer ones in pieces (`packprep.cuts`)."""
+    """`tokenizers`: about SUB_BATCH characters at a time, documents over PIECE_BYTES in pieces (`packprep.cuts`)."""
 
     name = "hf"
 
@@ -70,57 +74,63 @@ class HfEngine:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = not parse_special_tokens
-        self._cuts_refused: str | None = "unknown"
         self.notes: list[str] = []
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
         """See `Engine.encode`."""
-        starts = text_starts(texts)
-        offsets = np.zeros(len(texts) + 1, np.int64)
+        tokens = np.zeros(len(texts) + 1, np.int64)
         parts: list[Ids] = []
-        tokens = 0
-        for first, last in _sub_batches(starts):
-            if starts[last] - starts[first] > SUB_BATCH_BYTES:  # one long document
-                for ids, _ in self._encode_long(_character_buffer(texts)[starts[first] : starts[last]]):
-                    tokens += len(ids)
-                    parts.append(ids)
-                offsets[last] = tokens
-            else:
-                ids, ends = self._encode_some(texts.slice(first, last - first).to_pylist())
-                offsets[first + 1 : last + 1] = ends + tokens
-                tokens += len(ids)
-                parts.append(ids)
-        return (np.concatenate(parts) if parts else np.empty(0, np.int32)), offsets
+        for pieces, documents in self._sub_batches(texts):
+            with _as_sentence(f"tokenizers {self.version} cannot encode a text"):
+                encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+            np.add.at(tokens, np.array(documents) + 1, [len(encoding) for encoding in encodings])
+            ids = array.array("I")
+            for encoding in encodings:
+                ids.fromlist(encoding.ids)  # the cheapest way out: 16 ns per token, np.array 25
+            parts.append(as_int32(np.frombuffer(ids, np.uint32)))
+        return (np.concatenate(parts) if parts else np.empty(0, np.int32)), np.cumsum(tokens)
 
-    def _encode_some(self, documents: list[str]) -> tuple[Ids, Offsets]:
-        """Ids of all documents, and where each ends."""
-        with _as_sentence(f"tokenizers {self.version} cannot encode a text"):
-            encodings = self._tokenizer.encode_batch_fast(documents, add_special_tokens=False)
-        ids = array.array("I")
-        for encoding in encodings:
-            ids.fromlist(encoding.ids)  # the cheapest way out: 16 ns per token, np.array 25
-        return as_int32(np.frombuffer(ids, np.uint32)), np.cumsum([len(encoding) for encoding in encodings])
-
-    def _encode_long(self, document: memoryview) -> Iterator[tuple[Ids, Offsets]]:
-        """Ids of one document, a sub-batch of pieces at a time; in one go where cutting is not proven harmless."""
-        if self._cuts_refused == "unknown":
-            self._cuts_refused = cuts.why_not(self._tokenizer)
-        if self._cuts_refused is not None:
-            note = f"documents over {SUB_BATCH_BYTES:,} bytes are encoded on one core and whole: {self._cuts_refused}"
-            if note not in self.notes:
-                self.notes.append(note)
-            yield self._encode_some([str(document, "utf-8")])
-            return
-        group: list[str] = []
+    def _sub_batches(self, texts: pa.Array) -> Iterator[tuple[list[str], list[int]]]:
+        """Pieces of text and the document each belongs to, SUB_BATCH characters or SUB_BATCH_PIECES at a time."""
+        pieces: list[str] = []
+        documents: list[int] = []
         size = 0
-        for piece in cuts.pieces(document, SUB_BATCH_BYTES // 8):
-            group.append(str(piece, "utf-8"))
+        for document, piece in self._pieces(texts):
+            pieces.append(piece)
+            documents.append(document)
             size += len(piece)
-            if size >= SUB_BATCH_BYTES:
-                yield self._encode_some(group)
-                group, size = [], 0
-        if group:
-            yield self._encode_some(group)
+            if size >= SUB_BATCH or len(pieces) >= SUB_BATCH_PIECES:
+                yield pieces, documents
+                pieces, documents, size = [], [], 0
+        if pieces:
+            yield pieces, documents
+
+    def _pieces(self, texts: pa.Array) -> Iterator[tuple[int, str]]:
+        """Every document in order, whole or cut."""
+        starts = text_starts(texts)
+        long = np.diff(starts) > PIECE_BYTES
+        last = 0
+        while last < len(texts):
+            first, last = last, int(np.searchsorted(starts, starts[last] + SUB_BATCH))
+            last = max(first + 1, min(last, first + SUB_BATCH_PIECES, len(texts)))
+            if not long[first:last].any():
+                yield from enumerate(texts.slice(first, last - first).to_pylist(), first)
+                continue
+            characters = memoryview(texts.buffers()[2])
+            for document in range(first, last):
+                text = characters[starts[document] : starts[document + 1]]
+                cut = long[document] and self._may_cut
+                for piece in cuts.pieces(text, PIECE_BYTES // 4) if cut else [text]:
+                    yield document, str(piece, "utf-8")
+
+    @cached_property
+    def _may_cut(self) -> bool:
+        """Whether long documents may be cut. Looking may read the whole vocabulary, so only when there is one."""
+        reason = cuts.why_not(self._tokenizer)
+        note = f"documents over {PIECE_BYTES:,} bytes are encoded whole and on one core: {reason}"
+        if reason is not None and note not in self.notes:
+            self.notes.append(note)
+        return reason is None
 
 
 class FastokensEngine:
@@ -154,6 +164,7 @@ class GigatokenEngine:
 
     def __init__(self, tokenizer_json: bytes, *, parse_special_tokens: bool = False) -> None:
         gigatoken, self.version = _package(self.name)
+        _package(self.name, "awkward")  # what its results are made of: 0.2 s to import, not inside the first call
         with _as_sentence(f"gigatoken {self.version} cannot read this tokenizer.json"):
             text = tokenizer_json.decode()
             self._tokenizer = gigatoken.Tokenizer.from_json(text if parse_special_tokens else _without_specials(text))
@@ -161,13 +172,10 @@ class GigatokenEngine:
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
         """See `Engine.encode`."""
-        if not text_starts(texts)[-1]:  # nothing but empty texts: it would answer with an array without offsets
-            return np.empty(0, np.int32), np.zeros(len(texts) + 1, np.int64)
+        text_starts(texts)
         with _as_sentence(f"gigatoken {self.version} cannot encode a text (use the engine hf)"):
             layout = self._tokenizer.encode_batch(texts.to_pylist()).layout
-        offsets = np.asarray(layout.offsets.data, np.int64)
-        ids = np.asarray(layout.content.data, np.uint32)
-        return as_int32(ids[offsets[0] : offsets[-1]]), offsets - offsets[0] if offsets[0] else offsets
+        return as_int32(np.asarray(layout.content.data, np.uint32)), np.asarray(layout.offsets.data, np.int64)
 
 
 _ENGINES: dict[str, type[HfEngine] | type[FastokensEngine] | type[GigatokenEngine]] = {
@@ -207,20 +215,6 @@ def as_int32(ids: NDArray[np.uint32]) -> Ids:
     return signed
 
 
-def _character_buffer(texts: pa.Array) -> memoryview:
-    return memoryview(texts.buffers()[2])
-
-
-def _sub_batches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of documents of at most SUB_BATCH_BYTES; a longer document stands alone."""
-    first, documents = 0, len(starts) - 1
-    while first < documents:
-        last = int(np.searchsorted(starts, starts[first] + SUB_BATCH_BYTES, side="right")) - 1
-        last = min(max(last, first + 1), first + SUB_BATCH_DOCUMENTS, documents)
-        yield first, last
-        first = last
-
-
 def _package(engine: str, module: str | None = None) -> tuple[Any, str]:
     """The engine's module and its version."""
     module = module or engine
@@ -257,7 +251,7 @@ def _without_specials(tokenizer_json: str) -> str:
 
 
 def _added_tokens_span(tokenizer_json: str) -> tuple[int, int]:
-    """Where the list stands in the text; (0, 0) without one. Quotes inside JSON strings are escaped: only the key fits."""
+    """Where the list stands; (0, 0) without one. Quotes inside JSON strings are escaped, so only the key can match."""
     found = re.search(r'"added_tokens"\s*:\s*(?=\[)', tokenizer_json)
     if found is None:
         return 0, 0

@@ -1,111 +1,165 @@
-"""What a build would give, from a sample of each source; only a temporary folder is written, and it goes away again."""
+"""What a build would give, from a sample of each source; only a temporary folder is written, and it goes away again.
+
+A large file of JSON lines is sampled in places spread over it, a compressed one at its beginning, Parquet and saved
+datasets by their first rows; anything else is read whole, and part of it tokenized: 8 MB of text, some four seconds.
+"""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from packprep.config import BuildConfig
-from packprep.engines import load_engine
 from packprep.errors import InputError
+from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
-from packprep.reading import decompressed
+from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
-from packprep.sources import Source, resolve
-from packprep.tokenizer import load_tokenizer
-from packprep.tokens import TokenFile, tokenize_unit
-from packprep.units import Part, read_units
+from packprep.sources import Source, open_hub, resolve
+from packprep.tokenizer import Tokenizer, load_tokenizer
+from packprep.tokens import TokenFile, quiet_datasets, tokenize_unit
+from packprep.units import Part, Unit, read_units
 from packprep.windows import read_documents
 
-SAMPLE_BYTES = 8_000_000  # of text over all sources: some four seconds of the reference engine
-_UNIT_BYTES = 1_000_000
-_HEAD_BYTES = 16_000_000  # line formats larger than this are judged by their beginning
+SAMPLE_BYTES = 8_000_000  # of text over all sources
+PART_BYTES = 16_000_000  # a file of JSON lines larger than this is not read whole
+_PIECES = 16  # places in a file of JSON lines
 
 
 @dataclass(frozen=True)
-class _Sampled:
-    """Token files of a source's sample, and text bytes of the source: counted, or scaled up from its beginning."""
+class _Sample:
+    """Token files of a source's sample, and how many times more text the source has."""
 
     files: list[TokenFile]
-    text_bytes: float
+    scale: float
+
+    def total(self, field: str) -> float:
+        return self.scale * float(sum(getattr(file, field) for file in self.files))
 
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """Two tables: the resolved `options`, and the `prediction` for the whole input."""
     tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
-    engine = load_engine("hf", tokenizer.json, parse_special_tokens=config.parse_special_tokens)
-    with tempfile.TemporaryDirectory() as folder:
+    engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])
+    with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
-        share = SAMPLE_BYTES // len(sources)
-        sampled: list[_Sampled] = []
-        for source in sources:
-            head, scale = _head(source, config, scratch)
-            files: list[TokenFile] = []
-            text = sampled_text = 0
-            for unit in read_units([head], replace(config, unit_size=_UNIT_BYTES, max_tokens=None), scratch):
-                text += unit.text_bytes
-                if sampled_text <= share:
-                    number = sum(len(other.files) for other in sampled) + len(files)
-                    parts = tuple(Part(len(sampled), part.rows, part.skipped) for part in unit.parts)
-                    unit = replace(unit, number=number, parts=parts)
-                    files.append(tokenize_unit(unit, scratch, engine, tokenizer, config))
-                    sampled_text += unit.text_bytes
-            sampled.append(_Sampled(files, text * scale))
-        every = [file for sample in sampled for file in sample.files]
-        if not every:
-            raise InputError("the sources hold no rows; expected at least one document")
-        plan = plan_window(read_documents(scratch, every), tokenizer, config, window_seed(config, 0, 0))
-        prediction = _scaled(every, sampled, int(plan.packs.lengths.sum()), len(plan.packs), config)
-        prediction["bytes"] = round(
-            float(shard_bytes(plan.packs, Layout.of(config, tokenizer)).sum()) * prediction.pop("scale")
-        )
+        samples = list(_samples(sources, engine, tokenizer, config, scratch))
+        prediction = _prediction(samples, sources, tokenizer, config, scratch)
     options = {key: value for key, value in asdict(config).items() if value is not None}
     return {"options": options | {"tokenizer": str(config.tokenizer)}, "prediction": prediction}
 
 
-def _scaled(
-    files: Sequence[TokenFile], sampled: Sequence[_Sampled], tokens: int, packs: int, config: BuildConfig
+def _samples(
+    sources: list[Source], engine: EngineChoice, tokenizer: Tokenizer, config: BuildConfig, scratch: Path
+) -> Iterator[_Sample]:
+    """A sample of each source, as large a part of the whole sample as the source is of the input."""
+    size = sum(source.bytes for source in sources)
+    left, number = config.limit, 0
+    for place, source in enumerate(sources):
+        if left == 0:
+            return
+        share = SAMPLE_BYTES * source.bytes / size
+        # With a limit its rows are read, and counted, all of them.
+        part, scale = _part(source, scratch) if left is None else (source, 1.0)
+        rows = _rows(source, config) if left is None else None
+        on_error = config.on_error if part is source else "skip"  # rows of a part have other numbers
+        reading = replace(config, unit_size=max(1, round(share / 8)), limit=left, on_error=on_error)
+        files: list[TokenFile] = []
+        read = text = 0
+        for unit in read_units([part], reading, scratch):
+            read, text = read + len(unit.table), text + unit.text_bytes
+            if sum(file.text_bytes for file in files) < share or not files:
+                files.append(tokenize_unit(_numbered(unit, number, place), scratch, engine, tokenizer, config))
+                number += 1
+            elif rows is not None:
+                break
+        if left is not None:
+            left -= read
+        sampled = sum(file.text_bytes for file in files)
+        yield _Sample(files, scale * (rows / read if rows else 1.0) * (text / sampled if sampled else 1.0))
+
+
+def _numbered(unit: Unit, number: int, source: int) -> Unit:
+    return replace(unit, number=number, parts=tuple(Part(source, part.rows, part.skipped) for part in unit.parts))
+
+
+def _prediction(
+    samples: list[_Sample], sources: list[Source], tokenizer: Tokenizer, config: BuildConfig, scratch: Path
 ) -> dict[str, Any]:
-    text = sum(sample.text_bytes for sample in sampled)
-    in_sample = sum(file.text_bytes for file in files)
-    scale = text / in_sample if in_sample else 1.0
-    whole = scale <= 1.0
+    files = [file for sample in samples for file in sample.files]
+    documents = read_documents(scratch, files)
+    try:
+        plan = plan_window(documents, tokenizer, replace(config, num_packs=None), window_seed(config, 0, 0))
+    except TooLongError as error:
+        name = sources[int(documents.source[error.document])].name
+        raise InputError(
+            f"{name} has a document of {error.tokens:,} tokens but a pack holds {config.max_length:,}; "
+            "choose --overflow split, truncate or drop"
+        ) from None
+    text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
+    total = {field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "documents", "tokens")}
+    if config.max_tokens is not None and total["tokens"] > config.max_tokens:
+        unit = config.unit_size * total["tokens"] / total["text_bytes"]  # the unit that reaches it is taken whole
+        share = min(1.0, -(-config.max_tokens // unit) * unit / total["tokens"])
+        total = {field: share * count for field, count in total.items()}
+    grow = total["tokens"] / tokens if tokens else 1.0
+    packed, packs = int(plan.packs.lengths.sum()), len(plan.packs)
+    whole = round(total["text_bytes"]) == text
     return {
-        "from": "the whole input" if whole else f"a sample of {in_sample:,} bytes of text, {1 / scale:.2%} of it",
-        "text_bytes": round(text),
-        "documents": round(sum(file.documents for file in files) * scale),
-        "tokens_in": round(sum(file.tokens for file in files) * scale),
-        "tokens_packed": round(float(tokens) * scale),
-        "packs": round(packs * scale),
-        "utilization": round(float(tokens) / (packs * config.max_length), 4) if packs else 1.0,
-        "scale": scale,
+        "from": "the whole input" if whole else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
+        "text_bytes": round(total["text_bytes"]),
+        "documents": round(total["documents"]),
+        "tokens_in": round(total["tokens"]),
+        "tokens_packed": round(packed * grow),
+        "packs": round(packs * grow),
+        "utilization": round(packed / (packs * config.max_length), 4) if packs else 1.0,
+        "bytes": round(float(shard_bytes(plan.packs, Layout.of(config, tokenizer)).sum()) * grow),
     }
 
 
-def _head(source: Source, config: BuildConfig, scratch: Path) -> tuple[Source, float]:
-    """The beginning of a large file of lines as a source of its own, and how many times larger the file is."""
-    lines = source.kind in ("json", "csv") or (source.kind == "text" and config.sample_by != "document")
-    if not lines or source.path is None or source.bytes <= _HEAD_BYTES or config.limit is not None:
+def _part(source: Source, scratch: Path) -> tuple[Source, float]:
+    """Part of a large file of JSON lines as a source of its own, and how many times larger the file is."""
+    if source.kind != "json" or source.path is None or source.bytes <= PART_BYTES:
         return source, 1.0
-    with decompressed(source.path) as file:
-        block = file.read(_HEAD_BYTES)
-    # Compressed data is assumed to stay as compressible as its beginning.
-    consumed = len(block) if not source.compressed else _compressed_size(source.path, block)
-    if block.lstrip()[:1] == b"[" or b"\n" not in block:
-        return source, 1.0
-    path = scratch / f"head-{source.sha256}.{source.suffix}"
-    path.write_bytes(block[: block.rindex(b"\n") + 1])
-    return Source(source.name, source.kind, path, path.stat().st_size, source.sha256), source.bytes / consumed
+    block, taken = _beginning(source.path, source.compression) if source.compression else _pieces(source.path)
+    lines = block.rpartition(b"\n")[0]
+    if lines.lstrip()[:1] != b"{" or not lines.split(b"\n", 1)[0].rstrip().endswith(b"}"):
+        return source, 1.0  # an array, or one object over many lines
+    path = scratch / f"part-{source.sha256}.jsonl"
+    path.write_bytes(lines)
+    return replace(source, path=path), source.bytes / taken * len(block) / len(lines)
 
 
-def _compressed_size(path: Path, block: bytes) -> float:
-    """Bytes that `block` takes in its file, to the percent: the beginning is packed again with a like method."""
-    import zlib
+def _beginning(path: Path, compression: str) -> tuple[bytes, int]:
+    """The first plain bytes of a compressed file, and how many bytes of the file they took."""
+    with pa.OSFile(str(path)) as file:
+        stream = pa.CompressedInputStream(file, {"gz": "gzip", "zst": "zstd"}[compression])
+        return stream.read(PART_BYTES), file.tell()
 
-    if path.suffix.lower() == ".gz":
-        return float(len(zlib.compress(block, 6)))
-    import zstandard
 
-    return float(len(zstandard.compress(block)))
+def _pieces(path: Path) -> tuple[bytes, int]:
+    """Whole lines from places spread evenly over a file, and their bytes."""
+    blocks = []
+    with path.open("rb") as file:
+        for place in range(_PIECES):
+            file.seek(place * path.stat().st_size // _PIECES)
+            if place:
+                file.readline()
+            blocks.append(file.read(PART_BYTES // _PIECES) + file.readline())
+    block = b"".join(blocks)
+    return block, len(block)
+
+
+def _rows(source: Source, config: BuildConfig) -> int | None:
+    """Rows of a source that knows their number without being read."""
+    if source.kind == "parquet" and not source.compression:
+        return int(pq.read_metadata(source.path).num_rows)
+    if source.kind == "saved":
+        return len(datasets.load_from_disk(str(source.path)))
+    return len(open_hub(source.name, config)) if source.kind == "hub" else None

@@ -9,6 +9,7 @@ Each table has the asked columns as strings (null where the row has none) and `p
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ import datasets
 import pyarrow as pa
 import pyarrow.json as paj
 
+from packprep.sources import decompressed
+
 BLOCK_BYTES = 8 << 20
+_WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
 
 
 @dataclasses.dataclass
@@ -35,16 +39,13 @@ class JsonRows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         return datasets.DatasetInfo()
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        dl_manager.download_config.extract_on_the_fly = True
-        files = dl_manager.download_and_extract(self.config.data_files)["train"]
-        return [datasets.SplitGenerator("train", {"files": [dl_manager.iter_files(file) for file in files]})]
+        return [datasets.SplitGenerator("train", {"files": self.config.data_files["train"]})]
 
-    def _generate_tables(self, files: Iterable[Iterable[str]]) -> Iterator[tuple[Any, pa.Table]]:
-        for number, iterable in enumerate(files):
-            for path in iterable:
-                with open(path, "rb") as file:  # noqa: PTH123 - `datasets` replaces open here to read compressed files
-                    for block_number, table in enumerate(_tables(file, self.config.columns)):
-                        yield datasets.builder.Key(number, block_number), table
+    def _generate_tables(self, files: Iterable[str]) -> Iterator[tuple[Any, pa.Table]]:
+        for number, path in enumerate(files):
+            with decompressed(path) as file:
+                for block_number, table in enumerate(_tables(file, self.config.columns)):
+                    yield datasets.builder.Key(number, block_number), table
 
 
 def _tables(file: Any, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -52,16 +53,11 @@ def _tables(file: Any, columns: Sequence[str]) -> Iterator[pa.Table]:
     if block.lstrip()[:1] == b"[":
         yield from _array(block + file.read(), columns)
         return
-    first = True
     while block:
         if not block.endswith(b"\n"):
             block += file.readline()
         table = _parse(block, columns)
-        if first and table is None and (whole := _single_object(block, file)) is not None:
-            yield _from_values([whole], columns)
-            return
-        yield _from_lines(block, columns) if table is None else table
-        first = False
+        yield _from_values(_single_object(block) or _lines(block), columns) if table is None else table
         block = file.read(BLOCK_BYTES)
 
 
@@ -80,49 +76,34 @@ def _parse(block: bytes, columns: Sequence[str]) -> pa.Table | None:
     return table.append_column("problem", pa.nulls(len(table), pa.string()))
 
 
-def _from_lines(block: bytes, columns: Sequence[str]) -> pa.Table:
-    return _from_values((line for line in block.split(b"\n") if line.strip()), columns)
+def _lines(block: bytes) -> Iterator[bytes]:
+    return (line for line in block.split(b"\n") if line.strip())
 
 
 def _array(data: bytes, columns: Sequence[str]) -> Iterator[pa.Table]:
-    try:
-        values = json.loads(data)
-    except ValueError as error:
-        yield _from_values([ValueError(f"the array does not parse: {error}")], columns)
-        return
+    values = json.loads(data, object_pairs_hook=_Pairs)
     for start in range(0, len(values), 1000):
         yield _from_values(values[start : start + 1000], columns)
 
 
-def _single_object(block: bytes, file: Any) -> dict[str, Any] | None:
-    """A JSON object written over several lines, which is a file of one row."""
-    if block.lstrip()[:1] != b"{" or block.split(b"\n", 1)[0].rstrip().endswith(b"}"):
-        return None
-    position = len(block)
+def _single_object(block: bytes) -> list[Any] | None:
+    """The one row of a file that is a JSON object written over several lines."""
     try:
-        loaded = json.loads(block + file.read())
-        return loaded if isinstance(loaded, dict) else None
-    except ValueError:
-        file.seek(position)
+        loaded = json.loads(block, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
         return None
+    return [loaded]
 
 
 def _from_values(rows: Iterable[Any], columns: Sequence[str]) -> pa.Table:
-    """Rows given as JSON bytes, parsed values, or the error that stands in for one."""
+    """Rows given as JSON bytes or as parsed values."""
     values: dict[str, list[str | None]] = {name: [] for name in columns}
     problems = []
     for row in rows:
-        problem = None
-        try:
-            parsed = json.loads(row, object_pairs_hook=_Pairs) if isinstance(row, bytes) else row
-            if isinstance(parsed, Exception):
-                raise parsed
-            if not isinstance(parsed, dict):
-                problem, parsed = f"bad_json: it is a {type(parsed).__name__}, expected an object", {}
-        except UnicodeDecodeError as error:
-            problem, parsed = f"bad_utf8: byte {error.start} of the row is not UTF-8", {}
-        except (ValueError, RecursionError) as error:
-            problem, parsed = f"bad_json: {error}", {}
+        parsed, problem = _loads(row) if isinstance(row, bytes) else (row, None)
+        if not isinstance(parsed, dict):
+            problem = problem or f"bad_json: it is {_word(parsed)}, expected an object"
+            parsed = {}
         for name in columns:
             value, problem = _text(parsed, name, problem)
             values[name].append(value)
@@ -131,15 +112,24 @@ def _from_values(rows: Iterable[Any], columns: Sequence[str]) -> pa.Table:
     return pa.table([*arrays, pa.array(problems, pa.string())], names=[*columns, "problem"])
 
 
+def _loads(row: bytes) -> tuple[Any, str | None]:
+    try:
+        return json.loads(row, object_pairs_hook=_Pairs), None
+    except UnicodeDecodeError as error:
+        return None, f"bad_utf8: byte {error.start} of the line is not UTF-8"
+    except json.JSONDecodeError as error:
+        return None, f"bad_json: it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}"
+    except (ValueError, RecursionError) as error:
+        return None, f"bad_json: it is not JSON: {error}"
+
+
 class _Pairs(dict[str, Any]):
     """An object that remembers which keys it was given twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.twice = {key for key, _ in pairs} if len(self) < len(pairs) else set()
-        if self.twice:
-            seen = [key for key, _ in pairs]
-            self.twice = {key for key in self.twice if seen.count(key) > 1}
+        counts = Counter(key for key, _ in pairs) if len(self) < len(pairs) else {}
+        self.twice = {key for key, count in counts.items() if count > 1}
 
 
 def _text(row: dict[str, Any], name: str, problem: str | None) -> tuple[str | None, str | None]:
@@ -149,9 +139,14 @@ def _text(row: dict[str, Any], name: str, problem: str | None) -> tuple[str | No
     if value is None:
         return None, problem
     if not isinstance(value, str):
-        return None, problem or f"not_text: {name!r} is a {type(value).__name__}"
+        return None, problem or f"not_text: {name!r} is {_word(value)}, expected text"
     try:
         value.encode()
     except UnicodeEncodeError:
         return None, problem or f"bad_utf8: {name!r} has a lone surrogate"
     return value, problem
+
+
+def _word(value: Any) -> str:
+    """What JSON calls the kind of a value."""
+    return next((word for kind, word in _WORDS.items() if isinstance(value, kind)), "null")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 from numba import njit, types
 from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
+UInt32s = NDArray[np.uint32]
+Words = NDArray[np.uint64]
 A = TypeVar("A", Int32s, Int64s)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_27, _30, _31, _32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
+_0, _1, _27, _30, _31, _32 = np.uint64(0), np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def kernel(function: F) -> F:
@@ -50,20 +53,34 @@ def sub_seed(seed: int, purpose: int) -> np.uint64:
 
 
 @kernel
+def _hashes(words: Words, seed: np.uint64, first: np.uint64) -> None:
+    """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns into vector code."""
+    for i in range(words.size):
+        words[i] = hash64(seed, first + np.uint64(i))
+
+
+@kernel
 def shuffle(values: A, start: int, stop: int, seed: np.uint64) -> None:
-    """Fisher-Yates on values[start:stop] in place; fewer than 2**31 values (one hash serves two draws of 32 bits)."""
-    remaining = stop - start
-    counter = np.uint64(start)
-    while remaining > 1:
-        bits = hash64(seed, counter)
-        counter += np.uint64(1)
-        i = start + np.int64(((bits >> _32) * np.uint64(remaining)) >> _32)
-        remaining -= 1
-        values[i], values[start + remaining] = values[start + remaining], values[i]
-        # With one value left the second draw is that value itself: no branch needed.
-        i = start + np.int64(((bits & _LOW) * np.uint64(remaining)) >> _32)
-        remaining -= 1
-        values[i], values[start + remaining] = values[start + remaining], values[i]
+    """Fisher-Yates on values[start:stop] in place; fewer than 2**31 values, as one hash serves two draws of 32 bits.
+
+    The sequence of random numbers is read from `start` on, so ranges of one array are shuffled independently.
+    """
+    base, remaining = np.uint64(start), np.uint64(max(0, stop - start))
+    counter = base
+    words = np.empty(min(256, (stop - start) // 2 + 1), np.uint64)
+    while remaining > _1:
+        draws = min(np.uint64(words.size), remaining >> _1)
+        _hashes(words[:draws], seed, counter)
+        counter += draws
+        for w in range(draws):
+            i = base + ((words[w] >> _32) * remaining >> _32)
+            remaining -= _1
+            last = base + remaining
+            values[i], values[last] = values[last], values[i]
+            i = base + ((words[w] & _LOW) * remaining >> _32)
+            remaining -= _1
+            last = base + remaining
+            values[i], values[last] = values[last], values[i]
 
 
 @kernel
@@ -84,3 +101,68 @@ def lowest_bit(_typing: Any, word: Any) -> Any:
         return builder.cttz(arguments[0], true_bit)
 
     return types.int64(types.uint64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def set_bits(_typing: Any, word: Any) -> Any:
+    """Number of set bits of a uint64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
+    """Bit i says that values[start + i] < limit, for i in 0..15; int32 array, uint64, int32 -> uint64.
+
+    One vector comparison, in portable LLVM: the compiler picks the machine's instructions. All 16 must be in the array.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = ir.VectorType(ir.IntType(32), 16)
+        nothing, zero = ir.Constant(lanes, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        loaded = builder.load(builder.bitcast(builder.gep(array.data, [arguments[1]]), lanes.as_pointer()))
+        loaded.align = 4
+        limits = builder.insert_element(nothing, arguments[2], zero)
+        limits = builder.shuffle_vector(limits, nothing, ir.Constant(lanes, [0] * 16))
+        bits = builder.bitcast(builder.icmp_signed("<", loaded, limits), ir.IntType(16))
+        return builder.zext(bits, ir.IntType(64))
+
+    return types.uint64(values, types.uint64, types.int32), generate
+
+
+@kernel
+def next_set(words: Words, summary: Words, start: int) -> int:
+    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that words[w] is not 0."""
+    w = start >> 6
+    word = words[w] & (_ALL << np.uint64(start & 63))
+    if word != _0:
+        return (w << 6) + int(lowest_bit(word))
+    w += 1
+    s = w >> 6
+    if s >= summary.size:
+        return -1
+    word = summary[s] & (_ALL << np.uint64(w & 63))
+    while word == _0:
+        s += 1
+        if s == summary.size:
+            return -1
+        word = summary[s]
+    w = (s << 6) + int(lowest_bit(word))
+    return (w << 6) + int(lowest_bit(words[w]))
+
+
+@kernel
+def set_bit(words: Words, summary: Words, bit: int) -> None:
+    words[bit >> 6] |= _1 << np.uint64(bit & 63)
+    summary[bit >> 12] |= _1 << np.uint64((bit >> 6) & 63)
+
+
+@kernel
+def clear_bit(words: Words, summary: Words, bit: int) -> None:
+    words[bit >> 6] &= ~(_1 << np.uint64(bit & 63))
+    if words[bit >> 6] == _0:
+        summary[bit >> 12] &= ~(_1 << np.uint64((bit >> 6) & 63))

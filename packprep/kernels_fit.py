@@ -7,36 +7,11 @@ those one gets by placing documents one by one: tests/reference.py does that, an
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packprep.kernels import Int32s, Int64s, grown, kernel, lowest_bit
+from packprep.kernels import Int32s, Int64s, Words, clear_bit, grown, kernel, next_set, set_bit
 
-Words = NDArray[np.uint64]
 Patterns = tuple[Int64s, Int32s, Int32s, Int64s]
 """starts [patterns + 1] into the runs; kind [runs]; copies [runs]; packs of each pattern [patterns]."""
-
-_ONE, _ZERO, _ALL = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
-
-
-@kernel
-def next_set(words: Words, summary: Words, start: int) -> int:
-    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that words[w] is not 0."""
-    w = start >> 6
-    word = words[w] & (_ALL << np.uint64(start & 63))
-    if word != _ZERO:
-        return (w << 6) + int(lowest_bit(word))
-    w += 1
-    s = w >> 6
-    if s >= summary.size:
-        return -1
-    word = summary[s] & (_ALL << np.uint64(w & 63))
-    while word == _ZERO:
-        s += 1
-        if s == summary.size:
-            return -1
-        word = summary[s]
-    w = (s << 6) + int(lowest_bit(word))
-    return (w << 6) + int(lowest_bit(words[w]))
 
 
 @kernel
@@ -56,13 +31,17 @@ def _fullest(
 
 
 @kernel
-def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int) -> Patterns:
+def best_fit_patterns(
+    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int, begun: int, bundle: int
+) -> Patterns:
     """Best fit decreasing: longest first, each document into the fullest pack that still has room, else a new one.
 
     lengths, weights, counts: [kinds], lengths falling; a pack holds at most `capacity` tokens and weight `slots`.
     A document of length L goes to the packs with the least room r >= L. While such a pack has room it stays the fullest
     one that fits, so it takes r // L in a row, and so do all packs with room r: one step for all of them.
     Equally full packs are a node (parent, kind, copies, packs) of a tree; its path to the root is their pattern.
+    If begun > 0, that many packs are begun with `bundle` of the shortest documents each, in order of length, and only
+    then does best fit place the others (all weights 1; bundles that don't fit a pack are not made).
     """
     words = np.zeros((capacity >> 6) + 1, np.uint64)  # bit r: there are packs with room for r more tokens
     summary = np.zeros((words.size >> 6) + 1, np.uint64)  # bit w: words[w] is not 0
@@ -72,6 +51,39 @@ def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity
     kind, copies = np.empty(size, np.int32), np.empty(size, np.int32)
     packs, free = np.empty(size, np.int64), np.empty(size, np.int64)
     nodes = 0
+    counts = counts.copy()
+    shortest = lengths.size - 1
+    while begun > 0:
+        while shortest >= 0 and counts[shortest] == 0:
+            shortest -= 1
+        # Bundles of this length alone, or else one that goes on with the next longer ones.
+        alike = counts[shortest] // bundle if shortest >= 0 else 0
+        taken, node, missing, room = max(1, min(begun, alike)), -1, bundle, capacity
+        k = shortest
+        while missing > 0 and k >= 0:
+            each = min(missing, counts[k])
+            room -= each * lengths[k]
+            missing -= each
+            k -= 1
+        if missing > 0 or room < 0:
+            break
+        missing, k = bundle, shortest
+        while missing > 0:
+            each = min(missing, counts[k])
+            parent, following = grown(parent, nodes + 1), grown(following, nodes + 1)
+            kind, copies = grown(kind, nodes + 1), grown(copies, nodes + 1)
+            packs, free = grown(packs, nodes + 1), grown(free, nodes + 1)
+            parent[nodes], kind[nodes], copies[nodes], packs[nodes] = node, k, each, 0
+            node = nodes
+            nodes += 1
+            counts[k] -= taken * each
+            missing -= each
+            k -= 1
+        packs[node], free[node] = taken, slots - bundle
+        begun -= taken
+        if room > 0 and free[node] > 0:
+            following[node], heads[room] = heads[room], node
+            set_bit(words, summary, room)
     for k in range(lengths.size):
         length, weight, left = int(lengths[k]), int(weights[k]), int(counts[k])
         while left > 0:
@@ -88,9 +100,7 @@ def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity
                     else:
                         heads[room] = following[node]
                     if heads[room] < 0:
-                        words[room >> 6] &= ~(_ONE << np.uint64(room & 63))
-                        if words[room >> 6] == _ZERO:
-                            summary[room >> 12] &= ~(_ONE << np.uint64((room >> 6) & 63))
+                        clear_bit(words, summary, room)
             if nodes == parent.size:
                 parent, following = grown(parent, nodes + 1), grown(following, nodes + 1)
                 kind, copies = grown(kind, nodes + 1), grown(copies, nodes + 1)
@@ -100,8 +110,7 @@ def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity
             room = has - each * length
             if room > 0 and free[nodes] > 0:
                 following[nodes], heads[room] = heads[room], nodes
-                words[room >> 6] |= _ONE << np.uint64(room & 63)
-                summary[room >> 12] |= _ONE << np.uint64((room >> 6) & 63)
+                set_bit(words, summary, room)
             nodes += 1
     return _paths(parent[:nodes], kind[:nodes], copies[:nodes], packs[:nodes])
 
@@ -134,12 +143,24 @@ def _paths(parent: Int32s, kind: Int32s, copies: Int32s, packs: Int64s) -> Patte
 
 
 @kernel
-def _living(next_living: Int64s, k: int) -> int:
+def living(next_living: Int64s, k: int) -> int:
     """First kind >= k that is not used up (union-find with path halving; kinds only ever die)."""
     while next_living[k] != k:
         next_living[k] = next_living[next_living[k]]
         k = next_living[k]
     return k
+
+
+@kernel
+def rooms(lengths: Int32s, capacity: int) -> Int32s:
+    """For every room 0..capacity the first kind that is no longer; lengths: [kinds], falling."""
+    at_most = np.empty(capacity + 1, np.int32)
+    k = lengths.size
+    for room in range(capacity + 1):
+        while k > 0 and lengths[k - 1] <= room:
+            k -= 1
+        at_most[room] = k
+    return at_most
 
 
 @kernel
@@ -153,18 +174,12 @@ def first_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacit
     kinds = lengths.size
     left = counts.copy()
     next_living = np.arange(kinds + 1)
-    at_most = np.empty(capacity + 1, np.int32)  # room -> first kind that is no longer than it
-    k = kinds
-    for room in range(capacity + 1):
-        while k > 0 and lengths[k - 1] <= room:
-            k -= 1
-        at_most[room] = k
-    # Of several kinds of one length (they differ in weight) the first must be tried first: k above stops at it.
+    at_most = rooms(lengths, capacity)
     starts, times = np.zeros(64, np.int64), np.empty(64, np.int64)
     run_kind, run_copies = np.empty(64, np.int32), np.empty(64, np.int32)
     patterns, run = 0, 0
     while True:
-        k = _living(next_living, 0)
+        k = living(next_living, 0)
         if k == kinds:
             break
         room, free, repeat = capacity, slots, 1 << 62
@@ -181,7 +196,7 @@ def first_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacit
             if free == 0:
                 break
             # The next kind: shorter, or as long but lighter, and no longer than the room.
-            k = _living(next_living, max(k + 1, int(at_most[room])))
+            k = living(next_living, max(k + 1, int(at_most[room])))
         for i in range(starts[patterns], run):
             left[run_kind[i]] -= repeat * run_copies[i]
             if left[run_kind[i]] == 0:

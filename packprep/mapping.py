@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.config import BuildConfig, check_keys
-from packprep.engines import Engine, load_engine
 from packprep.errors import ConfigError, InputError
+from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
 from packprep.reading import as_text, text_columns
 from packprep.segments import TooLongError
@@ -53,7 +53,7 @@ class TokenizeAndPack:
         )
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with bos=")
-        self._engine: Engine | None = None
+        self._engine: EngineChoice | None = None
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,8 +103,14 @@ class TokenizeAndPack:
 
             text, _ = cut_text(text, re.compile(self.config.truncate_at), [Part(0, len(text), {})])
         if self._engine is None:
-            self._engine = load_engine("hf", self.tokenizer.json, parse_special_tokens=self.config.parse_special_tokens)
-        tokens = encode_table(text, self._engine, self.tokenizer)["tokens"].combine_chunks()
+            self._engine = choose_engine(
+                self.config.engine,
+                self.tokenizer.json,
+                parse_special_tokens=self.config.parse_special_tokens,
+                sample=text["text"].slice(0, 64).drop_null().to_pylist(),
+            )
+        encoded, _ = encode_table(text, ids, self._engine, self.tokenizer, self.config)
+        tokens = encoded["tokens"].combine_chunks()
         documents = Documents(
             id=ids,
             address=tokens.values.to_numpy().ctypes.data + 4 * tokens.offsets.to_numpy()[:-1].astype(np.int64),

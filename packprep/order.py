@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.kernels import Int32s, Int64s, kernel, shuffle, sub_seed
+from packprep.kernels_deal import repeat
 
 PackOrder = Literal["shuffle", "input", "length", "balanced"]
 ORDERS: tuple[str, ...] = get_args(PackOrder)
@@ -27,7 +28,7 @@ def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64]
         patterns = np.argsort(-longest, kind="stable").astype(np.int32)
     elif how == "balanced":
         patterns = np.argsort(-cost, kind="stable").astype(np.int32)
-    packs = np.repeat(patterns, times[patterns])
+    packs = repeat(patterns, times[patterns])
     if how == "shuffle":
         shuffle(packs, 0, packs.size, sub_seed(seed, _PACKS))
     elif how == "balanced":

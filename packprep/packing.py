@@ -6,46 +6,20 @@ eighth of a second on one core, and 20 bytes of memory per document.
 """
 
 import difflib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packprep import order as orders
 from packprep.errors import ConfigError
-from packprep.kernels import Int32s, Int64s, shuffle, sub_seed
-from packprep.kernels_deal import count_keys, deal, documents_of, queue_by_key, shuffle_queues
-from packprep.kernels_fit import Patterns, best_fit_patterns, first_fit_patterns
-from packprep.kernels_plan import pack_costs, pack_longest
-from packprep.kernels_stream import next_fit
+from packprep.kernels import Int32s, Int64s
+from packprep.kernels_deal import count_keys, documents_of
+from packprep.order import ORDERS
 from packprep.plan import ATTENTION_COST, PackPlan
+from packprep.planners import NO_LIMIT, STRATEGIES, Items, Packs, Planner, arranged
 
-_NO_LIMIT = 2**31 - 1
-_DOCUMENTS = 1  # purpose of the seed
 _GROUP_STEP = 1_000_003  # seeds of groups lie this far apart
-
-
-@dataclass(frozen=True)
-class Items:
-    """What a planner sees: documents, or atoms of several documents, and what decides the plan."""
-
-    lengths: Int32s
-    counts: Int64s  # items of each length, [max_length + 1]
-    weights: Int32s | None  # segments of each item where a pack's segments are limited and some item has several
-    max_length: int
-    slots: int
-    seed: int
-    order: str
-    shuffle_documents: bool
-    num_packs: int | None
-    ranks: int
-    cost: tuple[float, float]
-
-
-Packs = tuple[Int64s, Int64s]
-Planner = Callable[[Items], Packs]
 
 
 def pack_lengths(
@@ -80,8 +54,8 @@ def pack_lengths(
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].
     """
     planner = _planner(strategy)
-    if order not in orders.ORDERS:
-        raise ConfigError(_unknown("order", order, orders.ORDERS))
+    if order not in ORDERS:
+        raise ConfigError(_unknown("order", order, ORDERS))
     max_length = _whole("max_length", max_length)
     limit = None if max_segments_per_pack is None else _whole("max_segments_per_pack", max_segments_per_pack)
     documents, counts = _as_lengths(lengths, max_length)
@@ -92,7 +66,7 @@ def pack_lengths(
         counts=counts,
         weights=None,
         max_length=max_length,
-        slots=limit or _NO_LIMIT,
+        slots=limit or NO_LIMIT,
         seed=int(seed),
         order=order,
         shuffle_documents=shuffle_documents,
@@ -111,56 +85,6 @@ def pack_lengths(
     return PackPlan(documents, max_length, result, offsets, group_of, atom_of, limit)
 
 
-def _by_counts(plan_kinds: Callable[[Int32s, Int32s, Int64s, int, int], Patterns]) -> Planner:
-    """A planner that decides on kinds of items (equal length, equal weight) and then deals the items to its packs."""
-
-    def plan(items: Items) -> Packs:
-        keys, lengths, weights, counts, starts = _kinds(items)
-        run_starts, kinds, copies, times = plan_kinds(lengths, weights, counts, items.max_length, items.slots)
-        longest, cost = np.zeros(0, np.int32), np.zeros(0)
-        if items.order == "length" and times.size:
-            longest = np.maximum.reduceat(lengths[kinds], run_starts[:-1])
-        if items.order == "balanced" and times.size:
-            length = lengths[kinds].astype(np.float64)
-            cost = np.add.reduceat(copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1])
-        packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
-        queue, order = np.empty(keys.size, np.int32), np.empty(keys.size, np.int64)
-        offsets = np.empty(packs.size + 1, np.int64)
-        queue_by_key(keys, starts[:-1].copy(), queue)
-        if items.order != "input":
-            shuffle_queues(queue, starts, sub_seed(items.seed, _DOCUMENTS))
-        deal(packs, run_starts, kinds, copies, _first_of_kinds(starts, lengths, items), queue, order, offsets)
-        return _by_first_item(order, offsets) if items.order == "input" else (order, offsets)
-
-    return plan
-
-
-def _by_items(plan_items: Callable[[Items], Packs]) -> Planner:
-    """A planner that decides item by item; its packs are put in order afterwards."""
-
-    def plan(items: Items) -> Packs:
-        return _arranged(*plan_items(items), items)
-
-    return plan
-
-
-def _greedy(items: Items) -> Packs:
-    weights = items.weights if items.weights is not None else np.zeros(0, np.int32)
-    visit = np.zeros(0, np.int32)
-    if items.shuffle_documents:
-        visit = np.arange(items.lengths.size, dtype=np.int32)
-        shuffle(visit, 0, visit.size, sub_seed(items.seed, _DOCUMENTS))
-    return next_fit(items.lengths, weights, visit, items.max_length, items.slots)
-
-
-STRATEGIES: dict[str, Planner] = {
-    "best_fit": _by_counts(best_fit_patterns),
-    "first_fit": _by_counts(first_fit_patterns),
-    "knapsack": _by_counts(first_fit_patterns),
-    "greedy": _by_items(_greedy),
-}
-
-
 def _planner(strategy: str) -> Planner:
     if strategy == "wrapped":
         raise ConfigError(
@@ -170,26 +94,6 @@ def _planner(strategy: str) -> Planner:
     if strategy not in STRATEGIES:
         raise ConfigError(_unknown("strategy", strategy, tuple(STRATEGIES)))
     return STRATEGIES[strategy]
-
-
-def _kinds(items: Items) -> tuple[Int32s, Int32s, Int32s, Int64s, Int64s]:
-    """Key of each item; length, weight, count of each kind, longest first; where each key's items begin in a queue."""
-    if items.weights is None:
-        lengths = np.flatnonzero(items.counts)[::-1].astype(np.int32)
-        starts = np.zeros(items.counts.size + 1, np.int64)
-        np.cumsum(items.counts, out=starts[1:])
-        return items.lengths, lengths, np.ones_like(lengths), items.counts[lengths], starts
-    # Key 0 is the longest and heaviest, so that keys and kinds are the same numbers.
-    scale = int(items.weights.max()) + 1
-    pairs, keys, counts = np.unique(
-        -(items.lengths * np.int64(scale) + items.weights), return_inverse=True, return_counts=True
-    )
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    return keys.astype(np.int32), (-pairs // scale).astype(np.int32), (-pairs % scale).astype(np.int32), counts, starts
-
-
-def _first_of_kinds(starts: Int64s, lengths: Int32s, items: Items) -> Int64s:
-    return starts[lengths] if items.weights is None else starts[:-1].copy()
 
 
 def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) -> Packs:
@@ -213,22 +117,7 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
         own_order, own_offsets = planner(own)
         order[start:end] = members[own_order]
         offsets.append(own_offsets[1:] + start)
-    return _arranged(order, np.concatenate(offsets), items)
-
-
-def _arranged(order: Int64s, offsets: Int64s, items: Items) -> Packs:
-    """The same packs in the order that was asked for."""
-    if items.order == "input":
-        return _by_first_item(order, offsets)
-    longest = pack_longest(items.lengths, order, offsets) if items.order == "length" else np.zeros(0, np.int32)
-    cost = pack_costs(items.lengths, order, offsets, *items.cost) if items.order == "balanced" else np.zeros(0)
-    once = np.ones(offsets.size - 1, np.int64)
-    packs = orders.sequence(items.order, once, longest, cost, items.seed, items.ranks)
-    return orders.permuted(order, offsets, packs)
-
-
-def _by_first_item(order: Int64s, offsets: Int64s) -> Packs:
-    return orders.permuted(order, offsets, np.argsort(order[offsets[:-1]]))
+    return arranged(order, np.concatenate(offsets), items)
 
 
 def _join_atoms(
@@ -256,7 +145,7 @@ def _join_atoms(
         raise ConfigError(f"document {i} is in atom {atoms[i]} but in another group than that atom's first document")
     lengths = totals.astype(np.int32)
     counts = np.bincount(lengths, minlength=items.max_length + 1)
-    heavy = items.slots < _NO_LIMIT and weights.max() > 1
+    heavy = items.slots < NO_LIMIT and weights.max() > 1
     joined = replace(items, lengths=lengths, counts=counts, weights=weights.astype(np.int32) if heavy else None)
     return joined, starts, None if groups is None else groups[first]
 
@@ -268,8 +157,8 @@ def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32s, Int64s]:
         given = given.astype(np.int32)
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise ConfigError(f"lengths must be a 1-D array of integers; got {given.dtype} of shape {given.shape}")
-    if given.size > _NO_LIMIT:
-        raise ConfigError(f"{given.size:,} documents are too many for one plan; pack at most {_NO_LIMIT:,} at a time")
+    if given.size > NO_LIMIT:
+        raise ConfigError(f"{given.size:,} documents are too many for one plan; pack at most {NO_LIMIT:,} at a time")
     if given.dtype != np.int32:
         # A length that int32 cannot hold is outside of 1..max_length: 0 says so as well.
         given = (
@@ -302,8 +191,8 @@ def _per_document(name: str, values: ArrayLike | None, documents: int) -> NDArra
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= _NO_LIMIT:
-        raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {_NO_LIMIT:,}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= NO_LIMIT:
+        raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {NO_LIMIT:,}")
     return int(value)
 
 

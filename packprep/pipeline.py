@@ -16,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from packprep.config import BuildConfig
-from packprep.engines import Engine, load_engine
 from packprep.errors import ConfigError, InputError, PackprepError
+from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, WindowPlan, account_by_source, plan_window, remainders, resized, window_seed
 from packprep.progress import Progress, Silent
+from packprep.reading import read_rows
 from packprep.report import Account, ledger, make_report
 from packprep.schemas import (
     FORMAT_VERSION,
@@ -185,7 +185,7 @@ class _Work:
     progress: Progress
     clock: _Clock
     tokens: Path = field(init=False)
-    engine_name: str = "none"
+    engine: EngineChoice | None = None
 
     def __post_init__(self) -> None:
         key = tokens_key(self.sources, self.tokenizer, self.config)
@@ -205,18 +205,32 @@ class _Work:
                 done += file.text_bytes / 1e6
                 self.progress.advance("tokenize", done, max(total, done), "MB")
 
-            files = tokenize(
-                read_units(self.sources, self.config, self.staging / "scratch"),
-                self.tokens, cache(self._engine), self.tokenizer, self.config, report,
-            )  # fmt: skip
+            with ThreadPoolExecutor(1) as pool:
+                engine = pool.submit(self._engine)  # loads beside reading
+                files = tokenize(
+                    read_units(self.sources, self.config, self.staging / "scratch"),
+                    self.tokens, engine.result, self.tokenizer, self.config, report,
+                )  # fmt: skip
+                self.engine = engine.result()
         if not files:
             raise InputError("the sources hold no rows; expected at least one document")
         return files
 
-    def _engine(self) -> Engine:
-        engine = load_engine("hf", self.tokenizer.json, parse_special_tokens=self.config.parse_special_tokens)
-        self.engine_name = f"{engine.name} {engine.version}"
-        return engine
+    def _engine(self) -> EngineChoice:
+        """The engine, compared with the reference on the first documents of some sources."""
+        sample: list[str] = []
+        for source in self.sources[:8]:
+            table = next(read_rows(source, self.config, self.staging / "scratch"), None)
+            sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
+        choice = choose_engine(
+            self.config.engine,
+            self.tokenizer.json,
+            parse_special_tokens=self.config.parse_special_tokens,
+            sample=sample,
+        )
+        for note in choice.notes:
+            self.progress.say(note)
+        return choice
 
     def pack(self, files: Sequence[TokenFile], planner: Planner | None) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split."""
@@ -341,7 +355,8 @@ class _Work:
         run = {
             "num_proc": self.config.num_proc,
             "executor": "local",
-            "engine": self.engine_name,
+            "engine": self.engine.gate if self.engine else None,
+            "verified_documents": sum(file.verified for file in files),
             "versions": _versions(),
             "seconds": seconds,
             "peak_memory_bytes": report["peak_memory_bytes"],

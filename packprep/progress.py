@@ -36,26 +36,26 @@ class Console:
         self._live: Any = None
         self._tasks: dict[str, Any] = {}
         self._started: dict[str, float] = {}
-        self._spoken = 0.0
+        self._latest = self._spoken = time.monotonic()
 
     def __enter__(self) -> "Console":
         if sys.stderr.isatty():
             from rich.console import Console as RichConsole
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, Progress, TextColumn
 
-            columns = [
-                TextColumn("{task.description:<9}"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeRemainingColumn(),
-            ]
+            columns = [TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[text]}")]
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
             self._live.start()
+            self._tasks["read"] = self._live.add_task("read", total=None, text="the first unit of text")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the live line away and give the cursor back."""
         if self._live is not None:
             self._live.stop()
 
@@ -67,14 +67,24 @@ class Console:
 
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         now = time.monotonic()
-        started = self._started.setdefault(stage, now)
+        started = self._started.setdefault(stage, self._latest)  # a stage begins where the one before ended
+        self._latest = now
         rate = done / (now - started) if now > started else 0.0
         text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")
+        left = (total - done) / rate if total and rate and total > done else None
         if self._live is not None:
-            if stage not in self._tasks:
-                self._tasks[stage] = self._live.add_task(stage, total=total, text=text)
-            self._live.update(self._tasks[stage], completed=done, total=total, text=text)
-        elif now - self._spoken >= _PLAIN_EVERY and now > started:
-            left = f", {(total - done) / rate:,.0f} s left" if total and rate and total > done else ""
-            self.say(f"{stage}: {text}{left}")
+            self._show(stage, done, total, text + _left(left))
+        elif now - self._spoken >= _PLAIN_EVERY:
+            self.say(f"{stage}: {text}{_left(left)}")
             self._spoken = now
+
+    def _show(self, stage: str, done: float, total: float | None, text: str) -> None:
+        if stage not in self._tasks:
+            for task in self._tasks.values():
+                self._live.update(task, visible=False)
+            self._tasks[stage] = self._live.add_task(stage, total=total, text=text)
+        self._live.update(self._tasks[stage], completed=done, total=total, text=text)
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds:,.0f} s left"

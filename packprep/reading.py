@@ -4,12 +4,16 @@ text     string, the document; null where the row has none to use
 problem  string, null or "reason: detail" (null, not_text, bad_json, bad_utf8)
 group    string, only with `group_column`
 
-Sources are opened through `datasets` in streaming form: nothing is copied to disk, nothing is cached in the user's
-home (but hub datasets, whose cache is theirs), and `limit` reads no further than it must.
+Sources are opened through `datasets` in streaming form: nothing is cached in the user's home (but hub datasets, whose
+cache is theirs), and `limit` reads no further than it must. Only what cannot be streamed is unpacked into `scratch`.
 """
 
 import glob
+import itertools
+import json
+import shutil
 import string
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
-from packprep.sources import Source, open_hub
+from packprep.sources import Source, decompressed, open_hub
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
 
@@ -29,17 +34,20 @@ def read_rows(source: Source, config: BuildConfig, scratch: Path) -> Iterator[pa
     """Tables of `text`, `problem` and perhaps `group`, in row order. Raises InputError naming the source."""
     names = text_columns(config)
     wanted = [*names, *([config.group_column] if config.group_column else [])]
-    first = True
+    empty = True
     try:
-        for table in _open(source, wanted, config, scratch).iter(batch_size=ROWS_PER_TABLE):
-            if first:
-                _check_columns(source, table, wanted)
-                first = False
-            yield as_text(table, names, config)
+        with _unpacked(source, scratch) as path:
+            for table in _open(source, path, wanted, config, scratch).iter(batch_size=ROWS_PER_TABLE):
+                if empty:
+                    _check_columns(source, path, table, wanted)
+                    empty = False
+                yield as_text(table, names, config)
     except InputError:
         raise
     except Exception as error:  # what the readers of each format raise is theirs; the user needs the file's name
         raise InputError(f"{source.name} {_reason(error, source)}") from None
+    if empty:
+        raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
 def text_columns(config: BuildConfig) -> list[str]:
@@ -55,97 +63,103 @@ def text_columns(config: BuildConfig) -> list[str]:
     return list(dict.fromkeys(fields))
 
 
-def _open(source: Source, columns: Sequence[str], config: BuildConfig, scratch: Path) -> Any:
+@contextmanager
+def _unpacked(source: Source, scratch: Path) -> Iterator[Path | None]:
+    """The file to open: the source's own, or a plain copy of a compressed one that its reader cannot stream."""
+    if source.path is None or not source.compression or source.kind in ("json", "csv"):
+        yield source.path
+        return
+    with (
+        decompressed(source.path) as packed,
+        tempfile.NamedTemporaryFile(dir=scratch, suffix=f".{source.suffix}") as copy,
+    ):
+        shutil.copyfileobj(packed, copy)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _open(source: Source, path: Path | None, columns: Sequence[str], config: BuildConfig, scratch: Path) -> Any:
     """The rows of a source as a `datasets` object in Arrow format."""
     import datasets
 
     if source.kind == "hub":
         return open_hub(source.name, config).with_format("arrow")
     if source.kind == "saved":
-        return datasets.load_from_disk(str(source.path)).with_format("arrow")
-    path = _unpacked(source, scratch)
+        return datasets.load_from_disk(str(path)).with_format("arrow")
     options: dict[str, Any] = {"data_files": [glob.escape(str(path))], "cache_dir": str(scratch)}
     if source.kind == "json":
         from packprep.jsonl import JsonRows
 
         rows = JsonRows(columns=tuple(columns), **options).as_streaming_dataset(split="train")
-        return rows.with_format("arrow")
-    if source.kind == "text":
-        options["sample_by"] = config.sample_by
     elif source.kind == "csv":
-        # All text: a column of digits stays digits, and "NA" or "null" is a word.
-        header = _csv_header(source, path)
-        features = datasets.Features({name: datasets.Value("string") for name in header})
-        options |= {"sep": _separator(source), "keep_default_na": False, "features": features}
-    rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
+        from packprep.csvrows import CsvRows
+
+        options |= {"columns": tuple(columns), "delimiter": source.delimiter, "source": source.name}
+        rows = CsvRows(**options).as_streaming_dataset(split="train")
+    else:
+        if source.kind == "text":
+            options["sample_by"] = config.sample_by
+        elif source.kind == "parquet":
+            there = [name for name in columns if name in pq.read_schema(path).names]
+            options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None}
+        rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
     return rows.with_format("arrow")
 
 
-def _unpacked(source: Source, scratch: Path) -> Path:
-    """The source's path; .parquet.gz and the like, which are read from both ends, are unpacked into `scratch`."""
-    assert source.path is not None
-    if not (source.compressed and source.kind in ("parquet", "arrow")):
-        return source.path
-    import shutil
-
-    target = scratch / f"{source.sha256}.{source.suffix}"
-    if not target.exists():
-        with decompressed(source.path) as packed, target.open("wb") as file:
-            shutil.copyfileobj(packed, file)
-    return target
-
-
-@contextmanager
-def decompressed(path: Path) -> Iterator[Any]:
-    """The plain bytes of a file, as a file."""
-    import fsspec
-
-    with fsspec.open(str(path), "rb", compression={".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())) as file:
-        yield file
-
-
-def _separator(source: Source) -> str:
-    return "\t" if source.suffix == "tsv" else ","
-
-
-def _csv_header(source: Source, path: Path) -> list[str]:
-    import csv
-    import io
-
-    with decompressed(path) as file:
-        return next(csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=_separator(source)), [])
-
-
-def _check_columns(source: Source, table: pa.Table, wanted: Sequence[str]) -> None:
+def _check_columns(source: Source, path: Path | None, table: pa.Table, wanted: Sequence[str]) -> None:
     """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
     there = table.column_names
     if source.kind == "json":
         if all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid:
             return
         there = _first_keys(source)
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        option = "--messages-column" if "messages" in there else "--text-column or --text-template"
-        raise InputError(f"{source.name} has no column {missing[0]!r}; it has {', '.join(there)}: choose with {option}")
+    elif source.kind == "csv":
+        there = _csv_header(source)
+    elif source.kind == "parquet":
+        there = pq.read_schema(path).names
+    for name in wanted:
+        if there.count(name) != 1:
+            found = "has no column" if name not in there else "has more than one column"
+            listed = ", ".join(there) or "none"
+            raise InputError(
+                f"{source.name} {found} {name!r}; it has {listed}: choose with --text-column or --text-template"
+            )
 
 
-def _first_keys(source: Source) -> list[str]:
-    import json
+def _csv_header(source: Source) -> list[str]:
+    from packprep.csvrows import rows_of
 
     assert source.path is not None
     with decompressed(source.path) as file:
-        head = file.read(1).lstrip(b"\xef\xbb\xbf")
-        if head in (b"[", b""):
-            rows = json.loads(head + file.read())
-            return list(rows[0])
-        for line in file:
-            if (head + line).strip():
-                try:
-                    return list(json.loads(head + line))
-                except ValueError:
-                    return list(json.loads(head + line + file.read()))
-            head = b""
-    return []
+        return [name.encode("utf-8", "replace").decode() for name in next(rows_of(file, source.delimiter), [])]
+
+
+def _first_keys(source: Source) -> list[str]:
+    """Names in the first row of a JSON file that was just read without a problem."""
+    assert source.path is not None
+    with decompressed(source.path) as file:
+        first = next((line for line in file if line.strip()), b"").removeprefix(b"\xef\xbb\xbf")
+        try:
+            row = json.loads(first)
+        except ValueError:
+            row = json.loads(first + file.read())
+    return list(row[0] if isinstance(row, list) else row)
+
+
+def line_of_row(source: Source, row: int) -> int | None:
+    """Line of a row of a JSON lines file, from 1; None where rows are not lines. Reads the file up to there."""
+    if source.kind != "json" or source.path is None:
+        return None
+    with decompressed(source.path) as file:
+        lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+        number, line = next(itertools.islice(lines, row, None), (None, b""))
+        return None if row == 0 and line.strip() in (b"{", b"[") else number
+
+
+def _line_not_utf8(path: Path) -> int | None:
+    """Number of the first line that is not UTF-8, from 1."""
+    with decompressed(path) as file:
+        return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), None)
 
 
 def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Table:
@@ -181,19 +195,21 @@ def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple
             array = array.cast(pa.large_string())
         else:
             found = pc.and_(pc.is_valid(array), pc.is_null(problem))
-            return pa.nulls(len(array), pa.string()), pc.if_else(found, f"not_text: {name!r} is {array.type}", problem)
+            return pa.nulls(len(array), pa.string()), pc.if_else(
+                found, f"not_text: {name!r} is {array.type}, expected text", problem
+            )
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        good = pa.array([_is_utf8(value) for value in array.cast(pa.large_binary())])
+        good = pa.array([_is_utf8(value or b"") for value in array.cast(pa.large_binary()).to_pylist()])
         problem = pc.if_else(pc.and_(pc.invert(good), pc.is_null(problem)), f"bad_utf8: {name!r} is not UTF-8", problem)
         array = pc.if_else(good, array, pa.scalar(None, array.type))
     return array, problem
 
 
-def _is_utf8(value: Any) -> bool:
+def _is_utf8(value: bytes) -> bool:
     try:
-        value.as_py() and value.as_py().decode()
+        value.decode()
     except UnicodeDecodeError:
         return False
     return True
@@ -201,10 +217,10 @@ def _is_utf8(value: Any) -> bool:
 
 def _reason(error: Exception, source: Source) -> str:
     text = " ".join(str(error).split())[:300]
-    if isinstance(error, UnicodeDecodeError):
-        return f"is not UTF-8 at byte {error.start}: {error.reason}"
-    if isinstance(error, EOFError) or "end-of-stream" in text:
+    if isinstance(error, UnicodeDecodeError) and source.path is not None and source.kind == "text":
+        return f"is not UTF-8 in line {_line_not_utf8(source.path)}; save it as UTF-8"
+    if source.compression and "Truncated compressed stream" in text:
         return "is cut off: the compressed data ends early; fetch the file again"
-    if source.compressed and ("gzip" in text.lower() or "zstd" in text.lower()):
-        return f"does not decompress: {text}"
+    if source.compression and ("zlib" in text or "ZSTD" in text):
+        return f"does not decompress: {text}; fetch the file again"
     return f"cannot be read as {source.kind}: {text or type(error).__name__}"

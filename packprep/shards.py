@@ -6,7 +6,7 @@ newer writers save, and because it writes in place and checks nothing.
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from packprep.order import permuted
 from packprep.schemas import FILLER, STANDARD_COLUMNS, Column, check_batch, shard_schema
 from packprep.segments import Segments
 from packprep.tokenizer import Tokenizer
+from packprep.units import ranges
 from packprep.windows import Documents
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
@@ -148,7 +149,7 @@ class ShardFile:
 
 def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int, int]]:
     """Ranges of packs, each of about shard_size bytes."""
-    return _ranges(shard_bytes(packs, layout), shard_size)
+    return ranges(shard_bytes(packs, layout), shard_size)
 
 
 def shard_bytes(packs: Packs, layout: Layout) -> Int64:
@@ -169,7 +170,7 @@ def write_shard(
     with temporary.open("wb") as raw:
         file = _Hashing(raw)
         with pa.ipc.new_stream(file, layout.schema) as writer:
-            for start, stop in _ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True):
+            for start, stop in ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True):
                 batch = record_batch(packs, first + start, first + stop, layout)
                 check_batch(
                     batch, layout.columns, max_length=layout.max_length, vocab_size=layout.vocab_size, where=name,
@@ -220,19 +221,6 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
     return pa.record_batch(arrays, schema=layout.schema)
 
 
-def _ranges(sizes: Sequence[int] | Int64, limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:
-    """Neighbouring items cut into ranges that reach `limit`, or that stay within it where one item does."""
-    ends = np.cumsum(sizes)
-    found, first = [], 0
-    while first < len(ends):
-        goal = limit + (int(ends[first - 1]) if first else 0)
-        last = int(np.searchsorted(ends, goal, side="right" if at_most else "left")) + (not at_most)
-        last = min(max(last, first + 1), len(ends))
-        found.append((first, last))
-        first = last
-    return found
-
-
 class _Hashing:
     """A file that knows the digest of what went through it."""
 
@@ -264,5 +252,5 @@ class _Hashing:
 
 def iterate_batches(packs: Packs, layout: Layout) -> Iterator[pa.RecordBatch]:
     """All packs as record batches, for outputs that stay in memory."""
-    for first, last in _ranges(packs.lengths, BATCH_TOKENS, at_most=True):
+    for first, last in ranges(packs.lengths, BATCH_TOKENS, at_most=True):
         yield record_batch(packs, first, last, layout)

@@ -6,6 +6,8 @@ dataset on the hub. Files of a glob or directory are sorted bytewise, so documen
 
 import glob
 import hashlib
+import io
+import json
 import os
 import stat
 import sys
@@ -20,7 +22,7 @@ from packprep.errors import InputError
 _KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
 }  # fmt: skip
-_COMPRESSED = ("gz", "zst")
+_COMPRESSED = {"gz": "gzip", "zst": "zstd"}
 SUFFIXES = "/".join(f".{suffix}" for suffix in _KINDS) + " (plain, .gz or .zst)"
 
 
@@ -40,8 +42,13 @@ class Source:
         return _suffixes(self.name)[0]
 
     @property
-    def compressed(self) -> bool:
-        return _suffixes(self.name)[1] != ""
+    def delimiter(self) -> str:
+        return "\t" if self.suffix == "tsv" else ","
+
+    @property
+    def compression(self) -> str:
+        """ "gz", "zst" or nothing."""
+        return _suffixes(self.name)[1]
 
 
 def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
@@ -52,6 +59,14 @@ def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
     if config.split is not None and all(source.kind not in ("hub", "saved") for source in found):
         raise InputError(f"split {config.split!r} is for hub and saved datasets; these sources are plain files")
     return found
+
+
+def decompressed(path: str | Path) -> io.BufferedReader:
+    """The plain bytes of a file. Compressed data that ends early is an OSError, not just a shorter file."""
+    import pyarrow
+
+    compression = _COMPRESSED.get(_suffixes(str(path))[1])
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression=compression), 1 << 20)
 
 
 def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
@@ -78,7 +93,7 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
 
 
 def _suffixes(name: str) -> tuple[str, str]:
-    """Format and compression: data.jsonl.gz gives ("jsonl", "gz")."""
+    """Format and compression: "data.jsonl.gz" gives ("jsonl", "gz")."""
     parts = Path(name).name.lower().split(".")
     compression = parts.pop() if parts[-1] in _COMPRESSED else ""
     return (parts[-1] if len(parts) > 1 else ""), compression
@@ -86,6 +101,10 @@ def _suffixes(name: str) -> tuple[str, str]:
 
 def _file(path: Path) -> Source:
     suffix = _suffixes(path.name)[0]
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
     if suffix not in _KINDS:
         raise InputError(f"{path} is of no known format; expected {SUFFIXES}")
     try:
@@ -103,12 +122,14 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
     if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
         yield _saved(path, config)
         return
-    files = [
-        Path(folder, name)
-        for folder, _, names in os.walk(path)
-        for name in names
-        if _suffixes(name)[0] in _KINDS and not name.startswith(".")
-    ]
+    # The output may lie beside the sources: the same command again must find the same files.
+    own = {Path(config.output).absolute(), Path(config.output + ".incomplete").absolute()} if config.output else set()
+    files = []
+    for folder, subfolders, names in os.walk(path):
+        subfolders[:] = [
+            name for name in subfolders if not name.startswith(".") and Path(folder, name).absolute() not in own
+        ]
+        files += [Path(folder, name) for name in names if _suffixes(name)[0] in _KINDS and not name.startswith(".")]
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
     yield from map(_file, sorted(files, key=os.fsencode))
@@ -124,8 +145,15 @@ def _saved(path: Path, config: BuildConfig) -> Source:
             asked = f"no split {config.split!r}" if config.split else "several splits"
             raise InputError(f"{path} has {asked}; choose --split from {', '.join(splits)}")
         folder = path / split
-    files = sorted(folder.rglob("*.arrow"), key=os.fsencode)
-    return Source(str(path), "saved", folder, sum(file.stat().st_size for file in files), _sha256(files))
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        files = [folder / entry["filename"] for entry in state["_data_files"]]
+        size = sum(file.stat().st_size for file in files)
+        return Source(str(path), "saved", folder, size, _sha256(files))
+    except OSError as error:
+        raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes") from None
 
 
 def _hub(name: str, config: BuildConfig) -> Source:

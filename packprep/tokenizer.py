@@ -63,7 +63,8 @@ def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto
         cleaned = raw if not notes else json.dumps({**parsed, "truncation": None, "padding": None}).encode()
         vocab = _vocabulary(parsed)
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{name} is not a tokenizer.json: {error}; expected a file saved by tokenizers") from None
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise InputError(f"{name} is not a tokenizer.json: {reason}; expected a file saved by tokenizers") from None
     chosen = {}
     for end, asked in (("bos", bos), ("eos", eos)):
         text, note = _choose(end, asked, parsed, sides, name)
@@ -84,8 +85,8 @@ def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     tokens = parsed["model"]["vocab"]
     vocab = dict(tokens) if isinstance(tokens, dict) else {token: id_ for id_, (token, _) in enumerate(tokens)}
     vocab.update((token["content"], token["id"]) for token in parsed.get("added_tokens", []))
-    if not vocab:
-        raise ValueError("its vocabulary is empty")
+    if not vocab or not all(isinstance(id_, int) for id_ in vocab.values()):
+        raise ValueError("its vocabulary is empty or gives a token no number")
     return vocab
 
 
@@ -137,14 +138,18 @@ def _read_object(source: Any) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
         for side in _SIDE_FILES:
             try:
                 hf_hub_download(name, side, revision=revision)
+            except LocalEntryNotFoundError:
+                # The hub did not answer: the file may be there, unless it is on record here that it is not.
+                if try_to_load_from_cache(name, side, revision=revision) is None:
+                    raise
             except EntryNotFoundError:
                 continue
     except Exception as error:  # the hub client has a dozen kinds, none of them ours to explain
@@ -178,7 +183,7 @@ def _choose(
 def _content(token: Any) -> str | None:
     """Side files write a token as text or as an object with its text in `content`."""
     text = token.get("content") if isinstance(token, dict) else token
-    return text or None
+    return text if isinstance(text, str) and text else None
 
 
 def _from_processor(end: str, processor: Mapping[str, Any]) -> str | None:

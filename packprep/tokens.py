@@ -19,16 +19,19 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
-from packprep.engines import Engine
 from packprep.errors import InputError
 from packprep.gather import add_ends
+from packprep.parity import EngineChoice, verify_batch
 from packprep.schemas import canonical_json, digest_of, file_digest, sync_directory, write_file
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer
-from packprep.units import Part, Unit
+from packprep.units import Part, Unit, ranges, text_bytes
 
+# Text given to the engine at once: enough for its threads, and the memory of one batch serves the next.
+BATCH_BYTES = 4 << 20
 STORE_VERSION = 1  # raised when the same inputs would give other token files
 
 
@@ -41,6 +44,7 @@ class TokenFile:
     documents: int
     text_bytes: int
     tokens: int
+    verified: int  # documents that the reference engine encoded too
     parts: tuple[Part, ...]
     cut: dict[str, tuple[int, int]]
     bytes: int
@@ -95,7 +99,7 @@ def _receipt(directory: Path, unit: int) -> TokenFile | None:
 def tokenize(
     units: Iterator[Unit],
     directory: Path,
-    engine: Callable[[], Engine],
+    engine: Callable[[], EngineChoice],
     tokenizer: Tokenizer,
     config: BuildConfig,
     report: Callable[[TokenFile], None],
@@ -121,7 +125,7 @@ def tokenize(
             report(file)
 
     # Threads, not processes: engines release the GIL, and two processes were 1.8 times slower.
-    with ThreadPoolExecutor(config.num_proc) as pool, _quiet_datasets():
+    with ThreadPoolExecutor(config.num_proc) as pool, quiet_datasets():
         try:
             for unit in units:
                 running.append(pool.submit(tokenize_unit, unit, directory, engine(), tokenizer, config))
@@ -136,19 +140,25 @@ def tokenize(
     return done
 
 
-def tokenize_unit(unit: Unit, directory: Path, engine: Engine, tokenizer: Tokenizer, config: BuildConfig) -> TokenFile:
+def tokenize_unit(
+    unit: Unit, directory: Path, engine: EngineChoice, tokenizer: Tokenizer, config: BuildConfig
+) -> TokenFile:
     """Write the token file of a unit and its receipt. The file appears under its name only when it is whole."""
     import datasets
 
     name = f"unit-{unit.number:06d}"
     cut: dict[str, tuple[int, int]] = {}
+    verified = 0
+    numbers = unit.first_document + np.arange(len(unit.table))
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
 
     def encode(table: pa.Table) -> pa.Table:
+        nonlocal verified
         if pattern is not None:
             table, counted = cut_text(table, pattern, unit.parts)
             cut.update(counted)
-        return encode_table(table, engine, tokenizer)
+        tokens, verified = encode_table(table, numbers, engine, tokenizer, config)
+        return tokens
 
     features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
     if config.group_column is not None:
@@ -169,7 +179,8 @@ def tokenize_unit(unit: Unit, directory: Path, engine: Engine, tokenizer: Tokeni
     del tokens
     receipt = TokenFile(
         unit=unit.number, first_document=unit.first_document, documents=len(unit.table), text_bytes=unit.text_bytes,
-        tokens=count, parts=unit.parts, cut=cut, bytes=temporary.stat().st_size, sha256=file_digest(temporary),
+        tokens=count, verified=verified, parts=unit.parts, cut=cut, bytes=temporary.stat().st_size,
+        sha256=file_digest(temporary),
     )  # fmt: skip
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
@@ -179,15 +190,29 @@ def tokenize_unit(unit: Unit, directory: Path, engine: Engine, tokenizer: Tokeni
     return receipt
 
 
-def encode_table(table: pa.Table, engine: Engine, tokenizer: Tokenizer) -> pa.Table:
-    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens."""
-    text = table["text"].combine_chunks()
+def encode_table(
+    table: pa.Table, numbers: NDArray[np.int64], engine: EngineChoice, tokenizer: Tokenizer, config: BuildConfig
+) -> tuple[pa.Table, int]:
+    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens.
+
+    numbers: [documents], which decide what is compared with the reference. Also returns how many were.
+    """
     bos, eos = (token.id if token else -1 for token in (tokenizer.bos, tokenizer.eos))
-    ids, offsets = add_ends(*engine.encode(text.fill_null("") if text.null_count else text), bos, eos)
-    if len(ids) >= 2**31:
-        raise InputError(f"a unit has {len(ids):,} tokens, more than Arrow lists hold; choose a smaller --unit-size")
-    tokens = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids))
-    return table.drop_columns(["text"]).append_column("tokens", tokens)
+    chunks, verified = [], 0
+    for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
+        text = pa.concat_arrays(table["text"].slice(first, last - first).chunks)
+        text = text.fill_null("") if text.null_count else text
+        ids, offsets = engine.engine.encode(text)
+        verified += verify_batch(
+            engine.engine, ids, offsets, text, numbers[first:last], engine.reference,
+            share=config.verify_engine, seed=config.seed,
+        )  # fmt: skip
+        ids, offsets = add_ends(ids, offsets, bos, eos)
+        if len(ids) >= 2**31:
+            raise InputError(f"document {numbers[first]:,} has {len(ids):,} tokens, more than an Arrow list holds")
+        chunks.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids)))
+    tokens = pa.chunked_array(chunks, pa.list_(pa.int32()))
+    return table.drop_columns(["text"]).append_column("tokens", tokens), verified
 
 
 def cut_text(
@@ -208,7 +233,7 @@ def cut_text(
 
 
 @contextlib.contextmanager
-def _quiet_datasets() -> Iterator[None]:
+def quiet_datasets() -> Iterator[None]:
     """No progress bar per unit; the bars of the user's own code come back afterwards."""
     import datasets
 

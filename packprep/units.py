@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.errors import InputError
-from packprep.reading import read_rows
+from packprep.reading import line_of_row, read_rows
 from packprep.sources import Source
 
 
@@ -80,8 +80,10 @@ def _rows(sources: Sequence[Source], config: BuildConfig, scratch: Path) -> Iter
 def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
     at = pc.index(pc.is_valid(table["problem"]), True).as_py()
     detail = table["problem"][at].as_py().split(": ", 1)[1]
-    row = f"{source.name} row {first_row + at}"
-    raise InputError(f"{row}: {detail}; mend it, or skip such rows with --on-error skip")
+    row = first_row + at
+    line = line_of_row(source, row)
+    place = f"{source.name} row {row}" + (f" (line {line})" if line else "")
+    raise InputError(f"{place}: {detail}; mend it, or skip such rows with --on-error skip")
 
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:
@@ -109,3 +111,16 @@ def _unit(number: int, first: int, size: int, pending: Sequence[tuple[int, pa.Ta
     tables = [table.drop_columns(["problem"]) for _, table in pending]
     schema = pa.schema([(name, pa.large_string()) for name in tables[0].column_names])
     return Unit(number, first, pa.concat_tables([table.cast(schema) for table in tables]), size, parts)
+
+
+def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:
+    """Neighbouring items cut into ranges that reach `limit`, or that stay within it where one item does."""
+    ends = np.cumsum(sizes)
+    found, first = [], 0
+    while first < len(ends):
+        goal = limit + (int(ends[first - 1]) if first else 0)
+        last = int(np.searchsorted(ends, goal, side="right" if at_most else "left")) + (not at_most)
+        last = min(max(last, first + 1), len(ends))
+        found.append((first, last))
+        first = last
+    return found

@@ -241,7 +241,7 @@ def test_overflow_error_names_file_row_and_what_to_choose(corpus: dict[str, Any]
 
 def test_skipped_rows_keep_their_number_and_are_counted_by_source(corpus: dict[str, Any], tmp_path: Path) -> None:
     write_jsonl(tmp_path / "b.jsonl", ["one", {"text": None}, {"text": 7}, "four"])
-    with pytest.raises(InputError, match=r"b\.jsonl row 1: the row has no 'text'"):
+    with pytest.raises(InputError, match=r"b\.jsonl row 1 \(line 2\): the row has no 'text'"):
         build(BuildConfig(**corpus))
     build(BuildConfig(**corpus, on_error="skip"))
     report = read_report(Path(corpus["output"]))
