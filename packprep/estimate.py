@@ -4,6 +4,7 @@ A large file of JSON lines is sampled in places spread over it, a compressed one
 datasets by their first rows; anything else is read whole, and part of it tokenized: 8 MB of text, some four seconds.
 """
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -27,8 +28,8 @@ from packprep.units import Part, Unit, read_units
 from packprep.windows import read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
-PART_BYTES = 16_000_000  # a file of JSON lines larger than this is not read whole
-_PIECES = 16  # places in a file of JSON lines
+_BEGINNING = 10_000_000  # plain bytes of a compressed file, enough to tell how well it compresses
+_PIECE = 100_000  # bytes at one place of a plain file
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Sample:
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """Two tables: the resolved `options`, and the `prediction` for the whole input."""
     tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
-    engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])
+    engine = choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
@@ -66,10 +67,12 @@ def _samples(
             return
         share = SAMPLE_BYTES * source.bytes / size
         # With a limit its rows are read, and counted, all of them.
-        part, scale = _part(source, scratch) if left is None else (source, 1.0)
+        part, scale = _part(source, share, scratch) if left is None else (source, 1.0)
+        if part is not source and not source.compression:
+            share = math.inf  # pieces make a sample only together
         rows = _rows(source, config) if left is None else None
         on_error = config.on_error if part is source else "skip"  # rows of a part have other numbers
-        reading = replace(config, unit_size=max(1, round(share / 8)), limit=left, on_error=on_error)
+        reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
         files: list[TokenFile] = []
         read = text = 0
         for unit in read_units([part], reading, scratch):
@@ -103,7 +106,7 @@ def _prediction(
             "choose --overflow split, truncate or drop"
         ) from None
     text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
-    total = {field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "documents", "tokens")}
+    total = {field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")}
     if config.max_tokens is not None and total["tokens"] > config.max_tokens:
         unit = config.unit_size * total["tokens"] / total["text_bytes"]  # the unit that reaches it is taken whole
         share = min(1.0, -(-config.max_tokens // unit) * unit / total["tokens"])
@@ -114,7 +117,6 @@ def _prediction(
     return {
         "from": "the whole input" if whole else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
-        "documents": round(total["documents"]),
         "tokens_in": round(total["tokens"]),
         "tokens_packed": round(packed * grow),
         "packs": round(packs * grow),
@@ -123,11 +125,11 @@ def _prediction(
     }
 
 
-def _part(source: Source, scratch: Path) -> tuple[Source, float]:
+def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
     """Part of a large file of JSON lines as a source of its own, and how many times larger the file is."""
-    if source.kind != "json" or source.path is None or source.bytes <= PART_BYTES:
+    if source.kind != "json" or source.path is None or source.bytes < 2 * (_BEGINNING if source.compression else share):
         return source, 1.0
-    block, taken = _beginning(source.path, source.compression) if source.compression else _pieces(source.path)
+    block, taken = _beginning(source) if source.compression else _pieces(source.path, math.ceil(share / _PIECE))
     lines = block.rpartition(b"\n")[0]
     if lines.lstrip()[:1] != b"{" or not lines.split(b"\n", 1)[0].rstrip().endswith(b"}"):
         return source, 1.0  # an array, or one object over many lines
@@ -136,22 +138,24 @@ def _part(source: Source, scratch: Path) -> tuple[Source, float]:
     return replace(source, path=path), source.bytes / taken * len(block) / len(lines)
 
 
-def _beginning(path: Path, compression: str) -> tuple[bytes, int]:
+def _beginning(source: Source) -> tuple[bytes, int]:
     """The first plain bytes of a compressed file, and how many bytes of the file they took."""
-    with pa.OSFile(str(path)) as file:
-        stream = pa.CompressedInputStream(file, {"gz": "gzip", "zst": "zstd"}[compression])
-        return stream.read(PART_BYTES), file.tell()
+    with pa.OSFile(str(source.path)) as file:
+        stream = pa.CompressedInputStream(file, {"gz": "gzip", "zst": "zstd"}[source.compression])
+        return stream.read(_BEGINNING), file.tell()
 
 
-def _pieces(path: Path) -> tuple[bytes, int]:
-    """Whole lines from places spread evenly over a file, and their bytes."""
+def _pieces(path: Path, count: int) -> tuple[bytes, int]:
+    """The lines that begin in one of `count` stretches spread evenly over a file, long and short alike; their bytes."""
     blocks = []
     with path.open("rb") as file:
-        for place in range(_PIECES):
-            file.seek(place * path.stat().st_size // _PIECES)
+        for place in range(count):
+            start = place * path.stat().st_size // count
+            file.seek(start)
             if place:
                 file.readline()
-            blocks.append(file.read(PART_BYTES // _PIECES) + file.readline())
+            if (rest := start + _PIECE - file.tell()) > 0:
+                blocks.append(file.read(rest) + file.readline())
     block = b"".join(blocks)
     return block, len(block)
 

@@ -13,7 +13,7 @@ from packprep.kernels_fit import Patterns, living, rooms
 
 @kernel
 def _next_unused(next_living: Int64s, left: Int64s, used: Int64s, k: int) -> int:
-    """First kind >= k with a document that is neither packed nor in the pack being filled; the number of kinds if none."""
+    """First kind >= k with a document that is neither packed nor in this pack; the number of kinds if there is none."""
     k = living(next_living, k)
     while k < left.size and left[k] <= used[k]:
         k = living(next_living, k + 1)

@@ -15,8 +15,8 @@ from packprep.kernels_fit import Patterns, living, rooms
 def spread_patterns(lengths: Int32s, counts: Int64s, capacity: int, slots: int) -> Patterns:
     """Packs of n documents, n = what is left / packs it needs, at most `slots`: the longest with as many short ones.
 
-    Each place takes the longest document that leaves room for the shortest one in every later place. So a pack holds some
-    long documents, one or two that close it, and short ones. A pattern repeats while the counts allow, as in first fit.
+    Each place takes the longest document that leaves room for the shortest one in every later place. So a pack holds
+    some long documents, one or two that close it, and short ones. A pattern repeats while the counts allow.
     """
     kinds = lengths.size
     left = counts.copy()

@@ -36,7 +36,7 @@ def stream_packs(
     starts, queue: documents by length, in input order (queue[starts[L]:starts[L + 1]] have length L). When the next
     document doesn't fit, the room that is left is filled with one unused document of that length, or with two, or with
     the longest that fits, again and again. So packs are full, and yet hold what the input brings: few documents are
-    chosen by length. All documents before the next one are used, so those that close a pack come from later in the input.
+    chosen by length. All documents before the next one are used, so those that close a pack come later in the input.
     """
     documents = lengths.size
     used = np.zeros(documents, np.bool_)

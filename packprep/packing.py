@@ -19,6 +19,8 @@ from packprep.order import ORDERS
 from packprep.plan import ATTENTION_COST, PackPlan
 from packprep.planners import NO_LIMIT, STRATEGIES, Items, Packs, Planner, arranged
 
+__all__ = ["STRATEGIES", "pack_lengths"]
+
 _GROUP_STEP = 1_000_003  # seeds of groups lie this far apart
 
 
@@ -74,6 +76,10 @@ def pack_lengths(
         ranks=_whole("balance_ranks", balance_ranks),
         cost=(float(cost[0]), float(cost[1])),
     )
+    if items.num_packs is not None and strategy != "balanced":
+        raise ConfigError(f"num_packs is for strategy balanced; leave it out with strategy {strategy}")
+    if items.num_packs is not None and group_of is not None:
+        raise ConfigError("num_packs cannot be kept with groups, which are packed one by one; leave one of them out")
     group_of_item, starts = group_of, None
     if atom_of is not None and documents.size:
         items, starts, group_of_item = _join_atoms(items, atom_of, group_of)

@@ -67,14 +67,13 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN")
     for note in tokenizer.notes:
         progress.say(note)
-    with clock("hash"), _staged(staging, progress):
-        sources = resolve(config, staging / "scratch")
-        inputs = _inputs(config, sources, tokenizer, planner)
-    if (finished := _already_built(output, inputs, config)) is not None:
-        shutil.rmtree(staging, ignore_errors=True)
-        progress.say(f"{output} is this build already: nothing to do")
-        return finished
     with _staged(staging, progress):
+        with clock("hash"):
+            sources = resolve(config, staging / "scratch")
+            inputs = _inputs(config, sources, tokenizer, planner)
+        if (finished := _already_built(output, inputs, config)) is not None:
+            progress.say(f"{output} is this build already: nothing to do")
+            return finished
         work = _Work(config, staging, tokenizer, sources, progress, clock)
         files = work.tokenize()
         shards, account = work.pack(files, planner)
@@ -138,12 +137,12 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 @contextmanager
 def _staged(staging: Path, progress: Progress) -> Iterator[None]:
-    """The staging directory; a mistake in the input takes it away again, an interruption leaves it."""
-    if (staging / "tokens").exists() and not (staging / "scratch").exists():
+    """The staging directory, new. It goes away again but where an interruption or the system stopped the build."""
+    if staging.exists():
         progress.say(f"{staging} is left from a build that did not finish: replaced")
         shutil.rmtree(staging)
     try:
-        (staging / "scratch").mkdir(parents=True, exist_ok=True)
+        (staging / "scratch").mkdir(parents=True)
     except OSError as error:
         raise ConfigError(f"{staging} cannot be made: {error.strerror}; choose another -o") from None
     try:
@@ -151,6 +150,7 @@ def _staged(staging: Path, progress: Progress) -> Iterator[None]:
     except PackprepError:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 @dataclass
@@ -206,22 +206,28 @@ class _Work:
                 self.progress.advance("tokenize", done, max(total, done), "MB")
 
             with ThreadPoolExecutor(1) as pool:
-                engine = pool.submit(self._engine)  # loads beside reading
+                # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
+                engine = pool.submit(self._engine, self._sample())
                 files = tokenize(
                     read_units(self.sources, self.config, self.staging / "scratch"),
                     self.tokens, engine.result, self.tokenizer, self.config, report,
                 )  # fmt: skip
-                self.engine = engine.result()
+            self.engine = engine.result()
+            for note in self.engine.engine.notes:
+                self.progress.say(note)
         if not files:
             raise InputError("the sources hold no rows; expected at least one document")
         return files
 
-    def _engine(self) -> EngineChoice:
-        """The engine, compared with the reference on the first documents of some sources."""
+    def _sample(self) -> list[str]:
+        """The first documents of some sources, to compare engines on."""
         sample: list[str] = []
         for source in self.sources[:8]:
             table = next(read_rows(source, self.config, self.staging / "scratch"), None)
             sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
+        return sample
+
+    def _engine(self, sample: Sequence[str]) -> EngineChoice:
         choice = choose_engine(
             self.config.engine,
             self.tokenizer.json,

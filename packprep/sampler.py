@@ -23,11 +23,11 @@ class MultipackSampler:
     Each item is one batch: a list of batch_size packs, each a list of indices into `lengths`. Everything follows from
     the arguments and the epoch, so all ranks agree on the number of batches without talking to each other.
 
-    lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack. batch_size: packs per batch
-    and rank. strategy: see pack_lengths; documents are taken in a new seeded order every epoch. group_size: pack this
-    many documents at a time, drawn at random, or all (None). sequential: next fit in input order, nothing is shuffled.
-    drop_last: leave out the packs that are no whole batch for every rank; False repeats the epoch's first packs instead.
-    Raises ConfigError.
+    lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack. batch_size: packs per
+    batch and rank. strategy: see pack_lengths; documents are taken in a new seeded order every epoch. group_size: pack
+    this many documents at a time, drawn at random, or all (None). sequential: next fit in input order, no shuffling.
+    drop_last: leave out packs that are no whole batch for every rank; False repeats the epoch's first packs instead.
+    Iterating again after a break continues; set_epoch starts over. Raises ConfigError.
 
     >>> sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, batch_size=1, sequential=True)
     >>> list(sampler)
@@ -128,7 +128,7 @@ class MultipackSampler:
             self.epoch, self._done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this sampler is: the epoch and the packs all ranks were given. Loads at another world or batch size too.
+        """Where this sampler is: epoch, and packs given to all ranks. It also loads at another world or batch size.
 
         A DataLoader with workers asks for batches ahead of time; count those it has not delivered yet.
         """

@@ -11,9 +11,10 @@ import contextlib
 import json
 import os
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def tokenize(
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
     running: deque[Future[TokenFile]] = deque()
+    stop = threading.Event()
     total = 0
 
     def enough() -> bool:
@@ -128,12 +130,13 @@ def tokenize(
     with ThreadPoolExecutor(config.num_proc) as pool, quiet_datasets():
         try:
             for unit in units:
-                running.append(pool.submit(tokenize_unit, unit, directory, engine(), tokenizer, config))
+                running.append(pool.submit(tokenize_unit, unit, directory, engine(), tokenizer, config, stop))
                 collect(config.num_proc)
                 if enough():
                     break
             collect(0)
         finally:
+            stop.set()
             for future in running:
                 future.cancel()
     write_file(directory / "units.json", canonical_json(len(done)))
@@ -141,9 +144,17 @@ def tokenize(
 
 
 def tokenize_unit(
-    unit: Unit, directory: Path, engine: EngineChoice, tokenizer: Tokenizer, config: BuildConfig
+    unit: Unit,
+    directory: Path,
+    engine: EngineChoice,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None = None,
 ) -> TokenFile:
-    """Write the token file of a unit and its receipt. The file appears under its name only when it is whole."""
+    """Write the token file of a unit and its receipt. The file appears under its name only when it is whole.
+
+    stop: set by another thread, ends the work within a batch by CancelledError, so that Ctrl-C need not wait.
+    """
     import datasets
 
     name = f"unit-{unit.number:06d}"
@@ -157,7 +168,7 @@ def tokenize_unit(
         if pattern is not None:
             table, counted = cut_text(table, pattern, unit.parts)
             cut.update(counted)
-        tokens, verified = encode_table(table, numbers, engine, tokenizer, config)
+        tokens, verified = encode_table(table, numbers, engine, tokenizer, config, stop)
         return tokens
 
     features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
@@ -191,7 +202,12 @@ def tokenize_unit(
 
 
 def encode_table(
-    table: pa.Table, numbers: NDArray[np.int64], engine: EngineChoice, tokenizer: Tokenizer, config: BuildConfig
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None = None,
 ) -> tuple[pa.Table, int]:
     """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens.
 
@@ -200,6 +216,8 @@ def encode_table(
     bos, eos = (token.id if token else -1 for token in (tokenizer.bos, tokenizer.eos))
     chunks, verified = [], 0
     for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
+        if stop is not None and stop.is_set():
+            raise CancelledError
         text = pa.concat_arrays(table["text"].slice(first, last - first).chunks)
         text = text.fill_null("") if text.null_count else text
         ids, offsets = engine.engine.encode(text)
@@ -237,6 +255,8 @@ def quiet_datasets() -> Iterator[None]:
     """No progress bar per unit; the bars of the user's own code come back afterwards."""
     import datasets
 
+    # Made once here: opening a file makes this lock and deletes it again, while `map` uses it in another thread.
+    datasets.utils.tqdm.get_lock()
     shown = datasets.utils.is_progress_bar_enabled()
     datasets.disable_progress_bars()
     try:

@@ -15,6 +15,7 @@ from packprep import BuildConfig, PackPlan, build, pack_lengths
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
 from packprep.pipeline import read_report
+from packprep.progress import Silent
 from packprep.schemas import check_files, read_manifest
 
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
@@ -144,9 +145,14 @@ def test_overwrite_replaces_an_output_and_only_an_output(corpus: dict[str, Any],
 def test_a_leftover_staging_folder_is_replaced(corpus: dict[str, Any]) -> None:
     staging = Path(corpus["output"] + ".incomplete")
     (staging / "tokens").mkdir(parents=True)
+    (staging / "scratch").mkdir()
     (staging / "tokens" / "unit-000000.arrow").write_text("half a file")
-    manifest = build(BuildConfig(**corpus))
+    said = Silent()
+    lines: list[str] = []
+    said.say = lines.append  # type: ignore[method-assign]
+    manifest = build(BuildConfig(**corpus), progress=said)
     assert check_files(Path(corpus["output"]), manifest) == []
+    assert f"{staging} is left from a build that did not finish: replaced" in lines
 
 
 def test_holdout_is_a_dataset_dict_whose_splits_share_no_document(corpus: dict[str, Any]) -> None:
