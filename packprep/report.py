@@ -78,7 +78,7 @@ def make_report(
         "bias": _mean(account.windows, "bias", "segments"),
         "straggler": _mean(account.windows, "straggler", "packs"),
         "straggler_ranks": config.balance_ranks,
-        "segments_per_pack": _percentiles(account.segments_per_pack),
+        "documents_per_pack": _percentiles(account.segments_per_pack),
         "splits": _splits(account.windows),
         "windows": account.windows,
         "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
@@ -168,8 +168,8 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("lower bound", f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})"))
     rows.append(("bias", f"{report['bias']:.2f} (0: packs mix all lengths, 1: packs of one length)"))
     rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))
-    spread = report["segments_per_pack"]
-    rows.append(("segments per pack", f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}"))
+    spread = report["documents_per_pack"]
+    rows.append(("documents per pack", f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}"))
     rows.append(("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"))
     parts = ", ".join(f"{name} {spent:.1f}" for name, spent in seconds.items() if name != "total")
     rows.append(("seconds", f"{seconds['total']:.1f} ({parts})"))

@@ -6,7 +6,9 @@ newer writers save, and because it writes in place and checks nothing.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,15 +169,19 @@ def write_shard(
 ) -> ShardFile:
     """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
     temporary = directory / f"{name}.tmp"
+
+    def checked(part: tuple[int, int]) -> pa.RecordBatch:
+        batch = record_batch(packs, first + part[0], first + part[1], layout)
+        check_batch(
+            batch, layout.columns, max_length=layout.max_length, vocab_size=layout.vocab_size, where=name,
+            first_pack=part[0],
+        )  # fmt: skip
+        return batch
+
     with temporary.open("wb") as raw:
         file = _Hashing(raw)
         with pa.ipc.new_stream(file, layout.schema) as writer:
-            for start, stop in ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True):
-                batch = record_batch(packs, first + start, first + stop, layout)
-                check_batch(
-                    batch, layout.columns, max_length=layout.max_length, vocab_size=layout.vocab_size, where=name,
-                    first_pack=start,
-                )  # fmt: skip
+            for batch in _ahead(checked, ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)):
                 writer.write_batch(batch)
         raw.flush()
         os.fsync(raw.fileno())
@@ -219,6 +225,18 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
         lists = pa.ListArray.from_arrays(pa.array(starts[column.kind].astype(np.int32)), pa.array(values))
         arrays.append(lists)
     return pa.record_batch(arrays, schema=layout.schema)
+
+
+def _ahead(function: Callable[[tuple[int, int]], pa.RecordBatch], parts: list[tuple[int, int]]) -> Iterator[Any]:
+    """Results in order, the next two made in another thread meanwhile: gathering beside hashing and writing."""
+    with ThreadPoolExecutor(1) as pool:
+        running: deque[Future[pa.RecordBatch]] = deque()
+        for part in parts:
+            running.append(pool.submit(function, part))
+            if len(running) > 2:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
 
 
 class _Hashing:
