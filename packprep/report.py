@@ -78,7 +78,7 @@ def make_report(
         "bias": _mean(account.windows, "bias", "segments"),
         "straggler": _mean(account.windows, "straggler", "packs"),
         "straggler_ranks": config.balance_ranks,
-        "documents_per_pack": _percentiles(account.segments_per_pack),
+        "documents_per_pack": percentiles(account.segments_per_pack),
         "splits": _splits(account.windows),
         "windows": account.windows,
         "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
@@ -122,7 +122,7 @@ def _mean(windows: Sequence[Mapping[str, Any]], key: str, weight: str) -> float:
     return sum(window[key] * window[weight] for window in windows) / total if total else 0.0
 
 
-def _percentiles(counts: Counter[int]) -> dict[str, int]:
+def percentiles(counts: Counter[int]) -> dict[str, int]:
     """p50, p95 and max of segments per pack, from how often each number occurs."""
     if not counts:
         return {"p50": 0, "p95": 0, "max": 0}

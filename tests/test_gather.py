@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from packprep import gather
+
+
+def int64(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("bos", "eos", "expected", "offsets"),
+    [
+        (1, 2, [1, 7, 8, 2, 1, 9, 2], [0, 4, 4, 7]),
+        (-1, 2, [7, 8, 2, 9, 2], [0, 3, 3, 5]),
+        (1, -1, [1, 7, 8, 1, 9], [0, 3, 3, 5]),
+        (-1, -1, [7, 8, 9], [0, 2, 2, 3]),
+    ],
+)
+def test_ends_stand_around_every_document_that_has_ids(
+    bos: int, eos: int, expected: list[int], offsets: list[int]
+) -> None:
+    ids, found = gather.add_ends(np.array([7, 8, 9], np.int32), int64(0, 2, 2, 3), bos, eos)
+    assert (ids.tolist(), found.tolist()) == (expected, offsets)
+
+
+def test_ids_that_are_read_only_are_taken_as_they_are() -> None:
+    ids = np.array([7], np.int32)
+    ids.setflags(write=False)
+    assert gather.add_ends(ids, int64(0, 1), 1, 2)[0].tolist() == [1, 7, 2]
+
+
+def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() -> None:
+    here, there = np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)
+    address = int64(there.ctypes.data, here.ctypes.data + 4, 0)
+    out = np.zeros(8, np.int32)
+    gather.fill_tokens(address, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out)
+    assert out.tolist() == [20, 21, 1, 11, 12, 3, 3, 3]
+
+
+def test_positions_restart_at_every_segment() -> None:
+    out = np.zeros(6, np.int32)
+    gather.fill_positions(int64(2, 1, 3), out)
+    assert out.tolist() == [0, 1, 0, 0, 1, 2]
+
+
+def test_labels_are_the_tokens_and_no_loss_where_a_segment_is_padding() -> None:
+    out = np.zeros(4, np.int32)
+    gather.fill_labels(np.array([7, 8, 9, 3], np.int32), int64(1, 1), int64(1, 3), out)
+    assert out.tolist() == [7, 8, -100, -100]
+
+
+def test_cu_seqlens_start_at_zero_in_every_pack() -> None:
+    out = np.zeros(5, np.int32)
+    gather.fill_cu_seqlens(int64(2, 3, 4), int64(0, 2, 3), out)
+    assert out.tolist() == [0, 2, 5, 0, 4]

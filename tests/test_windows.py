@@ -1,0 +1,82 @@
+import functools
+import operator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.config import BuildConfig
+from packprep.tokens import TokenFile
+from packprep.units import Part
+from packprep.windows import form_windows, group_codes, held_out, mix, read_documents
+
+
+def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
+    return TokenFile(
+        unit=unit, first_document=first, documents=documents, text_bytes=text_bytes, tokens=0, verified=0,
+        parts=(Part(0, documents, {}),), cut={}, bytes=0, sha256="",
+    )  # fmt: skip
+
+
+def units(windows: list[list[TokenFile]]) -> list[list[int]]:
+    return [[file.unit for file in window] for window in windows]
+
+
+def test_a_window_ends_with_the_unit_that_reaches_its_size() -> None:
+    files = [token_file(unit) for unit in range(5)]
+    assert units(form_windows(files, BuildConfig(window=20, order="input"))) == [[0, 1], [2, 3], [4]]
+
+
+def test_the_seed_deals_units_to_windows_and_inside_one_they_stand_in_input_order() -> None:
+    files = [token_file(unit) for unit in range(40)]
+    windows = units(form_windows(files, BuildConfig(window=100, seed=3)))
+    assert all(window == sorted(window) for window in windows)
+    assert sorted(functools.reduce(operator.iadd, windows, [])) == list(range(40))
+    assert windows != units(form_windows(files, BuildConfig(window=100, seed=4)))
+    assert windows == units(form_windows(files, BuildConfig(window=100, seed=3)))
+
+
+def test_no_units_make_no_windows() -> None:
+    assert form_windows([], BuildConfig()) == []
+
+
+def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
+    table = pa.table({"tokens": pa.array([[7, 8], [], [9]], pa.list_(pa.int32())), "group": ["a", "b", "a"]})
+    file = token_file(4, first=100, documents=3)
+    with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    documents = read_documents(tmp_path, [file])
+    assert documents.id.tolist() == [100, 101, 102]
+    assert documents.length.tolist() == [2, 0, 1]
+    assert documents.group is not None
+    assert documents.group.tolist() == [0, 1, 0]
+    found = [
+        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * int(length)).from_address(int(address))).tolist()
+        for address, length in zip(documents.address, documents.length, strict=True)
+        if length
+    ]
+    assert found == [[7, 8], [9]]
+
+
+def test_rows_without_a_group_are_a_group_of_their_own() -> None:
+    assert group_codes(pa.chunked_array([["x", None, "x", None]])).tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_the_held_out_share_is_as_asked_and_depends_on_the_document_alone(share: float) -> None:
+    ids = np.arange(100_000)
+    held = held_out(ids, BuildConfig(holdout=share))
+    assert abs(held.mean() - share) < 0.01
+    assert (held_out(ids[::-1], BuildConfig(holdout=share))[::-1] == held).all()
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_mixing_is_one_to_one_for_a_seed(seed: int) -> None:
+    assert len(set(mix(seed, np.arange(1000)).tolist())) == 1000
+
+
+def test_mixing_gives_the_same_bits_on_every_machine() -> None:
+    assert [hex(bits) for bits in mix(0, np.arange(2)).tolist()] == ["0xa706dd2f4d197e6f", "0x46b73e79f0c37c00"]
