@@ -15,7 +15,7 @@ from packprep.shards import Layout, Packs, iterate_batches
 
 from .documents import BOS, PAD, make_documents, tokenizer, tokens_of
 
-STRATEGIES = ["greedy", "wrapped", "first_fit", "best_fit", "knapsack"]
+STRATEGIES = ["greedy", "wrapped", "first_fit", "best_fit", "knapsack", "optimal", "stream", "balanced"]
 
 
 @st.composite
@@ -42,7 +42,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
         order=draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
         seed=draw(st.integers(0, 3)),
         balance_ranks=2,
-        shuffle_documents=draw(st.booleans()) if strategy in ("greedy",) else False,
+        shuffle_documents=draw(st.booleans()) if strategy in ("greedy", "stream") else False,
         **options,
     )
 
@@ -119,7 +119,7 @@ def test_wrapped_fills_every_pack_but_the_last(texts: list[int], max_length: int
     assert packs.lengths[:-1].tolist() == [max_length] * (len(packs) - 1)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12), st.sampled_from(["best_fit", "greedy"]))
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12), st.sampled_from(["best_fit", "stream"]))
 def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -> None:
     groups = [group for _, group in rows]
     config = BuildConfig(max_length=12, strategy=strategy)  # type: ignore[arg-type]

@@ -23,6 +23,16 @@ from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_j
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
 
+class Heard(Silent):
+    """Keeps what a build says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
     """Options that build two files of 150 documents each into packs of 64 tokens, in several units and windows."""
@@ -56,7 +66,7 @@ def together(output: Path) -> set[tuple[tuple[int | None, int | None], ...]]:
     return {tuple((s.document_id, s.start) for s in pack.segments()) for pack in PackedShards(output)}
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack"])
+@pytest.mark.parametrize("strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack", "optimal", "stream"])
 def test_the_packs_decode_to_exactly_the_ids_of_the_tokenizer(corpus: dict[str, Any], strategy: Any) -> None:
     build(BuildConfig(**corpus, strategy=strategy))
     found = documents_in(Path(corpus["output"]))
@@ -147,12 +157,10 @@ def test_a_leftover_staging_folder_is_replaced(corpus: dict[str, Any]) -> None:
     (staging / "tokens").mkdir(parents=True)
     (staging / "scratch").mkdir()
     (staging / "tokens" / "unit-000000.arrow").write_text("half a file")
-    said = Silent()
-    lines: list[str] = []
-    said.say = lines.append  # type: ignore[method-assign]
+    said = Heard()
     manifest = build(BuildConfig(**corpus), progress=said)
     assert check_files(Path(corpus["output"]), manifest) == []
-    assert f"{staging} is left from a build that did not finish: replaced" in lines
+    assert f"{staging} is left from a build that did not finish: replaced" in said.lines
 
 
 def test_holdout_is_a_dataset_dict_whose_splits_share_no_document(corpus: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from packprep import BuildConfig, build
+from packprep.config import STRATEGIES
 from packprep.errors import InputError
 from packprep.loaders import PackedShards
 
@@ -74,7 +75,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("overflow", ["split", "truncate", "drop", "error"])
-@pytest.mark.parametrize("strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack"])
+@pytest.mark.parametrize(
+    "strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack", "optimal", "stream", "balanced"]
+)
 def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
     sample: tuple[Path, list[str]],
     gpt2_ids: dict[int, list[int]],

@@ -1,3 +1,4 @@
+import ctypes
 import functools
 import operator
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
     assert documents.group is not None
     assert documents.group.tolist() == [0, 1, 0]
     found = [
-        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * int(length)).from_address(int(address))).tolist()
+        list((ctypes.c_int32 * int(length)).from_address(int(address)))
         for address, length in zip(documents.address, documents.length, strict=True)
         if length
     ]
