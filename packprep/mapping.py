@@ -114,8 +114,8 @@ class TokenizeAndPack:
         documents = Documents(
             id=ids,
             address=tokens.values.to_numpy().ctypes.data + 4 * tokens.offsets.to_numpy()[:-1].astype(np.int64),
-            length=np.diff(tokens.offsets.to_numpy()).astype(np.int64),
-            source=np.zeros(len(ids), np.int64),
+            length=np.diff(tokens.offsets.to_numpy()),
+            source=np.zeros(len(ids), np.int32),
             group=group_codes(text["group"]) if self.config.group_column is not None else None,
             keep=tokens,
         )

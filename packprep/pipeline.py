@@ -21,6 +21,7 @@ from typing import Any
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError
+from packprep.packs import Packs
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, WindowPlan, account_by_source, plan_window, remainders, resized, window_seed
 from packprep.progress import Progress, Silent
@@ -42,7 +43,7 @@ from packprep.schemas import (
     write_manifest,
 )
 from packprep.segments import TooLongError
-from packprep.shards import Layout, Packs, ShardFile, cut_shards, write_shard
+from packprep.shards import Layout, ShardFile, cut_shards, write_shard
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Tokenizer, load_tokenizer
 from packprep.tokens import TokenFile, stored, tokenize, tokens_key
@@ -254,7 +255,7 @@ class _Work:
                     documents = self._documents(window, split)
                     plan = self._plan(documents, number, split, planner)
                     written = resized(plan.packs, changes[number])
-                    by_source = account_by_source(plan, documents, self.tokenizer, len(self.sources), written)
+                    by_source = account_by_source(plan, self.tokenizer, len(self.sources), written)
                     account.add(number, split, plan, written, by_source)
                 with self.clock("write"):
                     shards += self._write(written, split, number, layout)

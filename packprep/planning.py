@@ -12,9 +12,9 @@ from packprep import order as orders
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.packing import pack_lengths
+from packprep.packs import Packs
 from packprep.plan import PackPlan
-from packprep.segments import Account, Segments, cut_segments, wrap
-from packprep.shards import Packs, arrange
+from packprep.segments import Account, cut_segments, wrap
 from packprep.tokenizer import Tokenizer
 from packprep.windows import Documents, mix
 
@@ -27,7 +27,6 @@ class WindowPlan:
     """Packs of one window and split, and what they say about themselves."""
 
     packs: Packs
-    segments: Segments
     account: Account
     bound: int
     bias: float
@@ -43,16 +42,15 @@ def plan_window(
     multiple = config.pad_segment_to_multiple
     if config.strategy == "wrapped" and planner is None:
         segments, edges = wrap(segments, config.max_length)
-        plan = PackPlan(segments.own.astype(np.int32), config.max_length, np.arange(len(segments)), edges)
-        plan = _ordered(plan, config, seed)
         padded = segments.own
+        plan = _ordered(PackPlan(padded, config.max_length, np.arange(len(segments)), edges), config, seed)
     else:
         padded = -(-segments.lengths // multiple) * multiple
         if planner is not None:
-            plan = _ordered(_planned(planner, padded.astype(np.int32), config), config, seed)
+            plan = _ordered(_planned(planner, padded, config), config, seed)
         else:
             plan = pack_lengths(
-                padded.astype(np.int32),
+                padded,
                 config.max_length,
                 config.strategy,
                 seed,
@@ -65,8 +63,7 @@ def plan_window(
                 cost=config.cost(),
             )
     return WindowPlan(
-        packs=arrange(documents, segments, padded, plan.order, plan.offsets),
-        segments=segments,
+        packs=Packs(documents=documents, segments=segments, padded=padded, order=plan.order, offsets=plan.offsets),
         account=account,
         bound=plan.bound,
         bias=plan.bias,
@@ -107,40 +104,41 @@ def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
     return PackPlan(plan.lengths, plan.max_length, *orders.permuted(plan.order, plan.offsets, sequence))
 
 
-def account_by_source(
-    plan: WindowPlan, documents: Documents, tokenizer: Tokenizer, sources: int, written: Packs
-) -> list[Counter[str]]:
+def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs) -> list[Counter[str]]:
     """What became of the tokens of each source, by name of the report's columns; the last entry is filler packs.
 
     written: the packs of the plan that go into shards, with filler packs.
     """
     totals: list[Counter[str]] = [Counter() for _ in range(sources + 1)]
+    documents, account, segments = written.documents, plan.account, written.segments
 
-    def add(key: str, source: NDArray[np.int64], counts: NDArray[Any]) -> None:
-        for number, total in enumerate(np.bincount(source % (sources + 1), weights=counts, minlength=sources + 1)):
+    def add(key: str, source: NDArray[Any], counts: NDArray[Any]) -> None:
+        for number, total in enumerate(np.bincount(source, weights=counts, minlength=sources)):
             if total:
                 totals[number][key] += int(total)
 
     has_ids = documents.length > 0
-    ones = np.ones(len(documents), np.int64)
-    add("documents", documents.source, ones)
+    add("documents", documents.source, np.ones(len(documents), np.int8))
     add("empty", documents.source, ~has_ids)
     add("tokens_in", documents.source, documents.length)
     for end, token in tokenizer.ends().items():
         if token is not None:
             add(f"{end}_added", documents.source, has_ids)
-    add("truncated", documents.source, plan.account.truncated)
-    add("overlap", documents.source, plan.account.overlap)
-    add("continuation_bos", documents.source, plan.account.continuation_bos)
-    for reason, counts in plan.account.dropped.items():
+    add("truncated", documents.source, account.truncated)
+    add("overlap", documents.source, account.overlap)
+    add("continuation_bos", documents.source, account.continuation_bos)
+    for reason, counts in account.dropped.items():
         add(f"dropped.{reason}", documents.source, counts)
         add(f"dropped_documents.{reason}", documents.source, counts > 0)
-    add("segments", written.source, np.ones(len(written.source)))
-    add("tokens_packed", written.source, written.padded)
-    add("filler", written.source, written.padded - written.real)
-    left_out = plan.packs
-    add("dropped.remainder", left_out.source, left_out.real)
-    add("dropped.remainder", written.source, -written.real)
+    in_shards = np.zeros(len(segments), np.bool_)
+    in_shards[written.order[written.order >= 0]] = True
+    source = documents.source[segments.document]
+    add("segments", source, in_shards)
+    add("tokens_packed", source, np.where(in_shards, written.padded, 0))
+    add("filler", source, np.where(in_shards, written.padded - segments.lengths, 0))
+    add("dropped.remainder", source, np.where(in_shards, 0, segments.lengths))
+    if fillers := int((written.order < 0).sum()):
+        totals[-1].update(segments=fillers, tokens_packed=fillers, filler=fillers)
     return totals
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from packprep.config import BuildConfig
+from packprep.packs import Packs
 from packprep.planning import WindowPlan
-from packprep.shards import Packs
 from packprep.sources import Source
 from packprep.tokens import TokenFile
 
@@ -34,8 +34,8 @@ class Account:
         self.segments_per_pack.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
         self.windows.append(
             {
-                "window": window, "split": split, "packs": len(written), "segments": len(written.own),
-                "tokens": int(written.padded.sum()), "bound": plan.bound, "gap": len(plan.packs) - plan.bound,
+                "window": window, "split": split, "packs": len(written), "segments": len(written.order),
+                "tokens": int(written.lengths.sum()), "bound": plan.bound, "gap": len(plan.packs) - plan.bound,
                 "bias": plan.bias, "straggler": plan.straggler,
             }
         )  # fmt: skip

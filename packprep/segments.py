@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 
+Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -27,20 +28,20 @@ class Segments:
     the document. own: [segments], tokens taken from the document. bos: [segments], whether an extra BOS goes before.
     """
 
-    document: Int64
-    start: Int64
-    own: Int64
+    document: Int32
+    start: Int32
+    own: Int32
     bos: Bools
 
     def __len__(self) -> int:
         return len(self.own)
 
     @property
-    def lengths(self) -> Int64:
+    def lengths(self) -> Int32:
         """[segments], tokens each has in a pack before padding."""
         return self.own + self.bos
 
-    def take(self, kept: NDArray[np.int64] | Bools) -> "Segments":
+    def take(self, kept: Int64 | Bools) -> "Segments":
         return Segments(document=self.document[kept], start=self.start[kept], own=self.own[kept], bos=self.bos[kept])
 
 
@@ -48,29 +49,26 @@ class Segments:
 class Account:
     """What became of the tokens of each document, [documents] each; dropped by reason."""
 
-    truncated: Int64
+    truncated: Int32
     overlap: Int64
-    continuation_bos: Int64
-    dropped: dict[str, Int64]
+    continuation_bos: Int32
+    dropped: dict[str, Int32]
 
 
-def cut_segments(lengths: Int64, ends: int, config: BuildConfig, *, has_bos: bool) -> tuple[Segments, Account]:
+def cut_segments(lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool) -> tuple[Segments, Account]:
     """Segments of documents of these lengths, and the account of what was left out or repeated.
 
     lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of BOS and EOS each has.
     With strategy wrapped, long documents are left whole here: `wrap` cuts them where packs end.
-    Raises InputError, its first word the document's index, for a document too long under overflow error.
+    Raises TooLongError for a document over max_length under overflow error.
     """
-    documents = np.arange(len(lengths))
-    text = np.where(lengths > 0, lengths - ends, 0)
-    short = (lengths > 0) & (text < config.min_len)
-    long = (lengths > 0) & (text > config.max_len) if config.max_len is not None else np.zeros(len(lengths), np.bool_)
+    nothing = np.zeros(len(lengths), np.int32)
+    short = (lengths > 0) & (lengths < config.min_len + ends)
+    long = lengths > config.max_len + ends if config.max_len is not None else np.zeros(len(lengths), np.bool_)
     over = (lengths > config.max_length) & ~short & ~long
     dropped = {"too_short": np.where(short, lengths, 0), "too_long": np.where(long, lengths, 0)}
     kept = np.where(short | long, 0, lengths)
-    nothing = np.zeros(len(lengths), np.int64)
-    truncated = nothing
-    start = nothing
+    truncated = start = nothing
     if config.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
     if config.overflow == "drop":
@@ -80,13 +78,17 @@ def cut_segments(lengths: Int64, ends: int, config: BuildConfig, *, has_bos: boo
         truncated = np.where(over, lengths - config.max_length, 0)
         kept = kept - truncated
         start = truncated if config.truncation_side == "left" else nothing
-    if config.overflow == "split" and config.strategy != "wrapped":
+    dropped = {reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()}
+    if config.overflow == "split" and config.strategy != "wrapped" and over.any():
         return _split(kept, dropped, config, has_bos=has_bos)
-    whole = np.flatnonzero(kept)
+    whole = np.flatnonzero(kept).astype(np.int32)
     segments = Segments(
-        document=documents[whole], start=start[whole], own=kept[whole], bos=np.zeros(len(whole), np.bool_)
+        document=whole,
+        start=start[whole].astype(np.int32),
+        own=kept[whole].astype(np.int32),
+        bos=np.zeros(len(whole), np.bool_),
     )
-    return segments, Account(truncated=truncated, overlap=nothing, continuation_bos=nothing, dropped=dropped)
+    return segments, Account(truncated=truncated, overlap=nothing.astype(np.int64), continuation_bos=nothing, dropped=dropped)
 
 
 class TooLongError(InputError):
@@ -99,29 +101,34 @@ class TooLongError(InputError):
 
 
 def _split(
-    lengths: Int64, dropped: dict[str, Int64], config: BuildConfig, *, has_bos: bool
+    lengths: Int32, dropped: dict[str, Int32], config: BuildConfig, *, has_bos: bool
 ) -> tuple[Segments, Account]:
     """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones may carry a BOS."""
     extra = int(config.continuation_bos and has_bos)
     later = config.max_length - extra  # own tokens of a later piece
     step = later - config.stride
-    pieces = np.where(lengths > 0, 1 + np.maximum(0, -(-(lengths - config.max_length) // step)), 0)
-    document = np.repeat(np.arange(len(lengths)), pieces)
+    over = np.maximum(lengths.astype(np.int64) - config.max_length, 0)
+    pieces = np.where(lengths > 0, 1 - (-over // step), 0)
+    document = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
     number = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     # Piece 0 has max_length tokens of its own, so piece 1 starts at max_length - stride; from there on every step.
     start = np.where(number > 0, config.max_length - config.stride + (number - 1) * step, 0)
     own = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
     new = np.where(number > 0, own - config.stride, own)
     tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_len)
-    dropped = dropped | {"short_tail": _sum(document[tail], new[tail], len(lengths))}
+    if tail.any():
+        dropped = dropped | {"short_tail": _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail
+    repeated = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
     account = Account(
-        truncated=np.zeros(len(lengths), np.int64),
-        overlap=_sum(document[more], np.full(int(more.sum()), config.stride), len(lengths)),
-        continuation_bos=_sum(document[more], np.full(int(more.sum()), extra), len(lengths)),
+        truncated=np.zeros(len(lengths), np.int32),
+        overlap=repeated.astype(np.int64) * config.stride,  # a large stride repeats more than a document has
+        continuation_bos=repeated * np.int32(extra),
         dropped=dropped,
     )
-    segments = Segments(document=document, start=start, own=own, bos=(number > 0) & bool(extra))
+    segments = Segments(
+        document=document, start=start.astype(np.int32), own=own.astype(np.int32), bos=(number > 0) & bool(extra)
+    )
     return segments.take(~tail), account
 
 
@@ -130,17 +137,22 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
 
     Every pack but the last is full. Example: own=[3, 6], max_length=4 -> own [3, 1, 4, 1], packs start at [0, 2, 3, 4].
     """
-    ends = np.cumsum(segments.own)
+    ends = np.cumsum(segments.own, dtype=np.int64)
+    begins = ends - segments.own
     total = int(ends[-1]) if len(ends) else 0
     edges = np.arange(max_length, total, max_length)
-    cuts = np.union1d(ends - segments.own, edges)
+    cuts = np.union1d(begins, edges)
     source = np.searchsorted(ends, cuts, side="right")
-    own = np.diff(np.append(cuts, total))
-    start = segments.start[source] + cuts - (ends - segments.own)[source]
-    pieces = Segments(document=segments.document[source], start=start, own=own, bos=np.zeros(len(cuts), np.bool_))
-    return pieces, np.append(np.searchsorted(cuts, np.append(0, edges)) if total else [], len(cuts)).astype(np.int64)
+    pieces = Segments(
+        document=segments.document[source],
+        start=(segments.start[source] + cuts - begins[source]).astype(np.int32),
+        own=np.diff(np.append(cuts, total)).astype(np.int32),
+        bos=np.zeros(len(cuts), np.bool_),
+    )
+    firsts = np.searchsorted(cuts, np.append(0, edges)) if total else np.empty(0, np.int64)
+    return pieces, np.append(firsts, len(cuts)).astype(np.int64)
 
 
-def _sum(document: Int64, counts: Int64, documents: int) -> Int64:
-    """Exact sums by document; float64 holds every count below 2^53."""
-    return np.bincount(document, weights=counts, minlength=documents).astype(np.int64)
+def _sum(document: Int32, counts: Int64, documents: int) -> Int32:
+    """Sums by document; float64 holds every count exactly."""
+    return np.bincount(document, weights=counts, minlength=documents).astype(np.int32)

@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from packprep import gather
 from packprep.config import BuildConfig
-from packprep.order import permuted
-from packprep.schemas import FILLER, STANDARD_COLUMNS, Column, check_batch, shard_schema
-from packprep.segments import Segments
+from packprep.packs import Packs
+from packprep.schemas import STANDARD_COLUMNS, Column, check_batch, shard_schema
 from packprep.tokenizer import Tokenizer
 from packprep.units import ranges
-from packprep.windows import Documents
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
@@ -62,78 +60,6 @@ class Layout:
             bos_id=tokenizer.bos.id if tokenizer.bos else 0,
             pad_id=tokenizer.pad_id,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Packs:
-    """Packs ready to be written: segments in the order they stand, and where each pack begins.
-
-    document_id, start, address, own: int64 [segments]; bos: [segments]; padded: int64 [segments], tokens in the shard.
-    offsets: int64 [packs + 1], into segments. source: int64 [segments], number of the source, -1 for filler.
-    """
-
-    document_id: Int64
-    start: Int64
-    address: Int64
-    own: Int64
-    bos: NDArray[np.bool_]
-    padded: Int64
-    source: Int64
-    offsets: Int64
-    keep: Any
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def real(self) -> Int64:
-        """[segments], tokens that are no padding."""
-        return self.own + self.bos
-
-    @property
-    def lengths(self) -> Int64:
-        """[packs], tokens in each."""
-        ends = np.append(0, np.cumsum(self.padded))
-        lengths: Int64 = np.diff(ends[self.offsets])
-        return lengths
-
-    def take(self, packs: Int64) -> "Packs":
-        """Only these packs, in this order."""
-        chosen, offsets = permuted(np.arange(len(self.own)), self.offsets, packs)
-        return Packs(
-            document_id=self.document_id[chosen], start=self.start[chosen], address=self.address[chosen],
-            own=self.own[chosen], bos=self.bos[chosen], padded=self.padded[chosen], source=self.source[chosen],
-            offsets=offsets, keep=self.keep,
-        )  # fmt: skip
-
-    def filled(self, packs: int) -> "Packs":
-        """With `packs` filler packs after the last: one pad token each, which has nothing to predict, so no loss."""
-
-        def more(array: NDArray[Any], value: int) -> NDArray[Any]:
-            return np.append(array, np.full(packs, value, array.dtype))
-
-        return Packs(
-            document_id=more(self.document_id, FILLER), start=more(self.start, 0), address=more(self.address, 0),
-            own=more(self.own, 0), bos=more(self.bos, False), padded=more(self.padded, 1),
-            source=more(self.source, FILLER), offsets=np.append(self.offsets, self.offsets[-1] + 1 + np.arange(packs)),
-            keep=self.keep,
-        )  # fmt: skip
-
-
-def arrange(documents: Documents, segments: Segments, padded: Int64, order: Int64, offsets: Int64) -> Packs:
-    """Packs from a plan: order is [segments], offsets [packs + 1], as in PackPlan."""
-    chosen = segments.take(order)
-    return Packs(
-        document_id=documents.id[chosen.document],
-        start=chosen.start,
-        address=documents.address[chosen.document] + 4 * chosen.start,
-        own=chosen.own,
-        bos=chosen.bos,
-        padded=padded[order],
-        source=documents.source[chosen.document],
-        offsets=offsets,
-        keep=documents.keep,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,23 +112,19 @@ def write_shard(
         raw.flush()
         os.fsync(raw.fileno())
     temporary.replace(directory / name)
-    segments = slice(int(packs.offsets[first]), int(packs.offsets[last]))
     return ShardFile(
         name=name, split=split, bytes=file.bytes, sha256=file.digest(), packs=last - first,
-        segments=segments.stop - segments.start, tokens=int(packs.padded[segments].sum()),
+        segments=int(packs.offsets[last] - packs.offsets[first]), tokens=int(packs.lengths[first:last].sum()),
     )  # fmt: skip
 
 
 def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
     """Packs first..last - 1 as one record batch in the format's columns."""
-    rows = slice(int(packs.offsets[first]), int(packs.offsets[last]))
-    offsets = packs.offsets[first : last + 1] - packs.offsets[first]
-    padded, real = packs.padded[rows], packs.real[rows]
-    ends = np.append(0, np.cumsum(padded))
+    rows = packs.rows(first, last)
+    ends = np.append(0, np.cumsum(rows.padded))
     tokens = np.empty(int(ends[-1]), np.int32)
-    gather.fill_tokens(
-        packs.address[rows], packs.own[rows], padded, packs.bos[rows], layout.bos_id, layout.pad_id, tokens
-    )
+    gather.fill_tokens(rows.address, rows.own, rows.padded, rows.bos, layout.bos_id, layout.pad_id, tokens)
+    offsets = rows.offsets
     starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
     arrays = []
     for column in layout.columns:
@@ -211,17 +133,17 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
             case "tokens":
                 values = tokens
             case "position_ids":
-                gather.fill_positions(padded, values)
+                gather.fill_positions(rows.padded, values)
             case "cu_seqlens":
-                gather.fill_cu_seqlens(padded, offsets, values)
+                gather.fill_cu_seqlens(rows.padded, offsets, values)
             case "document_ids":
-                values[:] = packs.document_id[rows]
+                values[:] = rows.document_id
             case "document_starts":
-                values[:] = packs.start[rows]
+                values[:] = rows.start
             case "segment_lengths":
-                values[:] = real
+                values[:] = rows.real
             case "labels":
-                gather.fill_labels(tokens, real, padded, values)
+                gather.fill_labels(tokens, rows.real, rows.padded, values)
         lists = pa.ListArray.from_arrays(pa.array(starts[column.kind].astype(np.int32)), pa.array(values))
         arrays.append(lists)
     return pa.record_batch(arrays, schema=layout.schema)

@@ -30,9 +30,9 @@ class Documents:
 
     id: NDArray[np.int64]
     address: NDArray[np.int64]
-    length: NDArray[np.int64]
-    source: NDArray[np.int64]
-    group: NDArray[np.int64] | None
+    length: NDArray[np.int32]
+    source: NDArray[np.int32]
+    group: NDArray[np.int32] | None
     keep: Any
 
     def __len__(self) -> int:
@@ -70,22 +70,26 @@ def read_documents(directory: Path, files: Sequence[TokenFile]) -> Documents:
             for batch in reader:
                 view = list_view(batch, "tokens", file.name)
                 address.append(view.values.ctypes.data + 4 * view.offsets[:-1].astype(np.int64))
-                length.append(np.diff(view.offsets).astype(np.int64))
+                length.append(np.diff(view.offsets))
                 if "group" in batch.schema.names:
                     groups.append(batch["group"])
                 batches.append(batch)
     ids = [np.arange(file.first_document, file.first_document + file.documents) for file in files]
-    sources = [np.repeat([part.source for part in file.parts], [part.rows for part in file.parts]) for file in files]
+    sources = [
+        np.repeat(np.array([part.source for part in file.parts], np.int32), [part.rows for part in file.parts])
+        for file in files
+    ]
     return Documents(
-        id=_join(ids), address=_join(address), length=_join(length), source=_join(sources),
+        id=_join(ids, np.int64), address=_join(address, np.int64), length=_join(length, np.int32),
+        source=_join(sources, np.int32),
         group=group_codes(pa.chunked_array(groups)) if groups else None, keep=batches,
     )  # fmt: skip
 
 
-def group_codes(values: pa.ChunkedArray) -> NDArray[np.int64]:
+def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
     """A number for each different value, null included, [documents]."""
     codes = values.combine_chunks().dictionary_encode(null_encoding="encode").indices
-    return np.asarray(codes, np.int64)
+    return np.asarray(codes, np.int32)
 
 
 def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
@@ -108,5 +112,5 @@ def _finish(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    return np.concatenate(arrays).astype(np.int64, copy=False) if arrays else np.empty(0, np.int64)
+def _join(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(arrays, dtype=dtype, casting="same_kind") if arrays else np.empty(0, dtype)

@@ -32,14 +32,14 @@ def make_documents(texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[
         before = [policy.bos.id] if policy.bos and text else []
         after = [policy.eos.id] if policy.eos and text else []
         parts.append(np.array(before + text + after, np.int32))
-    lengths = np.array([len(part) for part in parts], np.int64)
+    lengths = np.array([len(part) for part in parts], np.int32)
     tokens = np.concatenate([*parts, np.empty(0, np.int32)])
     return Documents(
         id=np.arange(len(texts)),
-        address=tokens.ctypes.data + 4 * (np.cumsum(lengths) - lengths),
+        address=tokens.ctypes.data + 4 * (np.cumsum(lengths, dtype=np.int64) - lengths),
         length=lengths,
-        source=np.zeros(len(texts), np.int64),
-        group=None if groups is None else np.array(groups, np.int64),
+        source=np.zeros(len(texts), np.int32),
+        group=None if groups is None else np.array(groups, np.int32),
         keep=tokens,
     )
 

@@ -8,10 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from packprep.config import BuildConfig
+from packprep.packs import Packs
 from packprep.planning import WindowPlan, account_by_source, plan_window, resized
 from packprep.report import ledger
 from packprep.schemas import check_batch, check_ledger
-from packprep.shards import Layout, Packs, iterate_batches
+from packprep.shards import Layout, iterate_batches
 
 from .documents import BOS, PAD, make_documents, tokenizer, tokens_of
 
@@ -63,7 +64,7 @@ def packed(config: BuildConfig, texts: list[int], **more: Any) -> tuple[WindowPl
 def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     config: BuildConfig, texts: list[int]
 ) -> None:
-    _, packs, documents, policy, table = packed(config, texts)
+    plan, packs, documents, policy, table = packed(config, texts)
     originals = tokens_of(documents)
     seen: list[Counter[int]] = [Counter() for _ in texts]
     totals: Counter[str] = Counter()
@@ -91,9 +92,7 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
             seen[document].update(range(offset, offset + len(tokens)))
     totals["overlap"] = sum(count - 1 for places in seen for count in places.values())
     totals["packed"] = sum(len(places) for places in seen)
-    [counts, filler] = account_by_source(
-        plan_window(documents, policy, config, seed=config.seed), documents, policy, 1, packs
-    )
+    [counts, filler] = account_by_source(plan, policy, 1, packs)
     book = ledger(counts)
     check_ledger(book)
     assert not filler
@@ -131,7 +130,7 @@ def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=12), st.integers(-2, 3))
 def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int], change: int) -> None:
     config = BuildConfig(max_length=8, packs_multiple_of=2, remainder="fill")
-    plan, packs, documents, policy, _ = packed(config, texts)
+    plan, packs, _, policy, _ = packed(config, texts)
     change = max(change, -len(packs))
     written = resized(packs, change)
     assert len(written) == len(packs) + change
@@ -141,7 +140,7 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int],
     kept = sorted(packs.lengths.tolist())[-change:] if change < 0 else packs.lengths.tolist() + [1] * change
     assert sorted(written.lengths.tolist()) == sorted(kept)
     counts: Counter[str] = Counter()
-    for part in account_by_source(plan, documents, policy, 1, written):
+    for part in account_by_source(plan, policy, 1, written):
         counts.update(part)
     check_ledger(ledger(counts))
     assert ledger(counts)["tokens_packed"] == int(written.lengths.sum())

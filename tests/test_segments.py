@@ -13,7 +13,7 @@ from .reference_segments import cut_document
 
 def cut(lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object) -> tuple[Segments, Account]:
     config = BuildConfig(**{"max_length": 4, **options})  # type: ignore[arg-type]
-    return cut_segments(np.array(lengths, np.int64), ends, config, has_bos=has_bos)
+    return cut_segments(np.array(lengths, np.int32), ends, config, has_bos=has_bos)
 
 
 def pieces(segments: Segments) -> list[tuple[int, int, int]]:
@@ -114,7 +114,7 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
     config: BuildConfig, texts: list[int], ends: int
 ) -> None:
     lengths = [text + ends if text else 0 for text in texts]
-    segments, account = cut_segments(np.array(lengths, np.int64), ends, config, has_bos=ends > 0)
+    segments, account = cut_segments(np.array(lengths, np.int32), ends, config, has_bos=ends > 0)
     found = list(zip(*(getattr(segments, f.name).tolist() for f in dataclasses.fields(segments)), strict=True))
     expected = []
     for document, length in enumerate(lengths):

@@ -8,9 +8,10 @@ import pytest
 
 from packprep import shards
 from packprep.config import BuildConfig
+from packprep.packs import Packs
 from packprep.planning import plan_window
 from packprep.schemas import FormatError
-from packprep.shards import Layout, Packs, cut_shards, record_batch, shard_bytes, write_shard
+from packprep.shards import Layout, cut_shards, record_batch, shard_bytes, write_shard
 
 from .documents import make_documents, tokenizer
 
