@@ -1,0 +1,172 @@
+import dataclasses
+import json
+import re
+import threading
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from packprep import BuildConfig, build, tokens
+from packprep.engines import load_engine
+from packprep.errors import InputError
+from packprep.parity import EngineChoice, choose_engine
+from packprep.schemas import file_digest
+from packprep.sources import Source
+from packprep.tokenizer import Tokenizer, load_tokenizer
+from packprep.tokens import cut_text, encode_table, stored, tokenize, tokenize_unit, tokens_key
+from packprep.units import Part, Unit
+
+from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def policy() -> Tokenizer:
+    return load_tokenizer(tiny_tokenizer(), bos="<s>", eos="</s>")
+
+
+@pytest.fixture(scope="module")
+def engine(policy: Tokenizer) -> EngineChoice:
+    return choose_engine("hf", policy.json)
+
+
+def unit_of(documents: list[str | None], number: int = 0) -> Unit:
+    table = pa.table({"text": pa.array(documents, pa.large_string())})
+    size = sum(len((text or "").encode()) for text in documents)
+    skipped = {"null": documents.count(None)} if None in documents else {}
+    return Unit(number, 0, table, size, (Part(0, len(documents), skipped),))
+
+
+def ids_in(path: Path) -> list[list[int]]:
+    found: list[list[int]] = pa.ipc.open_stream(path.read_bytes()).read_all()["tokens"].to_pylist()
+    return found
+
+
+def test_a_token_file_keeps_every_row_and_its_receipt_is_true(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice
+) -> None:
+    documents = ["The cat sat", "", None, "on the log"]
+    receipt = tokenize_unit(unit_of(documents, number=3), tmp_path, engine, policy, BuildConfig())
+    path = tmp_path / "unit-000003.arrow"
+    assert ids_in(path) == expected_ids([text or "" for text in documents], tiny_tokenizer(), 0, 1)
+    assert (receipt.sha256, receipt.bytes) == (file_digest(path), path.stat().st_size)
+    assert (receipt.documents, receipt.tokens) == (4, sum(map(len, ids_in(path))))
+    assert receipt.parts == (Part(0, 4, {"null": 1}),)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["unit-000003.arrow", "unit-000003.json"]
+
+
+def test_the_size_of_batches_never_changes_the_file(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = unit_of(list(texts(60)))
+    whole = tokenize_unit(unit, tmp_path, engine, policy, BuildConfig())
+    monkeypatch.setattr(tokens, "BATCH_BYTES", 100)
+    assert tokenize_unit(unit, tmp_path, engine, policy, BuildConfig()).sha256 == whole.sha256
+
+
+def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice
+) -> None:
+    config = BuildConfig(num_proc=2)
+    units = [unit_of(["one"], 0), unit_of(["two", "three"], 1)]
+    heard: list[int] = []
+    assert stored(tmp_path) is None
+    files = tokenize(iter(units), tmp_path, lambda: engine, policy, config, lambda file: heard.append(file.unit))
+    assert heard == [0, 1]
+    assert stored(tmp_path) == files
+    (tmp_path / "unit-000001.arrow").write_bytes(b"cut off")
+    assert stored(tmp_path) is None
+    (tmp_path / "units.json").unlink()
+    assert stored(tmp_path) is None
+
+
+def test_the_key_changes_with_everything_that_decides_tokens_and_with_nothing_else(policy: Tokenizer) -> None:
+    source = Source(name="a.jsonl", kind="json", path=None, bytes=1, sha256="0" * 64)
+    key = tokens_key([source], policy, BuildConfig())
+    same = [{"max_length": 64}, {"strategy": "greedy"}, {"num_proc": 7}, {"seed": 9}, {"engine": "hf"}]
+    other = [{"text_column": "body"}, {"limit": 3}, {"truncate_at": "x"}, {"unit_size": 7}, {"on_error": "skip"}]
+    assert all(tokens_key([source], policy, BuildConfig(**options)) == key for options in same)  # type: ignore[arg-type]
+    assert all(tokens_key([source], policy, BuildConfig(**options)) != key for options in other)  # type: ignore[arg-type]
+    assert tokens_key([dataclasses.replace(source, sha256="1" * 64)], policy, BuildConfig()) != key
+    assert tokens_key([source], dataclasses.replace(policy, eos=None), BuildConfig()) != key
+
+
+def test_text_is_cut_at_the_first_match_and_counted_by_source() -> None:
+    table = pa.table({"text": pa.array(["ab|cd|e", "whole", None, "|"], pa.large_string())})
+    cut, counted = cut_text(table, re.compile(r"\|"), [Part(0, 2, {}), Part(1, 2, {})])
+    assert cut["text"].to_pylist() == ["ab", "whole", None, ""]
+    assert counted == {"0": (1, 5), "1": (1, 1)}
+
+
+def test_work_that_is_told_to_stop_ends_within_a_batch(policy: Tokenizer, engine: EngineChoice) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(CancelledError):
+        encode_table(unit_of(["text"]).table, np.arange(1), engine, policy, BuildConfig(), stop)
+
+
+class _Wrong:
+    """The reference, but for one id of one document."""
+
+    name, version = "wrong", "0"
+    notes: list[str] = []  # noqa: RUF012
+
+    def __init__(self, tokenizer_json: bytes, victim: str) -> None:
+        self._engine = load_engine("hf", tokenizer_json)
+        self._victim = victim
+
+    def encode(self, batch: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        ids, offsets = self._engine.encode(batch)
+        ids = ids.copy()
+        for document, text in enumerate(batch.to_pylist()):
+            if text == self._victim:
+                ids[offsets[document]] += 1
+        return ids, offsets
+
+
+def test_one_wrong_id_in_ten_thousand_documents_stops_a_build_that_verifies_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [f"document {number}" for number in range(10_000)]
+    source = write_jsonl(tmp_path / "a.jsonl", documents)
+
+    def choose(requested: str, tokenizer_json: bytes, **_: Any) -> EngineChoice:
+        reference = load_engine("hf", tokenizer_json)
+        wrong = _Wrong(tokenizer_json, documents[7351])
+        return EngineChoice(engine=wrong, reference=lambda: reference, gate={})
+
+    monkeypatch.setattr("packprep.pipeline.choose_engine", choose)
+    options: dict[str, Any] = {
+        "sources": (str(source),),
+        "output": str(tmp_path / "out"),
+        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
+    }
+    with pytest.raises(InputError, match=r"document 7351: from token 0 on engine wrong"):
+        build(BuildConfig(**options, verify_engine=1.0))
+    assert not (tmp_path / "out").exists()
+    assert build(BuildConfig(**options, verify_engine=0.0)).run["verified_documents"] == 0
+
+
+@pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
+def test_shards_are_the_same_bytes_whichever_engine_made_the_ids(tmp_path: Path, name: Any) -> None:
+    pytest.importorskip(name, reason=f"the engine {name} is not installed")
+    source = write_jsonl(tmp_path / "a.jsonl", texts(200))
+    tokenizer = str(save_tokenizer(tmp_path / "tokenizer"))
+    outputs = {}
+    engine: Any
+    for engine in ("hf", name):
+        config = BuildConfig(
+            sources=(str(source),), output=str(tmp_path / engine), tokenizer=tokenizer, engine=engine, max_length=64
+        )
+        try:
+            outputs[engine] = build(config)
+        except InputError as error:  # its Unicode tables are newer than the reference's, and the gate says so
+            assert name == "gigatoken"
+            assert "differs from the reference" in str(error)
+            return
+    assert outputs["hf"].data == outputs[name].data
+    assert outputs[name].run["engine"]["engine"] == name
+    assert json.loads((tmp_path / name / "report.json").read_bytes())["packs"] == outputs["hf"].num_packs
