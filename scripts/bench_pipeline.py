@@ -1,0 +1,165 @@
+"""The whole build beside its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios; medians of runs.
+
+    python scripts/bench_pipeline.py [--text FILE]... [--tokenizer DIR] [--peers] [--markdown]
+
+Text: the sources of the installed standard library, or the JSON lines given. Every build is a process of its own; one
+of 20 documents is start-up and is subtracted. Raw loops and peers count no reading and no imports.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from demo_data import main as write_demo
+from rich.console import Console
+from rich.table import Table
+
+SCRIPTS = Path(__file__).parent
+_RATIOS = [
+    ("build fastokens", "trl"), ("build fastokens", "lists"), ("build fastokens", "raw-hf"),
+    ("build fastokens", "raw-fastokens"), ("build hf", "raw-hf"),
+]  # fmt: skip
+
+
+@click.command()
+@click.option(
+    "--text", "texts", multiple=True, type=click.Path(exists=True, path_type=Path), help="JSON lines with text."
+)
+@click.option(
+    "--tokenizer", type=click.Path(exists=True, path_type=Path), help="Default: a BPE trained on the library."
+)
+@click.option("--runs", default=3, show_default=True)
+@click.option("--peers", is_flag=True, help="Also datasets.map with transformers and TRL, and with Python lists.")
+@click.option("--markdown", is_flag=True, help="Print the table for a README.")
+def main(texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, markdown: bool) -> None:
+    """Measure builds with each engine, a re-plan, the engines alone, and peers."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = _Bench(Path(folder), texts, tokenizer, runs)
+        for engine in ("fastokens", "hf"):
+            bench.build(f"build {engine}", ["--engine", engine])
+        bench.build("build fastokens, .gz", ["--engine", "fastokens"], packed=True)
+        bench.replan()
+        for what in ("raw-fastokens", "raw-hf", *(("trl", "lists") if peers else ())):
+            bench.peer(what)
+        bench.show(markdown)
+
+
+class _Bench:
+    """The input in three forms (all, all packed by gzip, 20 documents) and the rows measured so far."""
+
+    def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None, runs: int) -> None:
+        self.folder, self.runs = folder, runs
+        self.rows: dict[str, dict[str, float]] = {}
+        if tokenizer is None or not texts:
+            write_demo(folder)
+        self.tokenizer = tokenizer or folder / "tokenizer"
+        lines = [line for path in texts or [folder / "stdlib.jsonl"] for line in _lines(path)]
+        self.all, self.few, self.packed = (folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz"))
+        self.all.write_text("".join(lines))
+        self.few.write_text("".join(lines[:20]))
+        with gzip.open(self.packed, "wt", compresslevel=6) as file:
+            file.writelines(lines)
+        self.text = sum(len(json.loads(line)["text"].encode()) for line in lines)
+
+    def build(self, name: str, options: Sequence[str], *, packed: bool = False) -> None:
+        source = self.packed if packed else self.all
+        start = self._builds(self.few, options)
+        whole = self._builds(source, options)
+        wall = whole["wall"] - start["wall"]
+        self._add(name, wall, whole["cpu"] - start["cpu"], whole["peak"], self._report()["tokens"]["tokens_in"])
+
+    def replan(self) -> None:
+        """Another strategy and max_length from a token store, so that nothing is read or tokenized."""
+        stores = {source: self.folder / f"store-{source.stem}" for source in (self.few, self.all)}
+        runs = {}
+        for source, store in stores.items():
+            self._builds(source, ["--keep-tokens", str(store)], runs=1)
+            again = ["--keep-tokens", str(store), "--strategy", "first_fit", "--max-length", "2048"]
+            runs[source] = self._builds(source, again)
+        start, whole = runs[self.few], runs[self.all]
+        tokens = self._report()["tokens"]["tokens_packed"]
+        self._add("re-plan", whole["wall"] - start["wall"], whole["cpu"] - start["cpu"], whole["peak"], tokens)
+
+    def peer(self, what: str) -> None:
+        found = []
+        for _ in range(self.runs):
+            out = self.folder / "peer"
+            shutil.rmtree(out, ignore_errors=True)
+            command = [str(SCRIPTS / "bench_peers.py"), what, str(self.tokenizer), str(self.all), str(out)]
+            measured, printed = _measure(command)
+            found.append(measured | {"wall": json.loads(printed.splitlines()[-1])["seconds"]})
+        middle = {key: statistics.median(run[key] for run in found) for key in found[0]}
+        self._add(what, middle["wall"], middle["cpu"], middle["peak"], 0)
+
+    def _builds(self, source: Path, options: Sequence[str], runs: int | None = None) -> dict[str, float]:
+        """Medians of wall and CPU seconds and of peak bytes of whole build processes."""
+        found = []
+        for _ in range(runs or self.runs):
+            shutil.rmtree(self.folder / "out", ignore_errors=True)
+            command = ["-m", "packprep", "build", str(source), "-o", str(self.folder / "out"), "-q"]
+            found.append(_measure([*command, "--tokenizer", str(self.tokenizer), *options])[0])
+        return {key: statistics.median(run[key] for run in found) for key in found[0]}
+
+    def _report(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_bytes())
+        return loaded
+
+    def _add(self, name: str, wall: float, cpu: float, peak: float, tokens: int) -> None:
+        self.rows[name] = {"wall": wall, "cpu": cpu, "peak": peak, "tokens": tokens}
+        click.echo(f"{name}: {wall:.2f} s, {self.text / 1e6 / wall:.1f} MB/s", err=True)
+
+    def show(self, markdown: bool) -> None:
+        header = ["", "MB/s of text", "M tokens/s", "wall s", "CPU s", "M tokens per CPU-s", "peak MB"]
+        lines = []
+        for name, row in self.rows.items():
+            tokens = [f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else "" for of in ("wall", "cpu")]
+            speed = f"{self.text / 1e6 / row['wall']:.1f}"
+            seconds = [f"{row['wall']:.2f}", f"{row['cpu']:.2f}"]
+            lines.append([name, speed, tokens[0], *seconds, tokens[1], f"{row['peak'] / 1e6:,.0f}"])
+        click.echo(f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, median of {self.runs}")
+        if markdown:
+            click.echo("\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines]))
+        else:
+            table = Table(*header)
+            for line in lines:
+                table.add_row(*line)
+            Console().print(table)
+        for ours, theirs in _RATIOS:
+            if ours in self.rows and theirs in self.rows:
+                ratio = self.rows[theirs]["wall"] / self.rows[ours]["wall"]
+                click.echo(f"{ours}: {ratio:.2f} x the speed of {theirs}")
+
+
+def _lines(path: Path) -> list[str]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        return [line if line.endswith("\n") else line + "\n" for line in file if '"text"' in line]
+
+
+def _measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Wall and CPU seconds and peak bytes of a Python process with its children, and what it printed."""
+    start = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise click.ClickException(f"{' '.join(arguments)} failed with status {status}")
+    return {
+        "wall": time.perf_counter() - start,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak": usage.ru_maxrss * 1024.0,
+    }, printed
+
+
+if __name__ == "__main__":
+    main()
