@@ -76,7 +76,7 @@ def _default(field: "dataclasses.Field[Any]") -> str:
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     if field.name == "num_proc":
         default = "all cores"
-    return "" if default in (None, "", False) else f"  [default: {default}]"
+    return "" if default is None or default is False or default == "" else f"  [default: {default}]"
 
 
 def _build_options(command: click.Command) -> click.Command:
@@ -218,7 +218,13 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(result, indent=2))
         return
     for part, values in result.items():
-        print_table(part, [(key, str(value)) for key, value in values.items()])
+        print_table(part, [(key, _shown(value)) for key, value in values.items()])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def main() -> None:

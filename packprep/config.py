@@ -169,6 +169,8 @@ class BuildConfig:
         self.cost()
 
     def _check_combinations(self) -> None:
+        if self.text_template is not None and self.text_column != "text":
+            raise ConfigError("text_column and text_template both say what the text is; give one of them")
         if self.stride:
             if self.overflow != "split" or self.strategy == "wrapped":
                 other = "strategy wrapped" if self.strategy == "wrapped" else f"overflow {self.overflow}"

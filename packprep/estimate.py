@@ -4,6 +4,7 @@ A large file of JSON lines is sampled in places spread over it, a compressed one
 datasets by their first rows; anything else is read whole, and part of it tokenized: 8 MB of text, some four seconds.
 """
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Iterator
@@ -163,7 +164,8 @@ def _pieces(path: Path, count: int) -> tuple[bytes, int]:
 def _rows(source: Source, config: BuildConfig) -> int | None:
     """Rows of a source that knows their number without being read."""
     if source.kind == "parquet" and not source.compression:
-        return int(pq.read_metadata(source.path).num_rows)
+        with contextlib.suppress(pa.ArrowInvalid):  # reading it says better what is wrong
+            return int(pq.read_metadata(source.path).num_rows)
     if source.kind == "saved":
         return len(datasets.load_from_disk(str(source.path)))
     return len(open_hub(source.name, config)) if source.kind == "hub" else None

@@ -63,6 +63,8 @@ def _tables(file: Any, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 def _parse(block: bytes, columns: Sequence[str]) -> pa.Table | None:
     """The block by the compiled parser, or None when some row needs a closer look."""
+    if block.lstrip()[:1] != b"{":
+        return None  # the parser crashes on a block that is nothing but null
     schema = pa.schema([(name, pa.string()) for name in columns])
     try:
         table = paj.read_json(
@@ -101,6 +103,8 @@ def _from_values(rows: Iterable[Any], columns: Sequence[str]) -> pa.Table:
     problems = []
     for row in rows:
         parsed, problem = _loads(row) if isinstance(row, bytes) else (row, None)
+        if parsed is None:
+            parsed = {}  # null is a row without columns, as the compiled parser has it
         if not isinstance(parsed, dict):
             problem = problem or f"bad_json: it is {_word(parsed)}, expected an object"
             parsed = {}
@@ -149,4 +153,4 @@ def _text(row: dict[str, Any], name: str, problem: str | None) -> tuple[str | No
 
 def _word(value: Any) -> str:
     """What JSON calls the kind of a value."""
-    return next((word for kind, word in _WORDS.items() if isinstance(value, kind)), "null")
+    return next(word for kind, word in _WORDS.items() if isinstance(value, kind))

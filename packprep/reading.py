@@ -1,7 +1,7 @@
 """Rows of a source as text: every format comes out as Arrow tables with the same columns.
 
 text     string, the document; null where the row has none to use
-problem  string, null or "reason: detail" (null, not_text, bad_json, bad_utf8)
+problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8)
 group    string, only with `group_column`
 
 Sources are opened through `datasets` in streaming form: nothing is cached in the user's home (but hub datasets, whose
@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
 from packprep.config import BuildConfig
@@ -101,7 +102,8 @@ def _open(source: Source, path: Path | None, columns: Sequence[str], config: Bui
             options["sample_by"] = config.sample_by
         elif source.kind == "parquet":
             there = [name for name in columns if name in pq.read_schema(path).names]
-            options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None}
+            checked = pds.ParquetFragmentScanOptions(page_checksum_verification=True)  # where the file has checksums
+            options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None, "fragment_scan_options": checked}
         rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
     return rows.with_format("arrow")
 
@@ -143,7 +145,8 @@ def _first_keys(source: Source) -> list[str]:
             row = json.loads(first)
         except ValueError:
             row = json.loads(first + file.read())
-    return list(row[0] if isinstance(row, list) else row)
+    row = row[0] if isinstance(row, list) else row
+    return list(row or [])
 
 
 def line_of_row(source: Source, row: int) -> int | None:

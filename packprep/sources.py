@@ -56,8 +56,13 @@ def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
     if not config.sources:
         raise InputError("no source is given; name files, a directory, - for standard input or a hub dataset")
     found = [source for name in config.sources for source in _expand(name, config, scratch)]
-    if config.split is not None and all(source.kind not in ("hub", "saved") for source in found):
-        raise InputError(f"split {config.split!r} is for hub and saved datasets; these sources are plain files")
+    kinds = {source.kind for source in found}
+    for key, meant in (("name", {"hub"}), ("revision", {"hub"}), ("split", {"hub", "saved"})):
+        if getattr(config, key) is not None and not meant & kinds:
+            listed = " and ".join(sorted(meant))
+            raise InputError(
+                f"{key} {getattr(config, key)!r} is for {listed} datasets, and no source is one; leave it out"
+            )
     return found
 
 
@@ -147,12 +152,16 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         folder = path / split
     try:
         state = json.loads((folder / "state.json").read_bytes())
+        if folder == path and config.split not in (None, state.get("_split")):
+            raise InputError(f"{path} is one dataset, of split {state.get('_split')}; leave --split out")
         files = [folder / entry["filename"] for entry in state["_data_files"]]
         size = sum(file.stat().st_size for file in files)
         return Source(str(path), "saved", folder, size, _sha256(files))
     except OSError as error:
         raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes") from None
 
 

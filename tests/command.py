@@ -1,0 +1,34 @@
+"""The command line in this process: what it prints and how it exits, without the second a new interpreter takes."""
+
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass
+from unittest import mock
+
+from packprep.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: object, stdin: bytes = b"") -> Result:
+    """`packprep ARGUMENTS...`; the environment is put back afterwards."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["packprep", *map(str, arguments)]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
+        mock.patch.dict(os.environ),
+    ):
+        try:
+            main()
+        except SystemExit as stopped:
+            return Result(int(stopped.code or 0), out.getvalue(), err.getvalue())
+    raise AssertionError("main returned without an exit code")

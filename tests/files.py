@@ -1,0 +1,16 @@
+"""Compressed files, and options as a user of Python may write them."""
+
+import gzip
+from collections.abc import Callable
+from typing import Any
+
+import zstandard
+
+from packprep import BuildConfig
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+
+
+def config(**options: Any) -> BuildConfig:
+    """BuildConfig, which also takes paths, lists and sizes as text; its fields say what it makes of them."""
+    return BuildConfig(**options)

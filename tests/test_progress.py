@@ -1,0 +1,62 @@
+import pytest
+
+from packprep.progress import Console, Silent
+
+
+class Clock:
+    """time.monotonic, moved by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("packprep.progress.time.monotonic", clock)
+    return clock
+
+
+def test_a_line_every_ten_seconds_with_rate_and_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Console() as console:
+        for second in range(1, 26):
+            clock.now = 100.0 + second
+            console.advance("tokenize", 20.0 * second, 1000.0, "MB")
+    assert capsys.readouterr() == (
+        "",
+        "tokenize: 200 MB, 20.0 MB/s, 40 s left\ntokenize: 400 MB, 20.0 MB/s, 30 s left\n",
+    )
+
+
+def test_a_stage_is_timed_from_the_end_of_the_one_before(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Console() as console:
+        clock.now = 105.0
+        console.advance("tokenize", 50.0, 50.0, "MB")
+        clock.now = 115.0
+        console.advance("pack", 1, 4, "windows")
+    assert capsys.readouterr().err == "pack: 1 windows, 0.1 windows/s, 30 s left\n"
+
+
+def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Console() as console:
+        clock.now = 110.0
+        console.advance("tokenize", 1234.0, None, "MB")
+        clock.now = 120.0
+        console.advance("tokenize", 2000.0, 2000.0, "MB")
+    assert capsys.readouterr().err == "tokenize: 1,234 MB, 123.4 MB/s\ntokenize: 2,000 MB, 100.0 MB/s\n"
+
+
+def test_what_must_be_said_is_said_at_once_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console() as console:
+        console.say("no EOS: [the file] says so")
+    assert capsys.readouterr() == ("", "no EOS: [the file] says so\n")
+
+
+def test_python_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Silent().say("a")
+    Silent().advance("tokenize", 1, 2, "MB")
+    assert capsys.readouterr() == ("", "")
