@@ -74,8 +74,7 @@ def _option(field: "dataclasses.Field[Any]") -> _Option:
 
 def _default(field: "dataclasses.Field[Any]") -> str:
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-    if field.name == "num_proc":
-        default = "all cores"
+    default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(field.name, default)
     return "" if default is None or default is False or default == "" else f"  [default: {default}]"
 
 

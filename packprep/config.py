@@ -31,6 +31,11 @@ def _option(
     )
 
 
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig:
     """Options of one build, checked at construction: a wrong value raises ConfigError before any work is done.
@@ -123,6 +128,9 @@ class BuildConfig:
         0.0, "Output", "Share of documents, such as 0.01, for a validation split; DIR becomes a DatasetDict.", "SHARE"
     )
     num_proc: int = _option(os.cpu_count() or 1, "Output", "Cores to use; never changes the output.", identity=False)
+    max_memory: int = _option(
+        _memory() // 2, "Output", "Memory to use; never changes the output.", identity=False, size=True
+    )
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
 
     def __post_init__(self) -> None:
@@ -145,6 +153,7 @@ class BuildConfig:
     def _check_ranges(self) -> None:
         least = {
             "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
+            "max_memory": 1,
             "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
             "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
         }  # fmt: skip

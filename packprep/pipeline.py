@@ -19,9 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError
-from packprep.packs import Packs
+from packprep.packs import MEMORY_PER_DOCUMENT, Packs
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, WindowPlan, account_by_source, plan_window, remainders, resized, window_seed
 from packprep.progress import Progress, Silent
@@ -46,7 +48,7 @@ from packprep.segments import TooLongError
 from packprep.shards import Layout, ShardFile, cut_shards, write_shard
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.tokens import TokenFile, stored, tokenize, tokens_key
+from packprep.tokens import BASE_MEMORY, TokenFile, stored, tokenize, tokens_key
 from packprep.units import read_units
 from packprep.windows import Documents, form_windows, held_out, read_documents
 
@@ -186,7 +188,7 @@ class _Work:
     progress: Progress
     clock: _Clock
     tokens: Path = field(init=False)
-    engine: EngineChoice | None = None
+    gate: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         key = tokens_key(self.sources, self.tokenizer, self.config)
@@ -198,13 +200,15 @@ class _Work:
             if self.config.keep_tokens and (files := stored(self.tokens)) is not None:
                 self.progress.say(f"tokens reused from {self.tokens}: no text was read")
                 return files
-            total = float(sum(source.bytes for source in self.sources)) / 1e6
+            # Of compressed files nobody knows how much text they hold.
+            plain = all(not source.compression and source.kind != "parquet" for source in self.sources)
+            total = sum(source.bytes for source in self.sources) / 1e6 if plain else None
             done = 0.0
 
             def report(file: TokenFile) -> None:
                 nonlocal done
                 done += file.text_bytes / 1e6
-                self.progress.advance("tokenize", done, max(total, done), "MB")
+                self.progress.advance("tokenize", done, total, "MB")
 
             with ThreadPoolExecutor(1) as pool:
                 # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
@@ -213,9 +217,10 @@ class _Work:
                     read_units(self.sources, self.config, self.staging / "scratch"),
                     self.tokens, engine.result, self.tokenizer, self.config, report,
                 )  # fmt: skip
-            self.engine = engine.result()
-            for note in self.engine.engine.notes:
+            self.gate = engine.result().gate
+            for note in engine.result().engine.notes:
                 self.progress.say(note)
+        pa.default_memory_pool().release_unused()
         if not files:
             raise InputError("the sources hold no rows; expected at least one document")
         return files
@@ -224,6 +229,8 @@ class _Work:
         """The first documents of some sources, to compare engines on."""
         sample: list[str] = []
         for source in self.sources[:8]:
+            if source.compression and source.kind not in ("json", "csv"):
+                continue  # it would be unpacked twice
             table = next(read_rows(source, self.config, self.staging / "scratch"), None)
             sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
         return sample
@@ -244,6 +251,12 @@ class _Work:
         windows = form_windows(files, self.config)
         if self.config.strategy == "balanced" and len(windows) > 1:
             raise ConfigError(f"balanced packs one window and the input makes {len(windows)}; choose a larger --window")
+        most = max(sum(file.documents for file in window) for window in windows)
+        if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > self.config.max_memory:
+            raise ConfigError(
+                f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; "
+                f"choose a smaller --window or more than --max-memory {self.config.max_memory / 1e6:,.0f}MB"
+            )
         account = Account([Counter() for _ in range(len(self.sources) + 1)])
         layout = Layout.of(self.config, self.tokenizer)
         splits = ("train", "validation") if self.config.holdout else ("train",)
@@ -362,7 +375,7 @@ class _Work:
         run = {
             "num_proc": self.config.num_proc,
             "executor": "local",
-            "engine": self.engine.gate if self.engine else None,
+            "engine": self.gate,
             "verified_documents": sum(file.verified for file in files),
             "versions": _versions(),
             "seconds": seconds,

@@ -33,6 +33,8 @@ from packprep.units import Part, Unit, ranges, text_bytes
 
 # Text given to the engine at once: enough for its threads, and the memory of one batch serves the next.
 BATCH_BYTES = 4 << 20
+# Libraries, compiled kernels and an engine with its caches.
+BASE_MEMORY = 600_000_000
 STORE_VERSION = 1  # raised when the same inputs would give other token files
 
 
@@ -105,7 +107,10 @@ def tokenize(
     config: BuildConfig,
     report: Callable[[TokenFile], None],
 ) -> list[TokenFile]:
-    """Token files of all units, `num_proc` units at a time. `report` is called for each in order."""
+    """Token files of all units, as many at a time as `num_proc` and `max_memory` allow.
+
+    `report` hears of each, in order.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
     running: deque[Future[TokenFile]] = deque()
@@ -127,11 +132,12 @@ def tokenize(
             report(file)
 
     # Threads, not processes: engines release the GIL, and two processes were 1.8 times slower.
-    with ThreadPoolExecutor(config.num_proc) as pool, quiet_datasets():
+    ahead = units_ahead(config)
+    with ThreadPoolExecutor(max(ahead, 1)) as pool, quiet_datasets():
         try:
             for unit in units:
                 running.append(pool.submit(tokenize_unit, unit, directory, engine(), tokenizer, config, stop))
-                collect(config.num_proc)
+                collect(ahead)
                 if enough():
                     break
             collect(0)
@@ -141,6 +147,15 @@ def tokenize(
                 future.cancel()
     write_file(directory / "units.json", canonical_json(len(done)))
     return done
+
+
+def units_ahead(config: BuildConfig) -> int:
+    """Units that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short.
+
+    A unit in memory takes up to seven times its text: the text, its rows, their ids, and the copy that is written.
+    """
+    room = (config.max_memory - BASE_MEMORY) // (7 * config.unit_size) - 1
+    return max(0, min(config.num_proc, room))
 
 
 def tokenize_unit(
