@@ -69,13 +69,19 @@ def _option(field: "dataclasses.Field[Any]") -> _Option:
         settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
     if field.type is not bool:
         settings["metavar"] = metavar
-    return _Option(names, field.metadata["group"], help=text + _default(field), **settings)
+    return _Option(
+        names,
+        field.metadata["group"],
+        help=text + (f"  [default: {default}]" if (default := default_of(field)) else ""),
+        **settings,
+    )
 
 
-def _default(field: "dataclasses.Field[Any]") -> str:
+def default_of(field: "dataclasses.Field[Any]") -> str:
+    """The default as a user would type it; empty where there is none or the option is a switch that is off."""
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(field.name, default)
-    return "" if default is None or default is False or default == "" else f"  [default: {default}]"
+    return "" if default is None or default is False else str(default)
 
 
 def _build_options(command: click.Command) -> click.Command:

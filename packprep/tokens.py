@@ -62,6 +62,15 @@ class TokenFile:
         (directory / self.name).with_suffix(".json").unlink()
 
 
+def rows_of_sources(files: Sequence[TokenFile], sources: int) -> list[int]:
+    """Rows read from each source."""
+    rows = [0] * sources
+    for file in files:
+        for part in file.parts:
+            rows[part.source] += part.rows
+    return rows
+
+
 def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildConfig) -> str:
     """Digest of everything that decides the token files."""
     options = config.identity()

@@ -1,0 +1,139 @@
+"""The end of a build: shards get their names, then come the files `datasets` reads, the report and the manifest."""
+
+import importlib.metadata
+import resource
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packprep.config import BuildConfig
+from packprep.report import Account, ledger, make_report
+from packprep.schemas import (
+    FORMAT_VERSION,
+    Manifest,
+    canonical_json,
+    digest_of,
+    file_digest,
+    shard_name,
+    write_dataset_dict,
+    write_dataset_files,
+    write_file,
+    write_manifest,
+)
+from packprep.shards import Layout, ShardFile
+from packprep.sources import Source
+from packprep.tokens import TokenFile, rows_of_sources
+
+
+def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, Any]]:
+    """Move shards to their final names, write what `datasets` reads; entries of the manifest for all these files."""
+    splits = list(dict.fromkeys(shard.split for shard in shards))
+    entries: list[dict[str, Any]] = []
+    for split in splits:
+        folder = staging / split if len(splits) > 1 else staging
+        folder.mkdir(exist_ok=True)
+        mine = [shard for shard in shards if shard.split == split]
+        names = [shard_name(number, len(mine)) for number in range(len(mine))]
+        for shard, name in zip(mine, names, strict=True):
+            (staging / "shards" / shard.name).rename(folder / name)
+            path = (folder / name).relative_to(staging).as_posix()
+            counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
+            entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
+        fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
+        write_dataset_files(folder, names, fingerprint=fingerprint, split=split)
+        entries += [_entry(staging, folder / name) for name in ("state.json", "dataset_info.json")]
+    if len(splits) > 1:
+        write_dataset_dict(staging, splits)
+        entries.append(_entry(staging, staging / "dataset_dict.json"))
+    return entries
+
+
+def write_report(
+    staging: Path,
+    account: Account,
+    files: Sequence[TokenFile],
+    sources: Sequence[Source],
+    config: BuildConfig,
+    entries: Sequence[dict[str, Any]],
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """report.json, and the same as a dict."""
+    shards = [entry for entry in entries if "packs" in entry]
+    report = make_report(account, files, sources, config)
+    report |= {
+        "bytes": sum(shard["bytes"] for shard in shards),
+        "shards": len(shards),
+        "seconds": seconds,
+        "tokens_per_second": round(report["tokens"]["tokens_in"] / max(seconds["total"], 1e-9), 1),
+        "peak_memory_bytes": _peak_memory(),
+        "sha256": digest_of([entry["sha256"] for entry in entries]),
+    }
+    write_file(staging / "report.json", canonical_json(report))
+    return report
+
+
+def sign(
+    staging: Path,
+    inputs: dict[str, Any],
+    layout: Layout,
+    account: Account,
+    files: Sequence[TokenFile],
+    sources: Sequence[Source],
+    entries: Sequence[dict[str, Any]],
+    report: dict[str, Any],
+    run: dict[str, Any],
+) -> Manifest:
+    """Take away what is not part of the output and write the manifest, which checks that the ledger balances."""
+    for leftover in ("scratch", "tokens", "shards", "receipts"):
+        shutil.rmtree(staging / leftover, ignore_errors=True)
+    rows = rows_of_sources(files, len(sources))
+    data = {
+        "format_version": FORMAT_VERSION,
+        "inputs": inputs,
+        "identity": digest_of(inputs),
+        "columns": [{"name": c.name, "kind": c.kind, "dtype": c.dtype} for c in layout.columns],
+        "max_length": layout.max_length,
+        "vocab_size": layout.vocab_size,
+        "sources": [
+            {"sha256": source.sha256, "bytes": source.bytes, "first_document": first, "documents": count}
+            for source, first, count in zip(sources, first_documents(rows), rows, strict=True)
+        ],
+        "splits": report["splits"],
+        "files": list(entries),
+        "ledger": ledger(sum(account.sources, Counter())),
+    }
+    facts = {
+        "executor": "local",
+        "verified_documents": sum(file.verified for file in files),
+        "versions": _versions(),
+        "seconds": report["seconds"],
+        "peak_memory_bytes": report["peak_memory_bytes"],
+        "source_paths": [source.name for source in sources],
+        "files": [_entry(staging, staging / "report.json")],
+    }
+    return write_manifest(staging, data, run | facts)
+
+
+def first_documents(rows: Sequence[int]) -> list[int]:
+    """Number of the first document of each source. rows: of each source."""
+    return [sum(rows[:number]) for number in range(len(rows))]
+
+
+def _entry(staging: Path, path: Path) -> dict[str, Any]:
+    name = path.relative_to(staging).as_posix()
+    return {"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def _versions() -> dict[str, str]:
+    names = ("packprep", "datasets", "numba", "numpy", "pyarrow", "tokenizers")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"python": python} | {name: importlib.metadata.version(name) for name in names}
+
+
+def _peak_memory() -> int:
+    """Bytes this process has held at most, mapped files included; macOS counts bytes, Linux kilobytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

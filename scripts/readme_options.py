@@ -1,0 +1,29 @@
+"""The table of options in README.md, made from BuildConfig: python scripts/readme_options.py rewrites it."""
+
+import dataclasses
+from pathlib import Path
+
+from packprep.cli import default_of
+from packprep.config import BuildConfig
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- options -->\n", "<!-- end of options -->"
+
+
+def table() -> str:
+    """One row per option, in the order of --help."""
+    rows = ["| option | default | what it does |", "|---|---|---|"]
+    for field in dataclasses.fields(BuildConfig):
+        if field.name != "sources":
+            text = field.metadata["help"].replace("|", "\\|")
+            rows.append(f"| `--{field.name.replace('_', '-')}` | {default_of(field)} | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+def main() -> None:
+    before, rest = README.read_text().split(BEGIN)
+    README.write_text(before + BEGIN + table() + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()
