@@ -95,16 +95,17 @@ def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) 
             share[i] = np.int64(kinds[i]) * max(k, 1) if whole else parts // capacity * capacity
         total = (share * counts).sum()
         best = max(best, -(-total // unit))
-        # Raise the threshold length by length: drop the shortest kind, promote those that left room for no other.
+        # Raise the threshold kind by kind: promote what leaves no room for it, then drop it to go on with the next.
         full = 0
-        for i in range(kinds.size - 1, 0, -1):
-            if 2 * np.int64(kinds[i - 1]) > capacity:
+        for i in range(kinds.size - 1, -1, -1):
+            if 2 * np.int64(kinds[i]) > capacity:
                 break
-            total -= share[i] * counts[i]
-            while np.int64(kinds[full]) + kinds[i - 1] > capacity:
+            while np.int64(kinds[full]) + kinds[i] > capacity:
                 total += (unit - share[full]) * counts[full]
                 full += 1
             best = max(best, -(-total // unit))
+            total -= share[i] * counts[i]
+        best = max(best, -(-total // unit))
     return best
 
 

@@ -24,8 +24,8 @@ def _sink(heap: Int32s, size: int, fills: Int64s, at: int) -> None:
 
 
 @kernel
-def longest_first(lengths: Int32s, weights: Int32s, longest: Int64s, packs: int, capacity: int, slots: int) -> Int32s:
-    """Pack of each document: longest first, each into the emptiest pack (Graham 1969); empty if one fits nowhere.
+def longest_first(lengths: Int32s, weights: Int32s, longest: Int64s, packs: int, slots: int) -> Int32s:
+    """Pack of each document: longest first, each into the emptiest pack (Graham 1969); empty if slots run out.
 
     longest: documents, longest first; weights: [documents], or empty where each is 1. O(documents log packs).
     """
@@ -38,7 +38,7 @@ def longest_first(lengths: Int32s, weights: Int32s, longest: Int64s, packs: int,
             size -= 1
             heap[0] = heap[size]
             _sink(heap, size, fills, 0)
-        if size == 0 or fills[heap[0]] + lengths[i] > capacity:
+        if size == 0:
             return np.empty(0, np.int32)
         pack = heap[0]
         pack_of[i] = pack
@@ -50,10 +50,10 @@ def longest_first(lengths: Int32s, weights: Int32s, longest: Int64s, packs: int,
 
 @kernel
 def even_out(lengths: Int32s, pack_of: Int32s, packs: int, rounds: int) -> int:
-    """Exchanges documents, one for one, between the fullest pack and emptier ones, and likewise for the emptiest.
+    """Exchanges documents, one for one, between the pack that is furthest from the mean and the one that helps it most.
 
-    Changes pack_of in place; returns the number of exchanges. Ends when neither pack can be improved or after `rounds`.
-    Exchanges keep the number of documents in each pack and never make the fullest pack fuller.
+    Changes pack_of in place; returns the number of exchanges. Ends when no pack can be improved, or after `rounds`.
+    Every exchange brings two packs closer together, so the fullest pack never gets fuller.
     """
     fills, sizes = np.zeros(packs, np.int64), np.zeros(packs + 1, np.int64)
     for i in range(pack_of.size):
@@ -64,38 +64,44 @@ def even_out(lengths: Int32s, pack_of: Int32s, packs: int, rounds: int) -> int:
     for i in np.argsort(lengths, kind="mergesort"):  # so each pack's members rise in length
         members[cursors[pack_of[i]]] = i
         cursors[pack_of[i]] += 1
+    tokens = fills.sum()
+    settled = np.zeros(packs, np.bool_)  # no exchange helps it, as long as it stays the way it is
     done = 0
-    while done < rounds:
-        fullest, emptiest = np.argmax(fills), np.argmin(fills)
-        gain, a, b = 0, 0, 0
-        for side in range(2):
-            one = fullest if side == 0 else emptiest
-            for other in range(packs):
-                apart = abs(fills[one] - fills[other])
-                if apart // 2 <= gain:
-                    continue
-                full, empty = (one, other) if fills[one] > fills[other] else (other, one)
-                # The exchange that moves closest to half of the difference: both lists rise, so two pointers do.
-                j = starts[empty]
-                for i in range(starts[full], starts[full + 1]):
-                    length = lengths[members[i]]
-                    while j < starts[empty + 1] and 2 * (length - lengths[members[j]]) > apart:
-                        j += 1
-                    for candidate in (j - 1, j):
-                        if starts[empty] <= candidate < starts[empty + 1]:
-                            moved = length - lengths[members[candidate]]
-                            better = min(moved, apart - moved)
-                            if better > gain:
-                                gain, a, b = better, i, candidate
-            if gain > 0:
-                break
-        if gain == 0:
+    for _ in range(rounds):
+        one, furthest = -1, np.int64(0)
+        for pack in range(packs):
+            away = abs(fills[pack] * packs - tokens)
+            if away > furthest and not settled[pack]:
+                one, furthest = pack, away
+        if one < 0:
             break
+        gain, a, b = 0, 0, 0
+        for other in range(packs):
+            apart = abs(fills[one] - fills[other])
+            if apart // 2 <= gain:
+                continue
+            full, empty = (one, other) if fills[one] > fills[other] else (other, one)
+            # The exchange that moves closest to half of the difference: both lists rise, so two pointers do.
+            j = starts[empty]
+            for i in range(starts[full], starts[full + 1]):
+                length = lengths[members[i]]
+                while j < starts[empty + 1] and 2 * (length - lengths[members[j]]) > apart:
+                    j += 1
+                for candidate in (j - 1, j):
+                    if starts[empty] <= candidate < starts[empty + 1]:
+                        moved = length - lengths[members[candidate]]
+                        better = min(moved, apart - moved)
+                        if better > gain:
+                            gain, a, b = better, i, candidate
+        if gain == 0:
+            settled[one] = True
+            continue
         i, j = members[a], members[b]
         full, empty = pack_of[i], pack_of[j]
         moved = lengths[i] - lengths[j]
         fills[full] -= moved
         fills[empty] += moved
+        settled[full] = settled[empty] = False
         pack_of[i], pack_of[j] = empty, full
         members[a], members[b] = j, i
         for place, pack in ((a, full), (b, empty)):

@@ -31,63 +31,46 @@ def _fullest(
 
 
 @kernel
-def best_fit_patterns(
-    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int, begun: int, bundle: int
-) -> Patterns:
+def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int) -> Patterns:
     """Best fit decreasing: longest first, each document into the fullest pack that still has room, else a new one.
 
     lengths, weights, counts: [kinds], lengths falling; a pack holds at most `capacity` tokens and weight `slots`.
+    """
+    size = 4 * lengths.size + 64
+    while True:
+        tree, packs = np.empty(4 * size, np.int32), np.empty(size, np.int64)
+        nodes = _best_fit_tree(lengths, weights, counts, capacity, slots, tree, packs)
+        if nodes >= 0:
+            return paths(tree, packs[:nodes])
+        size *= 4
+
+
+@kernel
+def _best_fit_tree(
+    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int, tree: Int32s, packs: Int64s
+) -> int:
+    """Grows the tree of best_fit_patterns; returns its number of nodes, -1 if the arrays are too small for it.
+
     A document of length L goes to the packs with the least room r >= L. While such a pack has room it stays the fullest
     one that fits, so it takes r // L in a row, and so do all packs with room r: one step for all of them.
-    Equally full packs are a node (parent, kind, copies, packs) of a tree; its path to the root is their pattern.
-    If begun > 0, that many packs are begun with `bundle` of the shortest documents each, in order of length, and only
-    then does best fit place the others (all weights 1; bundles that don't fit a pack are not made).
+    Equally full packs are a node of a tree; its path to the root is their pattern. The arrays don't grow in here: numba
+    counts references to an array that is replaced in a loop, which takes as long as all the rest.
     """
     words = np.zeros((capacity >> 6) + 1, np.uint64)  # bit r: there are packs with room for r more tokens
     summary = np.zeros((words.size >> 6) + 1, np.uint64)  # bit w: words[w] is not 0
     heads = np.full(capacity + 1, -1, np.int32)  # room -> newest node with that room; `following` chains the others
-    size = max(64, 4 * lengths.size)
-    parent, following = np.empty(size, np.int32), np.empty(size, np.int32)
-    kind, copies = np.empty(size, np.int32), np.empty(size, np.int32)
-    packs, free = np.empty(size, np.int64), np.empty(size, np.int64)
+    following, free = np.empty(packs.size, np.int32), np.empty(packs.size, np.int64)
     nodes = 0
-    counts = counts.copy()
-    shortest = lengths.size - 1
-    while begun > 0:
-        while shortest >= 0 and counts[shortest] == 0:
-            shortest -= 1
-        # Bundles of this length alone, or else one that goes on with the next longer ones.
-        alike = counts[shortest] // bundle if shortest >= 0 else 0
-        taken, node, missing, room = max(1, min(begun, alike)), -1, bundle, capacity
-        k = shortest
-        while missing > 0 and k >= 0:
-            each = min(missing, counts[k])
-            room -= each * lengths[k]
-            missing -= each
-            k -= 1
-        if missing > 0 or room < 0:
-            break
-        missing, k = bundle, shortest
-        while missing > 0:
-            each = min(missing, counts[k])
-            parent, following = grown(parent, nodes + 1), grown(following, nodes + 1)
-            kind, copies = grown(kind, nodes + 1), grown(copies, nodes + 1)
-            packs, free = grown(packs, nodes + 1), grown(free, nodes + 1)
-            parent[nodes], kind[nodes], copies[nodes], packs[nodes] = node, k, each, 0
-            node = nodes
-            nodes += 1
-            counts[k] -= taken * each
-            missing -= each
-            k -= 1
-        packs[node], free[node] = taken, slots - bundle
-        begun -= taken
-        if room > 0 and free[node] > 0:
-            following[node], heads[room] = heads[room], node
-            set_bit(words, summary, room)
     for k in range(lengths.size):
         length, weight, left = int(lengths[k]), int(weights[k]), int(counts[k])
         while left > 0:
-            room, before, node = _fullest(words, summary, heads, following, free, length, weight)
+            if nodes == packs.size:
+                return -1
+            room, before, node = next_set(words, summary, length), -1, -1
+            if room >= 0:
+                node = int(heads[room])
+                if free[node] < weight:
+                    room, before, node = _fullest(words, summary, heads, following, free, length, weight)
             has, slots_left, most = (room, free[node], packs[node]) if node >= 0 else (capacity, slots, left)
             each = min(left, has // length, slots_left // weight)
             taken = min(most, left // each)
@@ -101,44 +84,44 @@ def best_fit_patterns(
                         heads[room] = following[node]
                     if heads[room] < 0:
                         clear_bit(words, summary, room)
-            if nodes == parent.size:
-                parent, following = grown(parent, nodes + 1), grown(following, nodes + 1)
-                kind, copies = grown(kind, nodes + 1), grown(copies, nodes + 1)
-                packs, free = grown(packs, nodes + 1), grown(free, nodes + 1)
-            parent[nodes], kind[nodes], copies[nodes], packs[nodes] = node, k, each, taken
-            free[nodes] = slots_left - each * weight
+            add_node(tree, nodes, node, k, each)
+            packs[nodes], free[nodes] = taken, slots_left - each * weight
             room = has - each * length
             if room > 0 and free[nodes] > 0:
                 following[nodes], heads[room] = heads[room], nodes
                 set_bit(words, summary, room)
             nodes += 1
-    return _paths(parent[:nodes], kind[:nodes], copies[:nodes], packs[:nodes])
+    return nodes
 
 
 @kernel
-def _paths(parent: Int32s, kind: Int32s, copies: Int32s, packs: Int64s) -> Patterns:
+def add_node(tree: Int32s, node: int, parent: int, kind: int, copies: int) -> None:
+    """Node `node` of a tree: four numbers side by side, its parent (-1: none), kind, copies and depth."""
+    tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
+    tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
+
+
+@kernel
+def paths(tree: Int32s, packs: Int64s) -> Patterns:
     """The patterns of a tree of nodes: of every node that still has packs, the runs on its path to the root."""
     patterns, total = 0, 0
-    for leaf in range(parent.size):
-        if packs[leaf] > 0:
+    for node in range(packs.size):
+        if packs[node] > 0:
             patterns += 1
-            node = leaf
-            while node >= 0:
-                total += 1
-                node = parent[node]
+            total += tree[4 * node + 3]
     starts, times = np.zeros(patterns + 1, np.int64), np.empty(patterns, np.int64)
     run_kind, run_copies = np.empty(total, np.int32), np.empty(total, np.int32)
-    p, run = 0, 0
-    for leaf in range(parent.size):
+    pattern, run = 0, 0
+    for leaf in range(packs.size):
         if packs[leaf] > 0:
             node = leaf
             while node >= 0:
-                run_kind[run], run_copies[run] = kind[node], copies[node]
+                run_kind[run], run_copies[run] = tree[4 * node + 1], tree[4 * node + 2]
                 run += 1
-                node = parent[node]
-            times[p] = packs[leaf]
-            p += 1
-            starts[p] = run
+                node = int(tree[4 * node])
+            times[pattern] = packs[leaf]
+            pattern += 1
+            starts[pattern] = run
     return starts, run_kind, run_copies, times
 
 

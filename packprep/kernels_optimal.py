@@ -54,7 +54,7 @@ def perfect_fill_patterns(
                 if room > 0 and depth < slots:
                     exact = max(chosen[depth - 1], np.int64(at_most[room]))
                     candidate = _next_unused(next_living, left, used, exact)
-                    if candidate == exact and lengths[exact] == room:
+                    if candidate == exact < kinds and lengths[exact] == room:
                         chosen[depth] = exact
                         used[exact] += 1
                         depth += 1

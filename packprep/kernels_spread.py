@@ -1,66 +1,65 @@
-"""Packs of at most so many segments: short documents are spread over all packs instead of being left for the end.
+"""Packs of at most so many segments: every pack gets its share of long and of short documents.
 
 Best fit decreasing fills its first packs with a few long documents and its last ones with short ones, which then run
-into the limit long before they are full. Here every pack takes as many documents as packs must hold on average, so that
-the average of what is left stays where it was.
+into the limit long before they are full. Giving each document to the emptiest pack keeps all packs alike.
 """
 
 import numpy as np
 
-from packprep.kernels import Int32s, Int64s, grown, kernel
-from packprep.kernels_fit import Patterns, living, rooms
+from packprep.kernels import Int32s, Int64s, clear_bit, kernel, next_set, set_bit
+from packprep.kernels_fit import Patterns, add_node, paths
 
 
 @kernel
-def spread_patterns(lengths: Int32s, counts: Int64s, capacity: int, slots: int) -> Patterns:
-    """Packs of n documents, n = what is left / packs it needs, at most `slots`: the longest with as many short ones.
+def emptiest_first_patterns(lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int) -> Patterns:
+    """Longest first, each document into the emptiest of `begun` packs that have slots left, or into a new one.
 
-    Each place takes the longest document that leaves room for the shortest one in every later place. So a pack holds
-    some long documents, one or two that close it, and short ones. A pattern repeats while the counts allow.
+    lengths, counts: [kinds], lengths falling. All packs get about equally full with about equally many documents, which
+    is best where slots run out before room. Equal packs are filled at once, as in best_fit_patterns.
     """
-    kinds = lengths.size
-    left = counts.copy()
-    next_living = np.arange(kinds + 1)
-    at_most = rooms(lengths, capacity)
-    documents, tokens = counts.sum(), (counts * lengths).sum()
-    starts, times = np.zeros(64, np.int64), np.empty(64, np.int64)
-    run_kind, run_copies = np.empty(64, np.int32), np.empty(64, np.int32)
-    patterns, run, shortest = 0, 0, kinds - 1
-    while documents > 0:
-        while left[shortest] == 0:
-            shortest -= 1
-        packs = -(-tokens // capacity)
-        places = min(slots, -(-documents // packs), capacity // lengths[shortest])
-        room, first = capacity, run
-        k = living(next_living, 0)
-        while places > 0 and k < kinds:
-            # The run takes copies while each leaves the shortest length for all later places.
-            length, least = int(lengths[k]), int(lengths[shortest])
-            spare = room - places * least
-            each = min(left[k], places if length == least else min(places, spare // (length - least)))
-            if each > 0:
-                run_kind, run_copies = grown(run_kind, run + 1), grown(run_copies, run + 1)
-                run_kind[run], run_copies[run] = k, each
-                run += 1
-                room -= each * length
-                places -= each
-            # Next: shorter, and with room for the shortest in the places after it.
-            most = room - (places - 1) * least
-            if places == 0 or room < least:
-                break
-            k = living(next_living, max(k + 1, int(at_most[max(most, least)])))
-        repeat = 1 << 62
-        for i in range(first, run):
-            repeat = min(repeat, left[run_kind[i]] // run_copies[i])
-        for i in range(first, run):
-            used = repeat * run_copies[i]
-            left[run_kind[i]] -= used
-            documents -= used
-            tokens -= used * lengths[run_kind[i]]
-            if left[run_kind[i]] == 0:
-                next_living[run_kind[i]] = run_kind[i] + 1
-        starts, times = grown(starts, patterns + 2), grown(times, patterns + 2)
-        times[patterns] = repeat
-        patterns += 1
-        starts[patterns] = run
-    return starts[: patterns + 1].copy(), run_kind[:run].copy(), run_copies[:run].copy(), times[:patterns].copy()
+    size = 8 * lengths.size + 64
+    while True:
+        tree, packs = np.empty(4 * size, np.int32), np.empty(size, np.int64)
+        nodes = _emptiest_first_tree(lengths, counts, capacity, slots, begun, tree, packs)
+        if nodes >= 0:
+            return paths(tree, packs[:nodes])
+        size *= 4
+
+
+@kernel
+def _emptiest_first_tree(
+    lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int, tree: Int32s, packs: Int64s
+) -> int:
+    """Grows the tree; returns its number of nodes, -1 if the arrays are too small for it."""
+    words = np.zeros((capacity >> 6) + 1, np.uint64)  # bit f: there are packs with f tokens and slots left
+    summary = np.zeros((words.size >> 6) + 1, np.uint64)
+    heads = np.full(capacity + 1, -1, np.int32)  # fill -> newest node with that fill; `following` chains the others
+    following, free = np.empty(packs.size, np.int32), np.empty(packs.size, np.int64)
+    nodes = 0
+    for k in range(lengths.size):
+        length, left = int(lengths[k]), int(counts[k])
+        while left > 0:
+            if nodes == packs.size:
+                return -1
+            fill, node, slots_left = next_set(words, summary, 0), -1, slots
+            if begun > 0:
+                taken, fill = min(begun, left), 0
+                begun -= taken
+            elif fill < 0 or fill + length > capacity:
+                taken, fill = 1, 0
+            else:
+                node = int(heads[fill])
+                taken, slots_left = min(packs[node], left), free[node]
+                packs[node] -= taken
+                if packs[node] == 0:
+                    heads[fill] = following[node]
+                    if heads[fill] < 0:
+                        clear_bit(words, summary, fill)
+            left -= taken
+            add_node(tree, nodes, node, k, 1)
+            packs[nodes], free[nodes] = taken, slots_left - 1
+            if free[nodes] > 0:
+                following[nodes], heads[fill + length] = heads[fill + length], nodes
+                set_bit(words, summary, fill + length)
+            nodes += 1
+    return nodes

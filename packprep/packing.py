@@ -17,10 +17,11 @@ from packprep.kernels import Int32s, Int64s
 from packprep.kernels_deal import count_keys, documents_of
 from packprep.order import ORDERS
 from packprep.plan import ATTENTION_COST, PackPlan
-from packprep.planners import NO_LIMIT, STRATEGIES, Items, Packs, Planner, arranged
+from packprep.strategies import NO_LIMIT, STRATEGIES, Items, Packs, Planner, arranged
 
 __all__ = ["STRATEGIES", "pack_lengths"]
 
+_LONGEST = 2**24  # tokens in a pack; tables of this size take some hundred megabytes
 _GROUP_STEP = 1_000_003  # seeds of groups lie this far apart
 
 
@@ -41,7 +42,7 @@ def pack_lengths(
 ) -> PackPlan:
     """Packs documents of the given lengths into packs of at most max_length tokens.
 
-    lengths: integers [documents], tokens, each in 1..max_length; max_length >= 1; at most 2**31 - 1 documents.
+    lengths: integers [documents], tokens, each in 1..max_length; max_length: 1..2**24; at most 2**31 - 1 documents.
     strategy: greedy (input order, a new pack when the next document doesn't fit), first_fit (decreasing; knapsack is
     another name of it), best_fit (decreasing), optimal (perfect fills; never more packs than best_fit), stream (input
     order, each pack closed by documents that fit exactly), balanced (num_packs packs, as even as possible).
@@ -50,7 +51,9 @@ def pack_lengths(
     Documents of equal length are dealt in a seeded shuffle, or with order="input" in input order. shuffle_documents:
     greedy and stream take documents in a seeded shuffle instead of in input order.
     groups: integers [documents]; documents of different groups never share a pack. atoms: integers [documents], never
-    falling; documents of one atom always share a pack. max_segments_per_pack: documents a pack may hold.
+    falling; documents of one atom always share a pack. max_segments_per_pack: documents a pack may hold; where that
+    leaves room, best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep the fewest packs.
+    num_packs: for balanced, and not with groups; without it, as few packs as can be found.
 
     The same arguments give the same plan on any machine. Raises ConfigError.
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].
@@ -58,7 +61,7 @@ def pack_lengths(
     planner = _planner(strategy)
     if order not in ORDERS:
         raise ConfigError(_unknown("order", order, ORDERS))
-    max_length = _whole("max_length", max_length)
+    max_length = _whole("max_length", max_length, _LONGEST)
     limit = None if max_segments_per_pack is None else _whole("max_segments_per_pack", max_segments_per_pack)
     documents, counts = _as_lengths(lengths, max_length)
     group_of = _per_document("groups", groups, documents.size)
@@ -196,9 +199,9 @@ def _per_document(name: str, values: ArrayLike | None, documents: int) -> NDArra
     return array
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= NO_LIMIT:
-        raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {NO_LIMIT:,}")
+def _whole(name: str, value: Any, most: int = NO_LIMIT) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= most:
+        raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {most:,}")
     return int(value)
 
 

@@ -204,7 +204,7 @@ class _Work:
             for number, window in enumerate(windows):
                 with self.clock("plan"):
                     plan = self._plan(window, number, split)
-                    written = resized(plan.packs, changes[number])
+                    written = resized(plan.packs, changes[number], self.config)
                     by_source = account_by_source(plan, self.tokenizer, len(self.sources), written)
                     account.add(number, split, plan, written, by_source)
                 with self.clock("write"):

@@ -158,9 +158,14 @@ def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
     return changes
 
 
-def resized(packs: Packs, change: int) -> Packs:
-    """Packs with `change` filler packs added, or with the emptiest left out."""
+def resized(packs: Packs, change: int, config: BuildConfig) -> Packs:
+    """Packs with `change` filler packs added, or with the emptiest left out.
+
+    In order balanced the last ones are left out instead: groups of ranks stay together, and those are of no group.
+    """
     if change >= 0:
         return packs.filled(change) if change else packs
+    if config.order == "balanced":
+        return packs.take(np.arange(len(packs) + change))
     left_out = orders.emptiest(packs.lengths, -change)
     return packs.take(np.setdiff1d(np.arange(len(packs)), left_out))

@@ -88,7 +88,9 @@ def cut_segments(lengths: Int32, ends: int, config: BuildConfig, *, has_bos: boo
         own=kept[whole].astype(np.int32),
         bos=np.zeros(len(whole), np.bool_),
     )
-    return segments, Account(truncated=truncated, overlap=nothing.astype(np.int64), continuation_bos=nothing, dropped=dropped)
+    return segments, Account(
+        truncated=truncated, overlap=nothing.astype(np.int64), continuation_bos=nothing, dropped=dropped
+    )
 
 
 class TooLongError(InputError):

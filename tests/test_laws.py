@@ -132,7 +132,7 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int],
     config = BuildConfig(max_length=8, packs_multiple_of=2, remainder="fill")
     plan, packs, _, policy, _ = packed(config, texts)
     change = max(change, -len(packs))
-    written = resized(packs, change)
+    written = resized(packs, change, config)
     assert len(written) == len(packs) + change
     layout = Layout.of(config, policy)
     for batch in iterate_batches(written, layout):

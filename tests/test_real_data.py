@@ -75,9 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("overflow", ["split", "truncate", "drop", "error"])
-@pytest.mark.parametrize(
-    "strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack", "optimal", "stream", "balanced"]
-)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
     sample: tuple[Path, list[str]],
     gpt2_ids: dict[int, list[int]],

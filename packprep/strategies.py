@@ -18,11 +18,13 @@ from packprep.kernels_deal import deal, queue_by_key, shuffle_queues
 from packprep.kernels_fit import Patterns, best_fit_patterns, first_fit_patterns
 from packprep.kernels_optimal import perfect_fill_patterns
 from packprep.kernels_plan import pack_costs, pack_longest
-from packprep.kernels_spread import spread_patterns
+from packprep.kernels_spread import emptiest_first_patterns
 from packprep.kernels_stream import best_fit_online, next_fit, sort_packs, stream_packs
 
 NO_LIMIT = 2**31 - 1  # segments per pack where there is no limit
 _DOCUMENTS = 1  # purpose of the seed
+_BISECTIONS = 12  # of the number of packs of at most so many segments
+_EXCHANGES = 20_000_000  # of balanced: pairs of packs looked at, some tenths of a second
 _STEPS, _ALL_STEPS = 50_000, 20_000_000  # of optimal: per search; of all searches, about a fifth of a second
 
 
@@ -54,27 +56,42 @@ def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> Planner:
     """A planner that decides on kinds of items (equal length, equal weight) and then deals the items to its packs."""
 
     def plan(items: Items) -> Packs:
-        keys, (lengths, weights, counts), starts = _kinds(items)
-        run_starts, kinds, copies, times = plan_kinds((lengths, weights, counts), items)
-        longest, cost = np.zeros(0, np.int32), np.zeros(0)
-        if items.order == "length" and times.size:
-            longest = np.maximum.reduceat(lengths[kinds], run_starts[:-1])
-        if items.order == "balanced" and times.size:
-            length = lengths[kinds].astype(np.float64)
-            cost = np.add.reduceat(copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1])
-        packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
-        queue, order = np.empty(keys.size, np.int32), np.empty(keys.size, np.int64)
-        offsets = np.empty(packs.size + 1, np.int64)
-        queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
-        if items.order != "input":
-            shuffle_queues(queue, starts, sub_seed(items.seed, _DOCUMENTS))
-        sizes = np.add.reduceat(copies, run_starts[:-1], dtype=np.int64) if times.size else run_starts[:0]
-        pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
-        cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
-        deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue, order, offsets)
-        return _by_first_item(order, offsets) if items.order == "input" else (order, offsets)
+        keys, kinds, starts = _kinds(items)
+        patterns = plan_kinds(kinds, items)
+        if items.slots < NO_LIMIT and patterns[3].sum() > _bound(kinds, items):
+            # A stream meets long and short documents as the input mixes them, and so rarely runs out of slots.
+            streamed = STRATEGIES["stream"](replace(items, shuffle_documents=items.order != "input"))
+            if streamed[1].size <= patterns[3].sum():
+                return streamed
+        return _dealt(patterns, kinds[0], keys, starts, items)
 
     return plan
+
+
+def _dealt(patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, items: Items) -> Packs:
+    """The items in packs that look like the patterns, in the order that was asked for.
+
+    lengths: of the kinds; keys: of the items; starts: where each key's items begin in a queue sorted by key.
+    """
+    run_starts, kinds, copies, times = patterns
+    longest, cost = np.zeros(0, np.int32), np.zeros(0)
+    if items.order == "length" and times.size:
+        longest = np.maximum.reduceat(lengths[kinds], run_starts[:-1])
+    if items.order == "balanced" and times.size:
+        length = lengths[kinds].astype(np.float64)
+        cost = np.add.reduceat(copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1])
+    packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
+    # Large arrays are made here and not in the kernels: numpy asks for huge pages.
+    queue, order = np.empty(keys.size, np.int32), np.empty(keys.size, np.int64)
+    offsets = np.empty(packs.size + 1, np.int64)
+    queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
+    if items.order != "input":
+        shuffle_queues(queue, starts, sub_seed(items.seed, _DOCUMENTS))
+    sizes = np.add.reduceat(copies, run_starts[:-1], dtype=np.int64) if times.size else run_starts[:0]
+    pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
+    cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
+    deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue, order, offsets)
+    return _by_first_item(order, offsets) if items.order == "input" else (order, offsets)
 
 
 def _kinds(items: Items) -> tuple[Int32s, Kinds, Int64s]:
@@ -94,8 +111,7 @@ def _kinds(items: Items) -> tuple[Int32s, Kinds, Int64s]:
 
 
 def _best_fit(kinds: Kinds, items: Items) -> Patterns:
-    plain = best_fit_patterns(*kinds, items.max_length, items.slots, 0, 0)
-    return _within_slots(plain, kinds, items)
+    return _within_slots(best_fit_patterns(*kinds, items.max_length, items.slots), kinds, items)
 
 
 def _first_fit(kinds: Kinds, items: Items) -> Patterns:
@@ -110,23 +126,26 @@ def _optimal(kinds: Kinds, items: Items) -> Patterns:
     return _fewest(best, perfect_fill_patterns(lengths, counts, items.max_length, items.slots, _STEPS, _ALL_STEPS))
 
 
-def _within_slots(plain: Patterns, kinds: Kinds, items: Items) -> Patterns:
-    """`plain`, unless its packs run out of slots before they are full and spreading short documents helps.
+def _within_slots(best: Patterns, kinds: Kinds, items: Items) -> Patterns:
+    """`best`, or even packs where these are fewer: where a pack's slots run out before its room.
 
-    Tried: packs that all hold the average number of documents, and best fit on packs begun with some short documents.
+    Looks for the smallest number of even packs that holds everything, by bisection between the bound and `best`.
     """
     if items.slots == NO_LIMIT or not kinds[0].size or items.weights is not None:
-        return plain
-    bound, best = _bound(kinds, items), plain
-    lengths, weights, counts = kinds
-    if best[3].sum() > bound:
-        best = _fewest(best, spread_patterns(lengths, counts, items.max_length, items.slots))
-    few = {1, 2, 3, 4, 5, 6, 8, items.slots // 2, items.slots * 3 // 4, items.slots * 7 // 8, items.slots - 1}
-    for bundle in sorted(b for b in few if 0 < b < items.slots):
-        for begun in (bound * 4 // 5, bound * 19 // 20):
-            if best[3].sum() > bound:
-                args = (lengths, weights, counts, items.max_length, items.slots, begun, bundle)
-                best = _fewest(best, best_fit_patterns(*args))
+        return best
+    lengths, _, counts = kinds
+    low, high = _bound(kinds, items), int(best[3].sum())
+    for _ in range(_BISECTIONS):
+        if low >= high:
+            break
+        begun = low + (high - low) // 8  # the bound is nearer, as a rule
+        even = emptiest_first_patterns(lengths, counts, items.max_length, items.slots, begun)
+        best = _fewest(best, even)
+        if even[3].sum() > begun:
+            low = begun + 1
+        else:
+            high = begun
+        high = min(high, int(best[3].sum()))
     return best
 
 
@@ -190,31 +209,33 @@ def _balanced(items: Items) -> Packs:
         )
     if packs < needed:
         raise ConfigError(f"num_packs is {packs:,} but these documents need at least {needed:,} packs; ask for more")
-    longest = np.argsort(-items.lengths, kind="stable")
-    # Packs that must be nearly full may not come out of this; then those of a plan that fills them are evened out.
+    # An even plan that exceeds max_length somewhere is often mended by exchanges; if not, more packs may do it.
     order, offsets = STRATEGIES["optimal"](replace(items, order="shuffle", num_packs=None))
     fallback = offsets.size - 1
+    longest = np.argsort(-items.lengths, kind="stable")
     tries = {packs} if items.num_packs else {packs + (fallback - packs) * i // 4 for i in range(5)}
     for count in sorted(tries):
-        pack_of = longest_first(items.lengths, _or_none(items.weights), longest, count, items.max_length, items.slots)
+        pack_of = longest_first(items.lengths, _or_none(items.weights), longest, count, items.slots)
         if pack_of.size:
-            break
-    else:
-        if items.num_packs and items.num_packs < fallback:
-            raise ConfigError(
-                f"num_packs is {packs:,} but no plan with fewer than {fallback:,} packs was found; ask for more"
-            )
-        count, pack_of = fallback, np.empty(documents, np.int32)
-        pack_of[order] = np.repeat(np.arange(fallback, dtype=np.int32), np.diff(offsets))
-        # The packs that are still missing take one document each out of packs that have several.
-        several = np.ones(documents, np.bool_)
-        several[offsets[:-1]] = False
-        moved = order[several][: packs - fallback] if items.num_packs else order[:0]
-        pack_of[moved] = np.arange(fallback, fallback + moved.size, dtype=np.int32)
-        count += moved.size
-    if items.weights is None or items.slots == NO_LIMIT:
-        even_out(items.lengths, pack_of, count, max(100, 20_000_000 // count))
+            _even_out(items, pack_of, count)
+            if np.bincount(pack_of, items.lengths).max() <= items.max_length:
+                return by_pack(pack_of, count)
+    if items.num_packs and items.num_packs < fallback:
+        raise ConfigError(f"num_packs is {packs:,} but no plan with fewer than {fallback:,} was found; ask for more")
+    # The packs of the optimal plan, evened out; packs that are missing take a document each from packs with several.
+    several = np.ones(documents, np.bool_)
+    several[offsets[:-1]] = False
+    moved = order[several][: packs - fallback] if items.num_packs else order[:0]
+    count, pack_of = fallback + moved.size, np.empty(documents, np.int32)
+    pack_of[order] = np.repeat(np.arange(fallback, dtype=np.int32), np.diff(offsets))
+    pack_of[moved] = np.arange(fallback, count, dtype=np.int32)
+    _even_out(items, pack_of, count)
     return by_pack(pack_of, count)
+
+
+def _even_out(items: Items, pack_of: Int32s, packs: int) -> None:
+    if items.weights is None:  # an exchange of items of different weights could exceed the slots
+        even_out(items.lengths, pack_of, packs, max(100, _EXCHANGES // packs))
 
 
 STRATEGIES: dict[str, Planner] = {

@@ -1,0 +1,116 @@
+"""MultipackSampler: ranks agree without talking, documents come once per epoch, and a run resumes where it was."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packprep.errors import ConfigError
+from packprep.sampler import MultipackSampler
+
+LENGTHS = np.random.default_rng(0).integers(1, 100, 1000)
+
+
+def samplers(world: int, **options: Any) -> list[MultipackSampler]:
+    return [MultipackSampler(LENGTHS, 256, 2, rank=rank, world_size=world, **options) for rank in range(world)]
+
+
+def documents(batches: list[list[list[int]]]) -> list[int]:
+    return [document for batch in batches for pack in batch for document in pack]
+
+
+def test_sequential_is_next_fit_in_input_order() -> None:
+    sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, sequential=True)
+    assert (len(sampler), sampler.efficiency) == (3, 21 / 24)
+    assert list(sampler) == [[[0, 1]], [[2, 3, 4]], [[5]]]
+
+
+@pytest.mark.parametrize("group_size", [None, 100])
+@pytest.mark.parametrize("strategy", ["stream", "best_fit", "optimal"])
+def test_ranks_share_out_the_epoch(strategy: str, group_size: int | None) -> None:
+    ranks = samplers(3, strategy=strategy, group_size=group_size)
+    lengths = {len(sampler) for sampler in ranks}
+    given = [list(sampler) for sampler in ranks]
+    assert lengths == {len(batches) for batches in given}
+    seen = [document for batches in given for document in documents(batches)]
+    assert len(set(seen)) == len(seen) > 900
+    assert all(len(batch) == 2 for batches in given for batch in batches)
+    packs = [pack for batches in given for batch in batches for pack in batch]
+    assert max(LENGTHS[pack].sum() for pack in packs) <= 256
+    filled = sum(int(LENGTHS[pack].sum()) for pack in packs)
+    assert {sampler.efficiency for sampler in ranks} == {filled / (len(packs) * 256)}
+
+
+def test_nothing_is_dropped_when_the_last_batches_are_filled_up() -> None:
+    given = [list(sampler) for sampler in samplers(3, drop_last=False)]
+    assert len({len(batches) for batches in given}) == 1
+    assert {document for batches in given for document in documents(batches)} == set(range(1000))
+
+
+def test_a_world_larger_than_the_epoch_gets_nothing_or_repeats() -> None:
+    alone: dict[str, Any] = {"lengths": [5, 3], "max_length": 8, "batch_size": 4, "world_size": 2}
+    assert (len(MultipackSampler(**alone)), list(MultipackSampler(**alone))) == (0, [])
+    assert MultipackSampler(**alone).efficiency == 1.0
+    assert list(MultipackSampler(**alone, drop_last=False)) == [[[0, 1]] * 4]
+
+
+def test_every_epoch_is_packed_anew_and_alike_for_the_same_seed() -> None:
+    first, again = (MultipackSampler(LENGTHS, 256, seed=5) for _ in range(2))
+    epochs = []
+    for epoch in range(3):
+        first.set_epoch(epoch)
+        again.set_epoch(epoch)
+        epochs.append(list(first))
+        assert epochs[-1] == list(again)
+    together = [{tuple(pack) for batch in batches for pack in batch} for batches in epochs]
+    assert len(together[0] & together[1]) < 0.1 * len(together[0])
+    again.set_epoch(0)
+    assert list(again) == epochs[0]
+
+
+def test_group_size_limits_which_documents_meet() -> None:
+    sampler = MultipackSampler(LENGTHS, 256, group_size=50)
+    groups = sampler.plan.groups
+    assert groups is not None and np.bincount(groups).tolist() == [50] * 20
+    assert all(len(set(groups[pack])) == 1 for batch in sampler for pack in batch)
+
+
+def test_max_segments_per_pack_holds() -> None:
+    assert max(len(pack) for batch in MultipackSampler(LENGTHS, 256, max_segments_per_pack=4) for pack in batch) <= 4
+
+
+def test_resumes_mid_epoch_at_another_world_size() -> None:
+    everything = list(MultipackSampler(LENGTHS, 256, 1))
+    before = samplers(2)
+    for sampler in before:
+        batches = iter(sampler)
+        for _ in range(5):
+            next(batches)
+    state = before[0].state_dict()
+    assert state == before[1].state_dict() == {"epoch": 0, "packs": 20, "seed": 0}
+    after = MultipackSampler(LENGTHS, 256, 1)
+    after.load_state_dict(state)
+    after.set_epoch(0)  # trainers say so again after loading
+    assert len(after) == len(everything) - 20
+    assert list(after) == everything[20:]
+    assert list(after) == everything  # the next time round starts at the beginning
+
+
+def test_wrong_arguments_are_sentences() -> None:
+    with pytest.raises(ConfigError, match=r"rank is 2 but ranks of a world of 2 are 0\.\.1"):
+        MultipackSampler([1], 8, rank=2, world_size=2)
+    with pytest.raises(ConfigError, match="batch_size is 0 but must be at least 1"):
+        MultipackSampler([1], 8, 0)
+    with pytest.raises(ConfigError, match="epoch is -1 but epochs count from 0"):
+        MultipackSampler([1], 8).set_epoch(-1)
+    with pytest.raises(ConfigError, match="saved with seed 1 but this sampler has seed 0"):
+        MultipackSampler([1], 8).load_state_dict({"epoch": 0, "packs": 0, "seed": 1})
+    with pytest.raises(ConfigError, match=r"lengths\[0\] is 9 but a pack holds 8"):
+        len(MultipackSampler([9], 8))
+
+
+def test_torch_is_not_imported() -> None:
+    program = "import sys, packprep.sampler; sys.exit('torch' in sys.modules or 'datasets' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
