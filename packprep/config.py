@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from packprep.errors import ConfigError
 
-STRATEGIES = ("best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced")
 DEFAULT_FILE = "packprep.yaml"
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 

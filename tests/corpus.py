@@ -38,7 +38,7 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Path:
-    """The tiny tokenizer as a directory; its tokenizer_config.json names <s> and </s> unless `config` says otherwise."""
+    """The tiny tokenizer as a directory; tokenizer_config.json names <s> and </s> unless `config` says otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
     side = {"bos_token": "<s>", "eos_token": "</s>"} if config is None else config

@@ -1,12 +1,14 @@
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config import from_yaml, nearest, parse_size
+from packprep.config import BuildConfig, from_yaml, nearest, parse_size
 from packprep.errors import ConfigError
+from packprep.strategies import STRATEGIES
 
 from .files import config
 
@@ -147,3 +149,8 @@ def test_an_empty_yaml_file_has_no_options_and_a_missing_one_is_named(tmp_path: 
 def test_nearest_suggests_one_word_or_lists_them_all() -> None:
     assert nearest("gredy", ["greedy", "wrapped"]) == "; did you mean 'greedy'?"
     assert nearest("xyz", ["greedy", "wrapped"]) == ", expected one of greedy, wrapped"
+
+
+def test_the_strategies_on_offer_are_those_that_exist() -> None:
+    offered = next(get_args(field.type) for field in fields(BuildConfig) if field.name == "strategy")
+    assert set(offered) == {*STRATEGIES, "wrapped"}

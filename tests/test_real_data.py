@@ -11,9 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from packprep import BuildConfig, build
-from packprep.config import STRATEGIES
 from packprep.errors import InputError
 from packprep.loaders import PackedShards
+from packprep.strategies import STRATEGIES
 
 from .corpus import SHARED, expected_ids, needs_shared_data
 
@@ -75,7 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("overflow", ["split", "truncate", "drop", "error"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "wrapped"])
 def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
     sample: tuple[Path, list[str]],
     gpt2_ids: dict[int, list[int]],
