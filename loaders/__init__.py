@@ -1,5 +1,55 @@
-"""Reads what packprep wrote, with numpy and pyarrow alone."""
+"""Reads what packprep wrote, with numpy and pyarrow alone; torch is imported where tensors are asked for."""
 
+from .adapters import (
+    to_axolotl,
+    to_flattening,
+    to_flex_block_mask,
+    to_forgather,
+    to_hf,
+    to_llama_factory,
+    to_megatron,
+    to_olmo,
+    to_seq_idx,
+    to_torchtitan,
+    to_trl,
+    to_trl_row,
+)
+from .attention import attention_backend, varlen_attention
+from .batch import PackedBatch
+from .context_parallel import context_indices, context_slice
+from .isolation import Isolation, verify_isolation
+from .loader import PackedLoader
+from .loss import loss_weights, segment_means, selective_log_probs, unpack
+from .rows import batch_from_rows
 from .shards import Pack, PackedShards, Segment
 
-__all__ = ["Pack", "PackedShards", "Segment"]
+__all__ = [
+    "Isolation",
+    "Pack",
+    "PackedBatch",
+    "PackedLoader",
+    "PackedShards",
+    "Segment",
+    "attention_backend",
+    "batch_from_rows",
+    "context_indices",
+    "context_slice",
+    "loss_weights",
+    "segment_means",
+    "selective_log_probs",
+    "to_axolotl",
+    "to_flattening",
+    "to_flex_block_mask",
+    "to_forgather",
+    "to_hf",
+    "to_llama_factory",
+    "to_megatron",
+    "to_olmo",
+    "to_seq_idx",
+    "to_torchtitan",
+    "to_trl",
+    "to_trl_row",
+    "unpack",
+    "varlen_attention",
+    "verify_isolation",
+]

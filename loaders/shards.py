@@ -2,36 +2,36 @@
 
 Opening reads the manifest and one schema per shard: no token is read, nothing is copied or allocated for the data.
 A pack costs a few microseconds and the page faults of its own tokens. Views stay valid as long as they are kept.
+A directory of `save_to_disk` that has no manifest is read too, if it holds packs (plain.py).
 """
 
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.schemas import (
     MANIFEST,
-    Column,
-    FileEntry,
     FormatError,
-    ListView,
     Manifest,
     check_batch,
-    check_boundaries,
     check_file,
     check_files,
     check_schema,
+    digest_of,
     list_view,
     read_manifest,
 )
+
+from .mapped import Field, MappedShard, Rows
+from .plain import plain_fields, plain_files
 
 
 class Segment(NamedTuple):
@@ -103,10 +103,11 @@ class Pack:
 class PackedShards:
     """The packs of one split of a packprep output: `len`, `shards[i]`, iteration, all in stored order.
 
-    path: a directory that `packprep build` wrote, or the directory of one split in it. split: which split to read;
-    needed only where documents were held out and there are several ("train" and "validation"). Checked at open: the
-    manifest, and the size and schema of every shard of the split; as packs are read: their list lengths and
-    cu_seqlens. verify=True checks everything first: digests, surplus files and every invariant of every pack.
+    path: a directory that `packprep build` wrote, the directory of one split in it, or any `load_from_disk` directory
+    with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths. split: which split to read; needed only where
+    documents were held out and there are several ("train" and "validation"). Checked at open: the manifest, and the
+    size and schema of every shard of the split; as packs are read: their list lengths and cu_seqlens. verify=True
+    checks everything first: digests, surplus files and every invariant of every pack.
 
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
@@ -115,19 +116,39 @@ class PackedShards:
 
     def __init__(self, path: str | Path, *, split: str | None = None, verify: bool = False) -> None:
         self.path, split = _find(Path(path), split)
-        self.manifest: Manifest = read_manifest(self.path)
-        self.split = _choose(self.manifest, split, self.path)
-        if verify and (findings := check_files(self.path, self.manifest, "sha256")):
+        self._manifest: Manifest | None = None
+        if not (self.path / MANIFEST).exists() and (self.path / "state.json").exists():
+            self.split: str | None = None
+            self._open_plain(split, verify)
+            return
+        self._manifest = manifest = read_manifest(self.path)
+        self.split = _choose(manifest, split, self.path)
+        if verify and (findings := check_files(self.path, manifest, "sha256")):
             more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""
             raise FormatError(findings[0] + more)
-        self._shards = [_Shard(self.path, entry, self.manifest.columns) for entry in self.manifest.shards(self.split)]
-        self._ends = list(accumulate(shard.entry.packs or 0 for shard in self._shards))
+        fields = tuple(Field(column.name, column.name, column.kind, column.dtype) for column in manifest.columns)
+        self._shards = []
+        for entry in manifest.shards(self.split):
+            shard = MappedShard(check_file(self.path, entry), entry.path, fields, entry.packs)
+            with shard.stream() as stream:
+                check_schema(stream.schema, manifest.columns, entry.path)
+            self._shards.append(shard)
+        self._ends = list(accumulate(map(len, self._shards)))
         if verify:
-            segments = sum(shard.verify(self.manifest) for shard in self._shards)
-            if segments != (expected := self.manifest.splits[self.split].segments):
-                raise FormatError(
-                    f"{self.path} holds {segments} segments of {self.split}; the manifest says {expected}"
-                )
+            self._verify(manifest)
+
+    def _open_plain(self, split: str | None, verify: bool) -> None:
+        if split is not None:
+            raise ValueError(f"{self.path} has no splits and split {split!r} was asked for; pass the path alone")
+        if verify:
+            raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
+        self._shards = []
+        for file in plain_files(self.path):
+            shard = MappedShard(file, file.name, ())
+            with shard.stream() as stream:
+                fields = plain_fields(stream.schema, file.name)
+            self._shards.append(MappedShard(file, file.name, fields))
+        self._ends = list(accumulate(map(len, self._shards)))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -138,19 +159,77 @@ class PackedShards:
         if not -packs <= index < packs:
             raise IndexError(f"pack {index} of {self.path} was asked for; it has {packs}")
         index %= packs
+        rows, row = self.find(index)
+        return Pack(rows.all(row))
+
+    def find(self, index: int) -> tuple[Rows, int]:
+        """The record batch of pack `index` (0 or more), and the pack's row in it; checked."""
         shard = bisect_right(self._ends, index)
-        return self._shards[shard].pack(index - (self._ends[shard - 1] if shard else 0))
+        return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))
 
     def __iter__(self) -> Iterator[Pack]:
-        for shard in self._shards:
-            yield from map(shard.pack, range(shard.entry.packs or 0))
+        yield from map(self.__getitem__, range(len(self)))
 
     def __repr__(self) -> str:
-        counts = self.manifest.splits[self.split]
+        if self._manifest is None:
+            return f"PackedShards({str(self.path)!r}: {len(self)} packs)"
+        counts = self.manifest.splits[str(self.split)]
         return f"PackedShards({str(self.path)!r}, split={self.split!r}: {counts.packs} packs, {counts.tokens} tokens)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(PackedShards, split=self.split), (self.path,)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the build says of itself. FormatError if this is a plain dataset, which has none."""
+        if self._manifest is None:
+            raise FormatError(f"{self.path} has no {MANIFEST}; expected the output of packprep build")
+        return self._manifest
+
+    @cached_property
+    def max_length(self) -> int:
+        """Tokens of a pack at most: the manifest's, or the longest there is."""
+        if self._manifest is not None:
+            return self._manifest.max_length
+        return max((shard.longest() for shard in self._shards), default=1)
+
+    @property
+    def segment_multiple(self) -> int:
+        """Every segment's length is a multiple of this: what pad_segment_to_multiple was, 1 where nothing says it."""
+        options = self._manifest.data["inputs"].get("options", {}) if self._manifest is not None else {}
+        return int(options.get("pad_segment_to_multiple", 1))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """Below 2^60: equal for equal packs in equal order, wherever they lie. From the shards' digests, or, without a
+        manifest, from their names, sizes and packs."""
+        if self._manifest is not None:
+            content: list[Any] = [entry.sha256 for entry in self._manifest.shards(str(self.split))]
+        else:
+            content = [[shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards]
+        return int(digest_of(content)[:15], 16)
+
+    @property
+    def column_kinds(self) -> dict[str, str]:
+        """Name and kind of each column of a pack: token, segment or boundary."""
+        fields = self._shards[0].fields if self._shards else ()
+        return {field.name: "boundary" if field.kind == "lengths" else field.kind for field in fields}
+
+    @property
+    def column_dtypes(self) -> dict[str, np.dtype[Any]]:
+        """The dtype of each column of a pack, by name."""
+        fields = self._shards[0].fields if self._shards else ()
+        return {field.name: np.dtype(field.dtype) for field in fields}
+
+    @property
+    def packs_per_shard(self) -> tuple[int, ...]:
+        """Packs of each shard, in stored order."""
+        return tuple(map(len, self._shards))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The shards' files, in stored order."""
+        return tuple(shard.file for shard in self._shards)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -165,91 +244,29 @@ class PackedShards:
                 return report
         raise FormatError(f"{self.path} has no report.json in its manifest; expected the output of packprep build")
 
-
-class _Shard:
-    """One shard file. Its record batches are mapped when the first pack is asked for."""
-
-    def __init__(self, directory: Path, entry: FileEntry, columns: tuple[Column, ...]) -> None:
-        self.entry = entry
-        self.columns = columns
-        self._file = check_file(directory, entry)
-        with self._stream() as stream:
-            check_schema(stream.schema, columns, self.entry.path)
-        self._batches: list[pa.RecordBatch] | None = None
-        self._starts: list[int] = []
-        self._views: dict[int, dict[str, ListView]] = {}
-
-    def _stream(self) -> pa.ipc.RecordBatchStreamReader:
-        try:
-            return pa.ipc.open_stream(pa.memory_map(str(self._file)))
-        except (pa.ArrowException, OSError) as error:
-            raise self._damaged(error) from None
-
-    def _damaged(self, error: Exception) -> FormatError:
-        return FormatError(f"{self._file} is not a whole Arrow stream: {error}; restore the file or build again")
-
-    @property
-    def batches(self) -> list[pa.RecordBatch]:
-        if self._batches is None:
-            try:
-                batches = [batch for batch in self._stream() if len(batch)]
-            except (pa.ArrowException, OSError) as error:
-                raise self._damaged(error) from None
-            packs = sum(map(len, batches))
-            if packs != self.entry.packs:
-                raise FormatError(f"{self._file} holds {packs} packs; the manifest says {self.entry.packs}")
-            self._starts = list(accumulate(map(len, batches), initial=0))[:-1]
-            self._batches = batches
-        return self._batches
-
-    def pack(self, row: int) -> Pack:
-        batches = self.batches
-        batch = bisect_right(self._starts, row) - 1
-        if batch not in self._views:
-            self._views[batch] = {
-                column.name: list_view(batches[batch], column.name, self.entry.path) for column in self.columns
-            }
-        at = row - self._starts[batch]
-        rows = {name: view.row(at) for name, view in self._views[batch].items()}
-        return self._pack(rows, row)
-
-    def _pack(self, rows: dict[str, NDArray[Any]], row: int) -> Pack:
-        where = f"{self.entry.path} pack {row}"
-        tokens, boundaries = len(rows["tokens"]), len(rows["cu_seqlens"])
-        check_boundaries(rows["cu_seqlens"], tokens, where)
-        expected = {"token": tokens, "segment": boundaries - 1, "boundary": boundaries}
-        for column in self.columns:
-            if len(rows[column.name]) != expected[column.kind]:
-                raise FormatError(
-                    f"{where}: {column.name} has {len(rows[column.name])} values; expected {expected[column.kind]}"
+    def _verify(self, manifest: Manifest) -> None:
+        """Every invariant of every pack, and the numbers of tokens and segments."""
+        segments = 0
+        for shard, entry in zip(self._shards, manifest.shards(str(self.split)), strict=True):
+            first = tokens = 0
+            for batch in shard.batches:
+                check_batch(
+                    batch,
+                    manifest.columns,
+                    max_length=manifest.max_length,
+                    vocab_size=manifest.vocab_size,
+                    where=entry.path,
+                    first_pack=first,
                 )
-        real = rows.get("segment_lengths")
-        if real is not None and ((real < 0) | (real > np.diff(rows["cu_seqlens"]))).any():
-            raise FormatError(
-                f"{where}: a segment is shorter than the tokens that segment_lengths gives it, or they are < 0"
-            )
-        return Pack(rows)
-
-    def verify(self, manifest: Manifest) -> int:
-        """Check every invariant of every pack, and the shard's number of tokens. Returns its number of segments."""
-        first = tokens = segments = 0
-        for batch in self.batches:
-            check_batch(
-                batch,
-                self.columns,
-                max_length=manifest.max_length,
-                vocab_size=manifest.vocab_size,
-                where=self.entry.path,
-                first_pack=first,
-            )
-            token_offsets = list_view(batch, "tokens", self.entry.path).offsets
-            boundaries = list_view(batch, "cu_seqlens", self.entry.path).offsets
-            first += len(batch)
-            tokens += int(token_offsets[-1]) - int(token_offsets[0])
-            segments += int(boundaries[-1]) - int(boundaries[0]) - len(batch)
-        if tokens != self.entry.tokens:
-            raise FormatError(f"{self._file} holds {tokens} tokens; the manifest says {self.entry.tokens}")
-        return segments
+                token_offsets = list_view(batch, "tokens", entry.path).offsets
+                boundaries = list_view(batch, "cu_seqlens", entry.path).offsets
+                first += len(batch)
+                tokens += int(token_offsets[-1]) - int(token_offsets[0])
+                segments += int(boundaries[-1]) - int(boundaries[0]) - len(batch)
+            if tokens != entry.tokens:
+                raise FormatError(f"{shard.file} holds {tokens} tokens; the manifest says {entry.tokens}")
+        if segments != (expected := manifest.splits[str(self.split)].segments):
+            raise FormatError(f"{self.path} holds {segments} segments of {self.split}; the manifest says {expected}")
 
 
 def _find(path: Path, split: str | None) -> tuple[Path, str | None]:

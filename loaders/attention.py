@@ -1,0 +1,206 @@
+"""varlen_attention: attention within each segment of a packed sequence, by the fastest kernel there is.
+
+The kernels differ in argument order, in how they say "causal", and in what they demand; here is one call. The reference
+runs each segment through torch's scaled_dot_product_attention: on any device, in any dtype, with gradients.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+Backend = Literal["flash_attn_4", "flash_attn_3", "flash_attn_2", "torch_varlen", "reference"]
+
+# torch.Tensor. torch is imported only where tensors are made.
+Tensor = Any
+
+# The module and function of each flash-attn generation.
+_KERNELS = {
+    "flash_attn_4": ("flash_attn.cute", "flash_attn_varlen_func"),
+    "flash_attn_3": ("flash_attn_interface", "flash_attn_varlen_func"),
+    "flash_attn_2": ("flash_attn", "flash_attn_varlen_func"),
+}
+# Tried in this order. flash_attn_4 is left to backend=: it is a pre-release.
+_AUTOMATIC: tuple[Backend, ...] = ("flash_attn_3", "flash_attn_2", "torch_varlen")
+
+
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    *,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Attention of every token to those of its own segment: [T, heads, head_dim], in q's dtype.
+
+    q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim], where heads is a multiple of kv_heads (grouped queries).
+    cu_seqlens: int32 [S + 1], from 0 to T; empty segments are allowed. max_seqlen: the longest segment, or more; a
+    Python int, as reading it off a GPU would wait for it. causal: a token sees none behind it. window: it sees itself
+    and `window` tokens before it (and behind it, if not causal); None sees all. scale: default head_dim^-0.5.
+    backend: None takes the fastest that can do it; a name forces that one.
+
+    ValueError if the backend cannot do it, with the reason.
+    """
+    _check(q, k, v, cu_seqlens)
+    if backend is None:
+        backend = attention_backend(q)
+    elif backend not in get_args(Backend):
+        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
+    elif (obstacle := _obstacle(backend, q)) is not None:
+        raise ValueError(f"backend {backend} cannot run this: {obstacle}; choose another, or backend=None")
+    if backend == "reference":
+        return _reference(q, k, v, cu_seqlens, causal, window, scale)
+    if backend == "torch_varlen":
+        return _torch_varlen(q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
+    return _flash(backend, q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
+
+
+def attention_backend(q: Tensor) -> Backend:
+    """The backend that `varlen_attention` takes for such queries."""
+    return next((name for name in _AUTOMATIC if _obstacle(name, q) is None), "reference")
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> None:
+    if q.dim() != 3 or k.dim() != 3 or k.shape != v.shape or len(q) != len(k) or q.shape[2] != k.shape[2]:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (q, k, v))
+        raise ValueError(f"q, k and v are {shapes}; expected [T, heads, head_dim] and twice [T, kv_heads, head_dim]")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"{q.shape[1]} heads are no multiple of {k.shape[1]} kv_heads")
+    if str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
+        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}; expected torch.int32 [S + 1]")
+
+
+@cache
+def _kernel(name: str) -> Callable[..., Any] | None:
+    module, function = _KERNELS[name]
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError):
+        return None
+    return found
+
+
+def _obstacle(backend: str, q: Tensor) -> str | None:
+    """Why a backend cannot take such queries; None if it can."""
+    if backend == "reference":
+        return None
+    if backend in _KERNELS and _kernel(backend) is None:
+        module, function = _KERNELS[backend]
+        return f"{module}.{function} is not installed"
+    if not q.is_cuda:
+        return f"it needs a GPU and the tensors are on {q.device}"
+    if str(q.dtype) not in ("torch.float16", "torch.bfloat16"):
+        return f"it needs float16 or bfloat16 and the tensors are {q.dtype}"
+    if q.shape[2] % 8 or q.shape[2] > 256:
+        return f"it needs a head_dim that is a multiple of 8, at most 256, and it is {q.shape[2]}"
+    if backend == "torch_varlen":
+        try:
+            varlen = importlib.import_module("torch.nn.attention.varlen")
+        except ImportError:
+            return "this torch has no torch.nn.attention.varlen"
+        if "window_size" not in inspect.signature(varlen.varlen_attn).parameters:
+            return "the varlen_attn of this torch has no window_size"
+    return None
+
+
+def _flash(
+    backend: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+) -> Tensor:
+    # By keyword: version 4 has another order. Open ends of a window are -1, and None in version 4.
+    kernel = _kernel(backend)
+    assert kernel is not None
+    window_size: tuple[int | None, int | None] = (window, 0 if causal else window)
+    if window is None:
+        window_size = (None, None) if backend == "flash_attn_4" else (-1, -1)
+    out = kernel(
+        q=q,
+        k=k,
+        v=v,
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_k=cu_seqlens,
+        max_seqlen_q=max_seqlen,
+        max_seqlen_k=max_seqlen,
+        softmax_scale=scale,
+        causal=causal,
+        window_size=window_size,
+    )
+    return out[0] if isinstance(out, tuple) else out
+
+
+def _torch_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    # No causal flag: it is a window that ends at 0. One tensor for queries and keys: newer ones compare by identity.
+    left = -1 if window is None else window
+    return varlen_attn(
+        query=q,
+        key=k,
+        value=v,
+        cu_seq_q=cu_seqlens,
+        cu_seq_k=cu_seqlens,
+        max_q=max_seqlen,
+        max_k=max_seqlen,
+        scale=scale,
+        window_size=(left, 0 if causal else left),
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, causal: bool, window: int | None, scale: float | None
+) -> Tensor:
+    """O(sum of squared segment lengths); waits for the GPU once, for the boundaries."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    grouped = q.shape[1] != k.shape[1]
+    pieces = []
+    for start, end in pairwise(cu_seqlens.tolist()):
+        if start == end:
+            continue
+        query, key, value = (tensor[start:end].transpose(0, 1)[None] for tensor in (q, k, v))
+        mask = None if window is None else _window_mask(end - start, causal, window, q.device)
+        out = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=causal and mask is None,
+            scale=scale,
+            enable_gqa=grouped,
+        )
+        pieces.append(out[0].transpose(0, 1))
+    return torch.cat(pieces) if pieces else q * 0
+
+
+def _window_mask(length: int, causal: bool, window: int, device: Any) -> Tensor:
+    """bool [length, length]: True where a query (row) sees a key (column)."""
+    import torch
+
+    place = torch.arange(length, device=device)
+    behind = place[:, None] - place[None, :]  # how far the key lies behind the query
+    return (behind <= window) & (behind >= (0 if causal else -window))

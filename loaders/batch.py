@@ -1,0 +1,122 @@
+"""PackedBatch: what one training step gets, packs one behind the other in one sequence, boundaries beside them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from packprep.schemas import FILLER
+
+from .buffers import Block
+
+LabelKind = Literal["hf", "shifted"]
+_NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "_block")
+
+# numpy.ndarray or torch.Tensor: as the loader makes it, or as `to` and `pin_memory` return it.
+Array = Any
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class PackedBatch:
+    """T tokens in S segments. So that no token sees another segment, models get cu_seqlens and position_ids, no mask.
+
+    Arrays are numpy's as the loader yields them; `torch()`, `to()` and `pin_memory()` return batches of tensors.
+    Padding that the loader adds is the last segments, of document -1.
+    """
+
+    tokens: Array
+    """int64 [T]"""
+    position_ids: Array
+    """int64 [T], from 0 in every segment"""
+    cu_seqlens: Array
+    """int32 [S + 1]: 0, then the end of each segment; with max_segments, T again for those that are not there"""
+    max_seqlen: int
+    """the longest segment, or, with max_segments, a bound that is the same for all batches"""
+    labels: Array = None
+    """int64 [T], -100 where no loss, as label_kind says"""
+    label_kind: LabelKind = "hf"
+    """"hf": labels of the same token, which models shift, each segment's first -100. "shifted": labels of the next"""
+    document_ids: Array = None
+    """int64 [S]: input row of each segment, -1 for padding; None if the shards do not say"""
+    segment_lengths: Array = None
+    """int32 [S]: tokens of each segment without the padding at its end; None where none is padded"""
+    loss_weights: Array = None
+    """float32 [T]: weight of the loss at each label; None unless the loader was asked for it"""
+    extra: Mapping[str, Array] = field(default_factory=dict)
+    """the further columns the loader was asked for, [T] or [S]"""
+    _block: Block | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        """Tokens, padding included."""
+        return len(self.tokens)
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def num_items(self) -> int:
+        """Labels that are not -100: what HF's losses divide by. 0 without labels. On a GPU this waits for it."""
+        return 0 if self.labels is None else int((self.labels != -100).sum())
+
+    @property
+    def num_real_tokens(self) -> int:
+        """Tokens of documents. On a GPU this waits for it."""
+        lengths = (
+            self.segment_lengths if self.segment_lengths is not None else self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+        )
+        return int((lengths if self.document_ids is None else lengths * (self.document_ids != FILLER)).sum())
+
+    def labels_as(self, kind: LabelKind) -> Array:
+        """The labels in the other convention, exactly: in each, a segment's outer end is -100. Copies if it differs."""
+        if self.labels is None or kind == self.label_kind:
+            return self.labels
+        step = -1 if kind == "shifted" else 1
+        if isinstance(self.labels, np.ndarray):
+            return np.roll(self.labels, step)
+        return self.labels.roll(step)
+
+    def torch(self) -> "PackedBatch":
+        """The same memory as torch tensors."""
+        import torch
+
+        return self._map(lambda array: torch.from_numpy(array) if isinstance(array, np.ndarray) else array)
+
+    def numpy(self) -> "PackedBatch":
+        """As numpy arrays: the same memory if it is the host's, else a copy."""
+        return self._map(lambda array: array if isinstance(array, np.ndarray) else array.cpu().numpy())
+
+    def pin_memory(self) -> "PackedBatch":
+        """A copy in page-locked memory, as torch's DataLoader(pin_memory=True) asks for."""
+        return replace(self.torch()._map(lambda array: array.pin_memory()), _block=None)
+
+    def to(self, device: Any, non_blocking: bool = False) -> "PackedBatch":
+        """As torch tensors on a device. non_blocking: copies out of pinned memory overlap with other work; the loader
+        does not write to that memory before they are done."""
+        batch = self.torch()
+        moved = batch._map(lambda array: array.to(device, non_blocking=non_blocking))
+        if self._block is not None and non_blocking and moved.tokens.is_cuda:
+            import torch
+
+            cuda: Any = torch.cuda
+            event = cuda.Event()
+            event.record(cuda.current_stream(moved.tokens.device))
+            self._block.copies.append(event)
+        return replace(moved, _block=batch._block if moved.tokens is batch.tokens else None)
+
+    def _map(self, function: Any) -> "PackedBatch":
+        changed: dict[str, Any] = {"extra": {name: function(array) for name, array in self.extra.items()}}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name not in _NO_ARRAYS and value is not None:
+                changed[each.name] = function(value)
+        return replace(self, **changed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "_block"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._block = None

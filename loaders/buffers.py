@@ -1,0 +1,59 @@
+"""Memory that batches are made in, used again when nobody holds a batch any more: no page faults, no allocation.
+
+A block is lent as an array of its own. numpy keeps that array alive for as long as any view of it lives, and a torch
+tensor made from one keeps it too, so the block comes home when the last of them is gone, in whichever thread.
+"""
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(eq=False)
+class Block:
+    """memory: what is lent, an array or tensor's buffer. copies: CUDA events of copies out of it that may still run."""
+
+    memory: Any
+    copies: list[Any] = field(default_factory=list)
+
+
+class BlockPool:
+    """Blocks of `values` int64. keep: free blocks kept at most. pinned: page-locked, for copies that overlap with work.
+
+    `lend` never waits for a block to come home: where all are in use it makes a new one, so list(loader) is safe.
+    """
+
+    def __init__(self, values: int, keep: int, pinned: bool = False) -> None:
+        self._values = values
+        self._pinned = pinned
+        self._free: deque[Block] = deque(maxlen=keep)
+        # By the id of its reference, as arrays have no hash.
+        self._lent: dict[int, tuple[weakref.ref[NDArray[np.int64]], Block]] = {}
+
+    def lend(self) -> tuple[NDArray[np.int64], Block]:
+        """An array of uninitialised int64 [values] that no living array shares, and its block."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            block = self._make()
+        for copy in block.copies:
+            copy.synchronize()
+        block.copies.clear()
+        array = np.frombuffer(block.memory, np.int64)
+        reference = weakref.ref(array, self._come_home)
+        self._lent[id(reference)] = reference, block
+        return array, block
+
+    def _come_home(self, reference: weakref.ref[NDArray[np.int64]]) -> None:
+        self._free.append(self._lent.pop(id(reference))[1])
+
+    def _make(self) -> Block:
+        if not self._pinned:
+            return Block(np.empty(self._values, np.int64).data)
+        import torch
+
+        return Block(torch.empty(self._values, dtype=torch.int64, pin_memory=True).numpy().data)

@@ -1,0 +1,322 @@
+"""PackedLoader: batches of packs in a shuffled, resumable order, the same number of steps on every rank.
+
+There are no workers to start and nothing to wait for on other ranks: which packs a rank gets at a step is arithmetic,
+so no rank can run dry before another. One thread makes the next batches while the model trains.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from packprep.schemas import FormatError
+
+from .batch import PackedBatch
+from .buffers import BlockPool
+from .fill import BatchMaker, BatchShape, Labels
+from .loss import Mode
+from .order import EpochOrder, rank_places
+from .shards import PackedShards
+
+STATE_VERSION = 1
+_READAHEAD = 8 << 20
+# Looking up the packs of one step costs as much as that of many.
+_STEPS_AT_ONCE = 64
+
+
+class PackedLoader:
+    """Yields the PackedBatches of one rank for one epoch; `for batch in loader`, or `loader[step]` by number.
+
+    shards: what to read. packs_per_batch: packs of one rank's batch. seed, epoch: decide the order, with `shuffle`,
+    which mixes packs in windows of `shuffle_window` shuffled shards. rank, world_size: this rank's share of each batch.
+    labels: "hf" (unshifted, the model shifts), "shifted" (of the next token) or "none"; -100 never crosses segments.
+    loss_weights: also make them, see `packprep.loaders.loss_weights`. columns: further columns to hand out.
+
+    pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple. max_segments: segments of every
+    batch; with it shapes never change (pad_to is then packs_per_batch * max_length unless given), for torch.compile
+    and CUDA graphs. Padding is segments of its own at the end, without loss. cp_size: context-parallel ranks that will
+    slice each batch with `context_slice`; cp_layout as there. remainder: "drop" the packs that fill no batch on all
+    ranks, or "fill" up with packs without loss.
+
+    prefetch: batches made ahead by a thread; 0 for none. A batch's memory is used again when nothing holds any array of
+    it, so keep what you like. pin_memory: in page-locked memory, so that batch.to("cuda", non_blocking=True) overlaps.
+
+    Iteration starts at the beginning of the epoch, or, once, where a loaded state says. Also a map-style dataset:
+    DataLoader(loader, batch_size=None) works with any number of workers. ValueError for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        shards: PackedShards,
+        packs_per_batch: int,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        labels: Labels = "hf",
+        pad_to: int | None = None,
+        max_segments: int | None = None,
+        prefetch: int = 2,
+        pad_multiple: int = 1,
+        cp_size: int = 1,
+        cp_layout: Literal["contiguous", "zigzag"] = "contiguous",
+        remainder: Literal["drop", "fill"] = "drop",
+        loss_weights: Mode | None = None,
+        columns: Sequence[str] = (),
+        shuffle_window: int = 4,
+        pin_memory: bool = False,
+    ) -> None:
+        self.shards = shards
+        self.packs_per_batch, self.rank, self.world_size = packs_per_batch, rank, world_size
+        self.seed, self.epoch = seed, epoch
+        self.remainder, self.prefetch = remainder, prefetch
+        self._window = shuffle_window if shuffle else 0
+        self._labels, self._weights, self._pin_memory = labels, loss_weights, pin_memory
+        self._columns = {name: _kind(shards, name) for name in columns}
+        self._check()
+        self._shape = _shape(shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels)
+        if len(self) == 0:
+            raise ValueError(
+                f"{shards.path} has {len(shards)} packs, too few for one batch of {packs_per_batch} on each of "
+                f"{world_size} ranks; choose remainder='fill' or a smaller batch"
+            )
+        self._start = self._handed_out = 0
+        self._order: EpochOrder | None = None
+        self._maker: BatchMaker | None = None
+
+    def _check(self) -> None:
+        least = {"packs_per_batch": 1, "world_size": 1, "prefetch": 0, "epoch": 0}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected {low} or more")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank is {self.rank}; expected 0 to {self.world_size - 1}, world_size - 1")
+        choices = {
+            "labels": (self._labels, get_args(Labels)),
+            "loss_weights": (self._weights, (None, *get_args(Mode))),
+            "remainder": (self.remainder, ("drop", "fill")),
+        }
+        for name, (value, allowed) in choices.items():
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}")
+        if self._weights is not None and self._labels == "none":
+            raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch, the same on every rank."""
+        return self._steps(0)
+
+    def __getitem__(self, step: int) -> PackedBatch:
+        """This rank's batch at `step` of the epoch, whatever has been iterated. IndexError outside the epoch."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} was asked for; the epoch has {len(self)}")
+        return self._make(self._packs(0, step, step + 1)[0])
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        start, self._start = self._start, 0
+        self._handed_out = start
+        return self._prefetched(start) if self.prefetch else self._direct(start)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Iterate this epoch next, from its beginning; a loaded state of the same epoch keeps its place."""
+        if epoch != self.epoch:
+            self.epoch, self._order, self._start, self._handed_out = epoch, None, 0, 0
+            self._check()
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the latest iteration stands: a few integers. Counts batches handed out, not those made ahead."""
+        return {
+            "version": STATE_VERSION,
+            "fingerprint": self.shards.fingerprint,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "shuffle_window": self._window,
+            "packs": self._handed_out,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue the global stream of `state` at the next iteration, at any world size and batch.
+
+        Takes seed, epoch and shuffling from the state. FormatError if it is of another dataset or of a newer version.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise FormatError(f"the loader's state has version {state.get('version')}; expected {STATE_VERSION}")
+        if state["fingerprint"] != self.shards.fingerprint:
+            raise FormatError(
+                f"the state is of a dataset with fingerprint {state['fingerprint']:x}; {self.shards.path} has "
+                f"{self.shards.fingerprint:x}, so resume from the shards it was saved with"
+            )
+        self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
+        self._order = None
+        self._start = self._handed_out = state["packs"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_order": None, "_maker": None}
+
+    def _steps(self, start: int) -> int:
+        packs, each = max(len(self.shards) - start, 0), self.packs_per_batch * self.world_size
+        return packs // each if self.remainder == "drop" else -(-packs // each)
+
+    def _epoch_order(self) -> EpochOrder:
+        if self._order is None:
+            packs = self.shards.packs_per_shard
+            self._order = EpochOrder(packs, seed=self.seed, epoch=self.epoch, window=self._window)
+        return self._order
+
+    def _make(self, packs: list[int]) -> PackedBatch:
+        if self._maker is None:
+            # Free blocks beyond these are given back: one in use, one just released, and those made ahead.
+            pool = BlockPool(BatchMaker.values(self._shape), self.prefetch + 2, self._pin_memory)
+            self._maker = BatchMaker(self.shards, self._shape, self._labels, self._weights, self._columns, pool)
+        return self._maker.make(packs)
+
+    def _packs(self, start: int, first: int, last: int) -> list[list[int]]:
+        """Pack numbers of this rank's batches at steps first to last - 1; -1 behind the last pack."""
+        order, batch = self._epoch_order(), self.packs_per_batch
+        places = rank_places(np.arange(first, last), batch, self.rank, self.world_size, start).ravel()
+        packs = order.take(places[places < order.packs])
+        packs += [-1] * (len(places) - len(packs))
+        return [packs[at : at + batch] for at in range(0, len(packs), batch)]
+
+    def _batches(self, start: int) -> Iterator[PackedBatch]:
+        steps, readahead = self._steps(start), _Readahead(self.shards.files, self._epoch_order())
+        for first in range(0, steps, _STEPS_AT_ONCE):
+            readahead.at(start + first * self.packs_per_batch * self.world_size)
+            for packs in self._packs(start, first, min(first + _STEPS_AT_ONCE, steps)):
+                yield self._make(packs)
+
+    def _count(self, start: int, step: int) -> None:
+        done = start + (step + 1) * self.packs_per_batch * self.world_size
+        self._handed_out = min(done, len(self.shards))
+
+    def _direct(self, start: int) -> Iterator[PackedBatch]:
+        batches = self._batches(start)
+        for step in range(self._steps(start)):
+            held = [next(batches)]
+            self._count(start, step)
+            yield held.pop()  # and hold it no longer than its reader does
+
+    def _prefetched(self, start: int) -> Iterator[PackedBatch]:
+        made: SimpleQueue[list[PackedBatch] | BaseException | None] = SimpleQueue()
+        room = threading.Semaphore(self.prefetch)
+        stop = threading.Event()
+
+        def work() -> None:
+            try:
+                batches = self._batches(start)
+                while True:
+                    room.acquire()
+                    if stop.is_set():
+                        return
+                    made.put([next(batches)])
+            except StopIteration:
+                made.put(None)
+            except BaseException as error:  # raised where it can be handled
+                made.put(error)
+
+        thread = threading.Thread(target=work, name="packprep-prefetch", daemon=True)
+        thread.start()
+        try:
+            for step in count():
+                held = made.get()
+                if held is None:
+                    return
+                if isinstance(held, BaseException):
+                    raise held
+                room.release()
+                self._count(start, step)
+                yield held.pop()
+        finally:
+            stop.set()
+            room.release()
+            thread.join()
+
+
+class _Readahead:
+    """Asks the system for the shards of this window and the next, once each, in a thread: asking may wait."""
+
+    def __init__(self, files: tuple[Path, ...], order: EpochOrder) -> None:
+        self._files, self._order, self._asked = files, order, -1
+
+    def at(self, place: int) -> None:
+        """The reader has come to this place of the order."""
+        window = self._order.window_at(place)
+        last = min(window + 1, len(self._order.windows) - 1)
+        if last <= self._asked or not hasattr(os, "posix_fadvise"):
+            return
+        shards = [
+            shard for number in range(max(window, self._asked + 1), last + 1) for shard in self._order.windows[number]
+        ]
+        self._asked = last
+        threading.Thread(target=_will_need, args=([self._files[shard] for shard in shards],), daemon=True).start()
+
+
+def _will_need(files: list[Path]) -> None:
+    for file in files:
+        try:
+            handle = os.open(file, os.O_RDONLY)
+        except OSError:
+            continue  # reading it will say what is wrong
+        try:
+            for offset in range(0, os.fstat(handle).st_size, _READAHEAD):
+                os.posix_fadvise(handle, offset, _READAHEAD, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(handle)
+
+
+def _shape(
+    shards: PackedShards,
+    packs_per_batch: int,
+    pad_to: int | None,
+    max_segments: int | None,
+    pad_multiple: int,
+    cp_size: int,
+    cp_layout: str,
+    labels: str,
+) -> BatchShape:
+    """The batch's shape, or a sentence why there is none."""
+    for name, value in (("pad_to", pad_to), ("max_segments", max_segments), ("pad_multiple", pad_multiple)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; expected 1 or more")
+    if cp_size < 1 or cp_layout not in ("contiguous", "zigzag"):
+        raise ValueError(f"cp_size is {cp_size} and cp_layout {cp_layout!r}; expected 1 or more, contiguous or zigzag")
+    multiple, filler = pad_multiple, 1
+    if cp_size > 1:
+        if labels == "hf":
+            raise ValueError("labels='hf' lose a label at the end of each slice with cp_size > 1; choose 'shifted'")
+        if cp_layout == "zigzag":
+            filler = 2 * cp_size
+            if shards.segment_multiple % filler:
+                raise ValueError(
+                    f"the segments of {shards.path} have lengths that are a multiple of {shards.segment_multiple}; "
+                    f"zigzag slices for cp_size={cp_size} need {filler}: build with --pad-segment-to-multiple {filler}"
+                )
+        if pad_multiple % (2 * cp_size):
+            multiple = pad_multiple * 2 * cp_size
+    largest = -(-packs_per_batch * max(shards.max_length, filler) // multiple) * multiple
+    if pad_to is not None and (pad_to < packs_per_batch * shards.max_length or pad_to % multiple):
+        raise ValueError(
+            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {shards.max_length} tokens need {largest} or "
+            f"more, a multiple of {multiple}"
+        )
+    fixed = pad_to is not None or max_segments is not None
+    return BatchShape(
+        tokens=pad_to or largest, fixed=fixed, multiple=multiple, max_segments=max_segments, filler=filler
+    )
+
+
+def _kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:
+    kind = shards.column_kinds.get(name)
+    if kind == "token":
+        return "token"
+    if kind != "segment":
+        have = ", ".join(name for name, kind in shards.column_kinds.items() if kind in ("token", "segment"))
+        raise ValueError(f"columns names {name!r}; {shards.path} has {have}")
+    return "segment"

@@ -1,0 +1,57 @@
+"""A `load_from_disk` directory without a manifest: which files it has, and which of its columns make packs.
+
+Opens what any packer saved as lists of `tokens` and `cu_seqlens`, or as TRL saves them: `input_ids` and `seq_lengths`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from packprep.schemas import STANDARD_COLUMNS, FormatError, inside
+
+from .mapped import Field
+
+# Columns by which a loss was meant to be masked. Labels are not guessed from them: it depends on the trainer's options.
+_MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
+
+
+def plain_files(directory: Path) -> tuple[Path, ...]:
+    """The Arrow files of a saved dataset, in row order, from its state.json. FormatError if it is not one."""
+    state_file = directory / "state.json"
+    try:
+        state = json.loads(state_file.read_bytes())
+        names = [entry["filename"] for entry in state["_data_files"]]
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(f"{state_file} lists no _data_files; expected what save_to_disk writes") from None
+    if state.get("_indices_data_files"):
+        raise FormatError(f"{directory} was saved with an indices mapping; call flatten_indices() and save it again")
+    return tuple(inside(directory, name, str(state_file)) for name in names)
+
+
+def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
+    """The fields of a saved dataset. FormatError if tokens or boundaries are missing, or are no lists of integers."""
+    names = set(schema.names)
+    kinds: dict[str, Any] = {name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()}
+    if {"input_ids", "seq_lengths"} <= names and not {"tokens", "cu_seqlens"} <= names:
+        kinds = {"tokens": ("input_ids", "token"), "cu_seqlens": ("seq_lengths", "lengths")}
+        kinds |= {name: (name, "token") for name in ("position_ids", "labels")}
+    fields = []
+    for name, (stored, kind) in kinds.items():
+        if stored in names:
+            arrow = schema.field(stored).type
+            is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow)
+            if not is_list or not pa.types.is_integer(arrow.value_type):
+                raise FormatError(f"{where} column {stored} is {arrow}; expected a list of integers")
+            dtype = str(arrow.value_type) if kind == "token" else STANDARD_COLUMNS[name].dtype
+            fields.append(Field(name, stored, kind, dtype))
+    if not {"tokens", "cu_seqlens"} <= {field.name for field in fields}:
+        raise FormatError(
+            f"{where} has the columns {', '.join(schema.names)}; expected tokens and cu_seqlens, or input_ids and "
+            "seq_lengths as TRL packs them"
+        )
+    masks = [name for name in _MASKS if name in names]
+    if masks and "labels" not in names:
+        raise FormatError(f"{where} has {masks[0]} but no labels; save it with labels, -100 where no loss is wanted")
+    return tuple(fields)

@@ -1,0 +1,217 @@
+"""Train a small transformer on packed shards: rotary positions, grouped queries, varlen_attention, exact resume.
+
+    packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 4096
+    python scripts/train_tiny.py packed --steps 20 --checkpoint tiny.pt
+    torchrun --nproc-per-node 2 scripts/train_tiny.py packed --packs 2 --steps 20
+
+Prints the loss of every step, and at the end tokens per second, the loader's share of a step, and utilization. The loss
+is the mean over all labels of the global batch, so it is the same for one process and for several over the same global
+batches. Killed and run again with --checkpoint, it goes on with the losses it would have had.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards, attention_backend, varlen_attention
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary positions (Su et al., 2021): x [T, heads, dim], cos and sin [T, dim / 2]."""
+    even, odd = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
+
+
+class Block(nn.Module):  # type: ignore[misc, unused-ignore]
+    """Attention over grouped queries, then a gated layer; both behind a norm and added to what came in."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, width // heads
+        self.before_attention, self.before_mlp = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.dim, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int
+    ) -> torch.Tensor:
+        heads = self.qkv(self.before_attention(x)).view(len(x), -1, self.dim)
+        q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+        x = x + self.out(varlen_attention(q, k, v, cu_seqlens, max_seqlen).reshape(len(x), -1))
+        gate, value = self.up(self.before_mlp(x)).chunk(2, dim=-1)
+        out: torch.Tensor = x + self.down(functional.silu(gate) * value)
+        return out
+
+
+class Tiny(nn.Module):  # type: ignore[misc, unused-ignore]
+    """A causal language model over one packed sequence."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width, heads, kv_heads) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        dim = width // heads
+        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, dim, 2) / dim), persistent=False)
+
+    def forward(self, batch: PackedBatch) -> torch.Tensor:
+        """Sum of the losses of the batch's labels."""
+        angles = batch.position_ids[:, None] * self.frequencies
+        x = self.embedding(batch.tokens)
+        for block in self.blocks:
+            x = block(x, angles.cos(), angles.sin(), batch.cu_seqlens, batch.max_seqlen)
+        logits = self.head(self.norm(x)).float()
+        return functional.cross_entropy(logits, batch.labels, ignore_index=-100, reduction="sum")
+
+
+def total_over_ranks(value: torch.Tensor) -> torch.Tensor:
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(value)
+    return value
+
+
+def train_step(model: Tiny, optimizer: torch.optim.Optimizer, batch: PackedBatch, items: torch.Tensor) -> torch.Tensor:
+    """One step on the global batch. items: labels of this rank's batch. Returns the mean loss over all labels."""
+    items = total_over_ranks(items)
+    with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=batch.tokens.is_cuda):
+        loss = model(batch) / items
+    optimizer.zero_grad()
+    loss.backward()
+    if torch.distributed.is_initialized():
+        # Sums, not means: every rank has divided by the labels of all.
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        sizes = [gradient.numel() for gradient in gradients]
+        flat = total_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, piece in zip(gradients, torch.split(flat, sizes), strict=True):
+            gradient.copy_(piece.view_as(gradient))
+    optimizer.step()
+    return total_over_ranks(loss.detach().clone())
+
+
+def save(path: Path, model: Tiny, optimizer: torch.optim.Optimizer, loader: PackedLoader, step: int) -> None:
+    """Whole or not at all: a kill in the middle leaves the last checkpoint."""
+    state = {
+        "model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict(), "step": step
+    }  # fmt: skip
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    temporary.replace(path)
+
+
+def train(options: argparse.Namespace) -> None:
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    device = torch.device(options.device)
+    if world > 1:
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+    torch.manual_seed(options.seed)
+    shards = PackedShards(options.shards, split=options.split)
+    on_gpu = device.type == "cuda"
+    loader = PackedLoader(
+        shards, options.packs, seed=options.seed, rank=rank, world_size=world, labels="shifted", pin_memory=on_gpu
+    )
+    model = Tiny(shards.manifest.vocab_size, options.width, options.layers, options.heads, options.kv_heads).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    step = 0
+    if options.checkpoint and options.checkpoint.exists():
+        state = torch.load(options.checkpoint, map_location=device, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        step = state["step"]
+    meter = Meter(device, shards.max_length * options.packs)
+    while step < options.steps:
+        batches = iter(loader)
+        while step < options.steps:
+            meter.start()
+            batch = next(batches, None)
+            if batch is None:
+                loader.set_epoch(loader.epoch + 1)
+                break
+            items = torch.tensor(batch.num_items, device=device)  # counted before it moves: no waiting for the GPU
+            moved = batch.to(device, non_blocking=True)
+            meter.loaded(batch)
+            loss = train_step(model, optimizer, moved, items)
+            step += 1
+            meter.stepped()
+            if rank == 0:
+                print(json.dumps({"step": step, "loss": round(loss.item(), 7)}), flush=True)
+                if options.checkpoint:
+                    save(options.checkpoint, model, optimizer, loader, step)
+    if rank == 0 and meter.steps:
+        head = torch.zeros(
+            1, 1, options.width // options.heads, device=device, dtype=torch.bfloat16 if on_gpu else None
+        )
+        print(f"attention {attention_backend(head)}, {world} ranks; {meter.summary(world)}")
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+class Meter:
+    """Tokens, and seconds spent waiting for batches and in whole steps; the first two steps are warm-up."""
+
+    def __init__(self, device: torch.device, room: int) -> None:
+        self._device, self._room = device, room
+        self.steps = self._tokens = self._real = self._all_real = 0
+        self._waiting = self._total = self._started = self._waited = 0.0
+
+    def start(self) -> None:
+        self._started = time.perf_counter()
+
+    def loaded(self, batch: PackedBatch) -> None:
+        self._waited = time.perf_counter() - self._started
+        self._tokens, self._real = len(batch), batch.num_real_tokens
+
+    def stepped(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.steps += 1
+        if self.steps > 2:
+            self._waiting += self._waited
+            self._total += time.perf_counter() - self._started
+            self._all_real += self._real
+
+    def summary(self, world: int) -> str:
+        steps = self.steps - 2
+        if steps < 1:
+            return "too few steps to measure: two are warm-up"
+        rate, share = self._all_real * world / self._total, self._waiting / self._total
+        return (
+            f"{rate:,.0f} tokens/s over {steps} steps, loader {share:.2%} of the step, "
+            f"utilization {self._all_real / steps / self._room:.2%}"
+        )
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shards", type=Path, help="what packprep build wrote")
+    parser.add_argument("--split", help="which split, where there are several")
+    parser.add_argument("--steps", type=int, default=20, help="in all, those before a resume included")
+    parser.add_argument("--packs", type=int, default=1, help="packs of one rank's batch")
+    parser.add_argument("--checkpoint", type=Path, help="written after every step, resumed from if it is there")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--kv-heads", type=int, default=2)
+    train(parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    main()
