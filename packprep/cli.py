@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped but 
 """
 
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -147,6 +148,7 @@ def build_command(sources: tuple[str, ...], config: Path | None, **typed: Any) -
     from packprep.progress import Console, Silent
     from packprep.report import table
 
+    gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
     with Console() as console, _stopped_at_once(console.close):
         build(settings, progress=Silent() if run["quiet"] else console)
     report = read_report(Path(settings.output))

@@ -26,6 +26,7 @@ from packprep.units import ranges
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
+_SMALL = 1 << 16  # bytes hashed at once rather than by another thread
 
 Int64 = NDArray[np.int64]
 
@@ -162,20 +163,32 @@ def _ahead(function: Callable[[tuple[int, int]], pa.RecordBatch], parts: list[tu
 
 
 class _Hashing:
-    """A file that knows the digest of what went through it."""
+    """A file that knows the digest of what went through it: one thread hashes what another one writes."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._sha256 = hashlib.sha256()
+        self._hashing: deque[Future[None]] = deque()
+        self._pool = ThreadPoolExecutor(1)
         self.bytes = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._sha256.update(view)
+        if view.nbytes < _SMALL:
+            self._wait(0)
+            self._sha256.update(view)
+        else:
+            self._hashing.append(self._pool.submit(self._sha256.update, view))
+            self._wait(8)
         self._file.write(view)
         self.bytes += view.nbytes
         return view.nbytes
+
+    def _wait(self, most: int) -> None:
+        """Until at most so many buffers, which stay in memory until then, are still to be hashed."""
+        while len(self._hashing) > most:
+            self._hashing.popleft().result()
 
     def writable(self) -> bool:
         return True
@@ -187,6 +200,8 @@ class _Hashing:
         self.closed = True
 
     def digest(self) -> str:
+        self._wait(0)
+        self._pool.shutdown()
         return self._sha256.hexdigest()
 
 

@@ -9,7 +9,6 @@ With `keep_tokens` the files live in a store that outlasts the build, under a ke
 
 import contextlib
 import json
-import os
 import re
 import threading
 from collections import deque
@@ -26,7 +25,7 @@ from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.gather import add_ends
 from packprep.parity import EngineChoice, verify_batch
-from packprep.schemas import canonical_json, digest_of, file_digest, sync_directory, write_file
+from packprep.schemas import canonical_json, digest_of, file_digest, write_file
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, Unit, ranges, text_bytes
@@ -217,10 +216,8 @@ def tokenize_unit(
         tokens=count, verified=verified, parts=unit.parts, cut=cut, bytes=temporary.stat().st_size,
         sha256=file_digest(temporary),
     )  # fmt: skip
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
+    # Not synced to disk: a file that a power cut damages does not match its receipt and is made again.
     temporary.replace(directory / receipt.name)
-    sync_directory(directory)
     write_file(directory / f"{name}.json", canonical_json(asdict(receipt)))
     return receipt
 
