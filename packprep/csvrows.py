@@ -10,14 +10,14 @@ import csv
 import dataclasses
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import datasets
 import pyarrow as pa
 
 from packprep.errors import InputError
-from packprep.sources import decompressed
+from packprep.rowbuilder import RowBuilder
 
 _ROWS = 1000
 csv.field_size_limit(2**31 - 1)
@@ -32,24 +32,13 @@ class CsvRowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
     source: str = ""
 
 
-class CsvRows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
+class CsvRows(RowBuilder):
     """A file with a header, quoted as RFC 4180 says, plain or compressed."""
 
     BUILDER_CONFIG_CLASS = CsvRowsConfig
 
-    def _info(self) -> datasets.DatasetInfo:
-        return datasets.DatasetInfo()
-
-    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        return [datasets.SplitGenerator("train", {"files": self.config.data_files["train"]})]
-
-    def _generate_tables(self, files: Iterable[str]) -> Iterator[tuple[Any, pa.Table]]:
-        for number, path in enumerate(files):
-            with decompressed(path) as file:
-                for block_number, table in enumerate(self._tables(file)):
-                    yield datasets.builder.Key(number, block_number), table
-
-    def _tables(self, file: io.BufferedReader) -> Iterator[pa.Table]:
+    def tables(self, file: Any) -> Iterator[pa.Table]:
+        """See `RowBuilder.tables`."""
         reader = rows_of(file, self.config.delimiter)
         try:
             header: list[str] = next(reader, [])

@@ -17,7 +17,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.json as paj
 
-from packprep.sources import decompressed
+from packprep.rowbuilder import RowBuilder
 
 BLOCK_BYTES = 8 << 20
 _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
@@ -30,22 +30,14 @@ class JsonRowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
     columns: tuple[str, ...] = ("text",)
 
 
-class JsonRows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
+class JsonRows(RowBuilder):
     """JSON lines, an array of objects, or a single object, plain or compressed."""
 
     BUILDER_CONFIG_CLASS = JsonRowsConfig
 
-    def _info(self) -> datasets.DatasetInfo:
-        return datasets.DatasetInfo()
-
-    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        return [datasets.SplitGenerator("train", {"files": self.config.data_files["train"]})]
-
-    def _generate_tables(self, files: Iterable[str]) -> Iterator[tuple[Any, pa.Table]]:
-        for number, path in enumerate(files):
-            with decompressed(path) as file:
-                for block_number, table in enumerate(_tables(file, self.config.columns)):
-                    yield datasets.builder.Key(number, block_number), table
+    def tables(self, file: Any) -> Iterator[pa.Table]:
+        """See `RowBuilder.tables`."""
+        return _tables(file, self.config.columns)
 
 
 def _tables(file: Any, columns: Sequence[str]) -> Iterator[pa.Table]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packprep.engines import Engine, EngineName, Ids, Offsets, added_tokens, load_engine
 from packprep.errors import ConfigError, InputError
+from packprep.hashing import drawn
 from packprep.probes import probes
 
 # The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of the reference.
@@ -151,7 +152,7 @@ def verify_batch(
         raise InputError(
             f"engine {engine.name} {engine.version} gave {len(offsets) - 1} results for {len(texts)} documents"
         )
-    rows = np.flatnonzero(chosen(documents, share, seed))
+    rows = np.flatnonzero(drawn(seed, documents, share))
     if len(rows) == 0 or engine.name == "hf":
         return 0
     expected, expected_offsets = reference().encode(texts if len(rows) == len(texts) else texts.take(pa.array(rows)))
@@ -160,21 +161,6 @@ def verify_batch(
         if not np.array_equal(mine, theirs):
             raise InputError(_mismatch(engine, reference(), int(documents[row]), mine, theirs))
     return len(rows)
-
-
-def chosen(documents: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which documents are verified: those whose hash with the seed falls into the share. Share 1 is all of them."""
-    if share >= 1:
-        return np.ones(len(documents), np.bool_)
-    golden, mix1, mix2 = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-    with np.errstate(over="ignore"):  # splitmix64, twice so that seeds do not shift each other's choice
-        key = documents.astype(np.uint64)
-        for salt in (np.uint64(seed % 2**64), golden):
-            key = (key ^ salt) * golden + golden
-            key = (key ^ (key >> np.uint64(30))) * mix1
-            key = (key ^ (key >> np.uint64(27))) * mix2
-            key ^= key >> np.uint64(31)
-    return key < np.uint64(share * 2**64)
 
 
 def _candidates(tokenizer_json: bytes) -> list[EngineName]:

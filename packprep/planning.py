@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from packprep import order as orders
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
+from packprep.hashing import mix
 from packprep.packing import pack_lengths
 from packprep.packs import Packs
 from packprep.plan import PackPlan
 from packprep.segments import Account, cut_segments, wrap
 from packprep.tokenizer import Tokenizer
-from packprep.windows import Documents, mix
+from packprep.windows import Documents
 
 Planner = Callable[[NDArray[np.int32], int], PackPlan]
 """A packer of the user's own: f(lengths int32 [segments], max_length) -> PackPlan. Its plan is checked."""

@@ -14,10 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
+from packprep.hashing import drawn, mix
 from packprep.schemas import list_view
 from packprep.tokens import TokenFile
-
-_GOLDEN, _MIX_1, _MIX_2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +93,8 @@ def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
 
 def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
     """Which documents the seed puts into the validation split: by id, so the same whatever else changes."""
-    threshold = min(int(config.holdout * 2.0**64), 2**64 - 1)
     # Not the stream that orders units: a document's number would say something about a unit's place.
-    return mix(config.seed + 1, ids) < np.uint64(threshold)
-
-
-def mix(seed: int, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
-    """64 random-looking bits for each value: splitmix64 of Steele, Lea and Flood (2014), the same on every machine."""
-    with np.errstate(over="ignore"):
-        bits = _finish((np.asarray(values).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-        return _finish(bits + np.uint64(seed % 2**64) * _MIX_1 + _GOLDEN)
-
-
-def _finish(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
-    bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
-    return bits ^ (bits >> np.uint64(31))
+    return drawn(config.seed + 1, ids, config.holdout)
 
 
 def _join(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from packprep.errors import InputError
 
 def rows(data: bytes, *, delimiter: str = ",") -> list[dict[str, Any]]:
     reader = CsvRows(columns=("text",), delimiter=delimiter, source="a.csv", data_files=[__file__])
-    return [row for table in reader._tables(io.BufferedReader(io.BytesIO(data))) for row in table.to_pylist()]
+    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in table.to_pylist()]
 
 
 def texts_of(data: bytes) -> list[str | None]:

@@ -19,7 +19,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from packprep.engines import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
 from packprep.errors import ConfigError, InputError
-from packprep.parity import choose_engine, chosen, differing, first_difference, verify_batch
+from packprep.hashing import drawn
+from packprep.parity import choose_engine, differing, first_difference, verify_batch
 from packprep.probes import probes
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -331,17 +332,17 @@ def test_which_documents_are_compared_depends_on_their_numbers_alone(
     seed: int, share: float, cuts: list[int], start: int
 ) -> None:
     numbers = np.arange(start, start + 300)
-    whole = chosen(numbers, share, seed)
-    in_batches = [chosen(batch, share, seed) for batch in np.split(numbers, sorted(cuts))]
+    whole = drawn(seed, numbers, share)
+    in_batches = [drawn(seed, batch, share) for batch in np.split(numbers, sorted(cuts))]
     assert np.concatenate(in_batches).tolist() == whole.tolist()
-    assert not (chosen(numbers, share / 2, seed) & ~whole).any()  # a smaller share is part of a larger one
+    assert not (drawn(seed, numbers, share / 2) & ~whole).any()  # a smaller share is part of a larger one
 
 
 def test_the_share_is_met_and_seeds_choose_differently() -> None:
     numbers = np.arange(1_000_000)
     for share in (0.0, 0.001, 0.1, 0.5, 1.0):
-        assert abs(chosen(numbers, share, 0).mean() - share) < 4 * np.sqrt(share * (1 - share) / 1e6) + 1e-12
-    both = (chosen(numbers, 0.1, 0) & chosen(numbers, 0.1, 1)).mean()
+        assert abs(drawn(0, numbers, share).mean() - share) < 4 * np.sqrt(share * (1 - share) / 1e6) + 1e-12
+    both = (drawn(0, numbers, 0.1) & drawn(1, numbers, 0.1)).mean()
     assert abs(both - 0.01) < 0.001
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packprep.config import BuildConfig
 from packprep.tokens import TokenFile
 from packprep.units import Part
-from packprep.windows import form_windows, group_codes, held_out, mix, read_documents
+from packprep.windows import form_windows, group_codes, held_out, read_documents
 
 
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
@@ -72,12 +70,3 @@ def test_the_held_out_share_is_as_asked_and_depends_on_the_document_alone(share:
     held = held_out(ids, BuildConfig(holdout=share))
     assert abs(held.mean() - share) < 0.01
     assert (held_out(ids[::-1], BuildConfig(holdout=share))[::-1] == held).all()
-
-
-@given(st.integers(0, 2**63 - 1))
-def test_mixing_is_one_to_one_for_a_seed(seed: int) -> None:
-    assert len(set(mix(seed, np.arange(1000)).tolist())) == 1000
-
-
-def test_mixing_gives_the_same_bits_on_every_machine() -> None:
-    assert [hex(bits) for bits in mix(0, np.arange(2)).tolist()] == ["0xa706dd2f4d197e6f", "0x46b73e79f0c37c00"]
