@@ -135,9 +135,14 @@ class _Work:
     def tokenize(self) -> list[TokenFile]:
         """Token files of the whole input, from the token store where it has them."""
         with self.clock("tokenize"):
-            if self.config.keep_tokens and (files := stored(self.tokens)) is not None:
-                self.progress.say(f"tokens reused from {self.tokens}: no text was read")
-                return files
+            if self.config.keep_tokens:
+                if (files := stored(self.tokens)) is not None:
+                    self.progress.say(f"tokens reused from {self.tokens}: no text was read")
+                    return files
+                what = "damaged tokens" if self.tokens.exists() else "no tokens"
+                self.progress.say(
+                    f"{self.config.keep_tokens} has {what} of these sources, tokenizer and text options: tokenizing"
+                )
             # Of compressed files nobody knows how much text they hold.
             plain = all(not source.compression and source.kind != "parquet" for source in self.sources)
             total = sum(source.bytes for source in self.sources) / 1e6 if plain else None

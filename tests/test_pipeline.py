@@ -178,7 +178,9 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
-    build(BuildConfig(**kept))
+    said = Heard()
+    build(BuildConfig(**kept), progress=said)
+    assert any("has no tokens of these sources, tokenizer and text options" in line for line in said.lines)
     fresh = build(BuildConfig(**corpus | {"output": str(tmp_path / "fresh"), "max_length": 32}))
     with monkeypatch.context() as patch:
         patch.setattr("packprep.pipeline.read_units", lambda *_: pytest.fail("text was read again"))
