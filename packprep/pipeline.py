@@ -5,7 +5,6 @@ complete, whatever interrupts the build.
 """
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -72,7 +71,7 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
 
 def read_report(output: Path) -> dict[str, Any]:
     """report.json of a finished output."""
-    loaded: dict[str, Any] = json.loads((Path(os.fspath(output)) / "report.json").read_bytes())
+    loaded: dict[str, Any] = json.loads((output / "report.json").read_bytes())
     return loaded
 
 
