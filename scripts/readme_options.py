@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from packprep.cli import default_of
+from packprep.command_build import default_of
 from packprep.config import BuildConfig
 
 README = Path(__file__).parents[1] / "README.md"

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import signal
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig
-from packprep.cli import build_command, cli, resolve_options
+from packprep.cli import COMMANDS
+from packprep.command_build import command as build_command
+from packprep.command_build import resolve_options
 from packprep.errors import ConfigError
 from packprep.schemas import read_manifest
 
@@ -64,7 +67,14 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
 def test_version_and_the_list_of_commands() -> None:
     assert run("--version").out.startswith("packprep ")
     assert "build  Tokenize and pack text into shards." in run("--help").out
-    assert next(iter(cli.commands)) == "build"
+    assert next(iter(COMMANDS)) == "build"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_with_its_own_line_and_shows_an_example(name: str) -> None:
+    command = importlib.import_module(f"packprep.command_{name}").command
+    assert (command.name, command.get_short_help_str(200)) == (name, COMMANDS[name])
+    assert f"packprep {name} " in run(name, "--help").out.split("Example")[1]
 
 
 def test_build_prints_a_table_and_nothing_else_on_standard_output(here: Path) -> None:

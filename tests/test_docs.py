@@ -6,7 +6,7 @@ from pathlib import Path
 
 import packprep
 from packprep import loaders
-from packprep.cli import cli
+from packprep.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -20,7 +20,7 @@ def test_the_table_of_options_is_the_one_the_code_makes() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    for command in cli.commands:
+    for command in COMMANDS:
         assert f"packprep {command}" in README
 
 
