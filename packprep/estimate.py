@@ -24,8 +24,8 @@ from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
 from packprep.sources import Source, open_hub, resolve
 from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.tokens import TokenFile, quiet_datasets, tokenize_unit
-from packprep.units import Part, Unit, read_units
+from packprep.tokens import TokenFile, quiet_datasets, tokenize_slice
+from packprep.units import Part, Slice, read_slices
 from packprep.windows import read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
@@ -76,10 +76,10 @@ def _samples(
         reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
         files: list[TokenFile] = []
         read = text = 0
-        for unit in read_units([part], reading, scratch):
-            read, text = read + len(unit.table), text + unit.text_bytes
+        for piece in read_slices([part], reading, scratch):
+            read, text = read + len(piece.table), text + piece.text_bytes
             if sum(file.text_bytes for file in files) < share or not files:
-                files.append(tokenize_unit(_numbered(unit, number, place), scratch, engine, tokenizer, config))
+                files.append(tokenize_slice(_numbered(piece, number, place), scratch, engine, tokenizer, config))
                 number += 1
             elif rows is not None:
                 break
@@ -89,8 +89,10 @@ def _samples(
         yield _Sample(files, scale * (rows / read if rows else 1.0) * (text / sampled if sampled else 1.0))
 
 
-def _numbered(unit: Unit, number: int, source: int) -> Unit:
-    return replace(unit, number=number, parts=tuple(Part(source, part.rows, part.skipped) for part in unit.parts))
+def _numbered(piece: Slice, number: int, source: int) -> Slice:
+    return replace(
+        piece, unit=number, number=0, parts=tuple(Part(source, part.rows, part.skipped) for part in piece.parts)
+    )
 
 
 def _prediction(

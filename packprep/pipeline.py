@@ -32,7 +32,7 @@ from packprep.signoff import first_documents, name_shards, sign, write_report
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Tokenizer, load_tokenizer
 from packprep.tokens import BASE_MEMORY, TokenFile, rows_of_sources, stored, tokenize, tokens_key
-from packprep.units import read_units
+from packprep.units import read_slices
 from packprep.windows import Documents, form_windows, held_out, read_documents
 
 
@@ -156,7 +156,7 @@ class _Work:
                 # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
                 engine = pool.submit(self._engine, self._sample())
                 files = tokenize(
-                    read_units(self.sources, self.config, self.staging / "scratch"),
+                    read_slices(self.sources, self.config, self.staging / "scratch"),
                     self.tokens, engine.result, self.tokenizer, self.config, report,
                 )  # fmt: skip
             self.gate = engine.result().gate

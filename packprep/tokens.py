@@ -1,7 +1,7 @@
-"""Text to token files: one unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
+"""Text to token files: one slice of a unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
 
 `map` sees a table of text and gives back a table of tokens; no Python int stands between. A token file keeps every
-row of its unit; an empty document and a skipped row have no tokens. Beside it lies a receipt with its digest.
+row of its slice; an empty document and a skipped row have no tokens. Beside it lies a receipt with its digest.
 
 With `keep_tokens` the files live in a store that outlasts the build, under a key made of everything that decides them
 (source digests, tokenizer, text options): another max_length or strategy finds them again, another tokenizer cannot.
@@ -28,20 +28,21 @@ from packprep.parity import EngineChoice, verify_batch
 from packprep.schemas import canonical_json, digest_of, file_digest, write_file
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer
-from packprep.units import Part, Unit, ranges, text_bytes
+from packprep.units import SLICE_BYTES, Part, Slice, ranges, text_bytes
 
 # Text given to the engine at once: enough for its threads, and the memory of one batch serves the next.
 BATCH_BYTES = 4 << 20
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
-STORE_VERSION = 1  # raised when the same inputs would give other token files
+STORE_VERSION = 2  # raised when the same inputs would give other token files
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
-    """Receipt of one tokenized unit. cut: documents and characters that truncate_at took, by source."""
+    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by source."""
 
     unit: int
+    slice: int
     first_document: int
     documents: int
     text_bytes: int
@@ -54,11 +55,16 @@ class TokenFile:
 
     @property
     def name(self) -> str:
-        return f"unit-{self.unit:06d}.arrow"
+        return file_name(self.unit, self.slice)
 
     def remove(self, directory: Path) -> None:
         (directory / self.name).unlink()
         (directory / self.name).with_suffix(".json").unlink()
+
+
+def file_name(unit: int, number: int) -> str:
+    """Token file of slice `number` of a unit."""
+    return f"unit-{unit:06d}-{number:03d}.arrow"
 
 
 def rows_of_sources(files: Sequence[TokenFile], sources: int) -> list[int]:
@@ -90,32 +96,32 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
 def stored(directory: Path) -> list[TokenFile] | None:
     """The token files of a finished store, digests checked; None where it is not finished or a file has changed."""
     try:
-        numbers = json.loads((directory / "units.json").read_bytes())
-        found = [_receipt(directory, number) for number in range(numbers)]
+        names = json.loads((directory / "files.json").read_bytes())
+        found = [_receipt(directory, file_name(int(unit), int(number))) for unit, number in names]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return None if None in found else [file for file in found if file]
 
 
-def _receipt(directory: Path, unit: int) -> TokenFile | None:
-    """The receipt of a unit, if its token file is as the receipt says."""
-    loaded = json.loads((directory / f"unit-{unit:06d}.json").read_bytes())
+def _receipt(directory: Path, name: str) -> TokenFile | None:
+    """The receipt of a token file, if the file is as it says."""
+    path = directory / name
+    loaded = json.loads(path.with_suffix(".json").read_bytes())
     parts = tuple(Part(**part) for part in loaded.pop("parts"))
     receipt = TokenFile(parts=parts, cut={key: tuple(cut) for key, cut in loaded.pop("cut").items()}, **loaded)
-    path = directory / receipt.name
     intact = path.exists() and path.stat().st_size == receipt.bytes and file_digest(path) == receipt.sha256
     return receipt if intact else None
 
 
 def tokenize(
-    units: Iterator[Unit],
+    slices: Iterator[Slice],
     directory: Path,
     engine: Callable[[], EngineChoice],
     tokenizer: Tokenizer,
     config: BuildConfig,
     report: Callable[[TokenFile], None],
 ) -> list[TokenFile]:
-    """Token files of all units, as many at a time as `num_proc` and `max_memory` allow.
+    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow.
 
     `report` hears of each, in order.
     """
@@ -124,72 +130,73 @@ def tokenize(
     running: deque[Future[TokenFile]] = deque()
     stop = threading.Event()
     total = 0
-
-    def enough() -> bool:
-        return config.max_tokens is not None and total >= config.max_tokens
+    last: int | None = None  # the unit that reaches max_tokens
 
     def collect(most: int) -> None:
-        nonlocal total
+        nonlocal total, last
         while len(running) > most:
             file = running.popleft().result()
-            if enough():  # a unit that ran ahead of the one that reached max_tokens
-                file.remove(directory)
+            if last is not None and file.unit > last:
+                file.remove(directory)  # it ran ahead
                 continue
             done.append(file)
             total += file.tokens
+            if config.max_tokens is not None and total >= config.max_tokens and last is None:
+                last = file.unit
             report(file)
 
     # Threads, not processes: engines release the GIL, and two processes were 1.8 times slower.
-    ahead = units_ahead(config)
+    ahead = slices_ahead(config)
     with ThreadPoolExecutor(max(ahead, 1)) as pool, quiet_datasets():
         try:
-            for unit in units:
-                running.append(pool.submit(tokenize_unit, unit, directory, engine(), tokenizer, config, stop))
-                collect(ahead)
-                if enough():
+            for part in slices:
+                if last is not None and part.unit > last:
                     break
+                running.append(pool.submit(tokenize_slice, part, directory, engine(), tokenizer, config, stop))
+                collect(ahead)
             collect(0)
         finally:
             stop.set()
             for future in running:
                 future.cancel()
-    write_file(directory / "units.json", canonical_json(len(done)))
+    write_file(directory / "files.json", canonical_json([[file.unit, file.slice] for file in done]))
     return done
 
 
-def units_ahead(config: BuildConfig) -> int:
-    """Units that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short.
+def slices_ahead(config: BuildConfig) -> int:
+    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short.
 
-    A unit in memory takes up to seven times its text: the text, its rows, their ids, and the copy that is written.
+    A slice in memory takes up to seven times its text: the text, its rows, their ids, and the copy that is written.
     """
-    room = (config.max_memory - BASE_MEMORY) // (7 * config.unit_size) - 1
+    room = (config.max_memory - BASE_MEMORY) // (7 * min(config.unit_size, SLICE_BYTES)) - 1
     return max(0, min(config.num_proc, room))
 
 
-def tokenize_unit(
-    unit: Unit,
+def tokenize_slice(
+    part: Slice,
     directory: Path,
     engine: EngineChoice,
     tokenizer: Tokenizer,
     config: BuildConfig,
     stop: threading.Event | None = None,
 ) -> TokenFile:
-    """Write the token file of a unit and its receipt. The file appears under its name only when it is whole.
+    """Write the token file of a slice and its receipt. The file appears under its name only when it is whole.
 
     stop: set by another thread, ends the work within a batch by CancelledError, so that Ctrl-C need not wait.
     """
     import datasets
 
-    name = f"unit-{unit.number:06d}"
+    path = directory / file_name(part.unit, part.number)
+    fingerprint = f"{part.unit:08x}{part.number:08x}"
     cut: dict[str, tuple[int, int]] = {}
     verified = 0
-    numbers = unit.first_document + np.arange(len(unit.table))
+    numbers = part.first_document + np.arange(len(part.table))
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
 
     def encode(table: pa.Table) -> pa.Table:
         nonlocal verified
         if pattern is not None:
-            table, counted = cut_text(table, pattern, unit.parts)
+            table, counted = cut_text(table, pattern, part.parts)
             cut.update(counted)
         tokens, verified = encode_table(table, numbers, engine, tokenizer, config, stop)
         return tokens
@@ -197,8 +204,8 @@ def tokenize_unit(
     features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
     if config.group_column is not None:
         features["group"] = datasets.Value("large_string")
-    temporary = directory / f"{name}.tmp"
-    rows = datasets.Dataset(datasets.table.InMemoryTable(unit.table), fingerprint=f"{unit.number:016x}")
+    temporary = path.with_suffix(".tmp")
+    rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
         encode,
         batched=True,
@@ -207,18 +214,18 @@ def tokenize_unit(
         features=datasets.Features(features),
         cache_file_name=str(temporary),
         load_from_cache_file=False,
-        new_fingerprint=f"{unit.number:016x}",
+        new_fingerprint=fingerprint,
     )
     count = sum(len(chunk.values) for chunk in tokens.data["tokens"].chunks)
     del tokens
     receipt = TokenFile(
-        unit=unit.number, first_document=unit.first_document, documents=len(unit.table), text_bytes=unit.text_bytes,
-        tokens=count, verified=verified, parts=unit.parts, cut=cut, bytes=temporary.stat().st_size,
-        sha256=file_digest(temporary),
+        unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
+        text_bytes=part.text_bytes, tokens=count, verified=verified, parts=part.parts, cut=cut,
+        bytes=temporary.stat().st_size, sha256=file_digest(temporary),
     )  # fmt: skip
     # Not synced to disk: a file that a power cut damages does not match its receipt and is made again.
-    temporary.replace(directory / receipt.name)
-    write_file(directory / f"{name}.json", canonical_json(asdict(receipt)))
+    temporary.replace(path)
+    write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)))
     return receipt
 
 
@@ -273,7 +280,7 @@ def cut_text(
 
 @contextlib.contextmanager
 def quiet_datasets() -> Iterator[None]:
-    """No progress bar per unit; the bars of the user's own code come back afterwards."""
+    """No progress bar per slice; the bars of the user's own code come back afterwards."""
     import datasets
 
     # Made once here: opening a file makes this lock and deletes it again, while `map` uses it in another thread.

@@ -47,18 +47,21 @@ class Documents:
 
 def form_windows(files: Sequence[TokenFile], config: BuildConfig) -> list[list[TokenFile]]:
     """Token files of each window, by unit number inside it; a window ends with the unit that reaches its size."""
-    order = np.arange(len(files))
+    units: dict[int, list[TokenFile]] = {}
+    for file in files:
+        units.setdefault(file.unit, []).append(file)
+    numbers = np.array(list(units))
     if config.order != "input":
-        order = np.argsort(mix(config.seed, order), kind="stable")
+        numbers = numbers[np.argsort(mix(config.seed, numbers), kind="stable")]
     windows: list[list[TokenFile]] = []
     size = config.window
-    for index in order.tolist():
+    for number in numbers.tolist():
         if size >= config.window:
             windows.append([])
             size = 0
-        windows[-1].append(files[index])
-        size += files[index].text_bytes
-    return [sorted(window, key=lambda file: file.unit) for window in windows]
+        windows[-1] += units[number]
+        size += sum(file.text_bytes for file in units[number])
+    return [sorted(window, key=lambda file: (file.unit, file.slice)) for window in windows]
 
 
 def read_documents(directory: Path, files: Sequence[TokenFile]) -> Documents:

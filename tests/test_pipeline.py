@@ -156,7 +156,7 @@ def test_a_leftover_staging_folder_is_replaced(corpus: dict[str, Any]) -> None:
     staging = Path(corpus["output"] + ".incomplete")
     (staging / "tokens").mkdir(parents=True)
     (staging / "scratch").mkdir()
-    (staging / "tokens" / "unit-000000.arrow").write_text("half a file")
+    (staging / "tokens" / "unit-000000-000.arrow").write_text("half a file")
     said = Heard()
     manifest = build(BuildConfig(**corpus), progress=said)
     assert check_files(Path(corpus["output"]), manifest) == []
@@ -183,7 +183,7 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     assert any("has no tokens of these sources, tokenizer and text options" in line for line in said.lines)
     fresh = build(BuildConfig(**corpus | {"output": str(tmp_path / "fresh"), "max_length": 32}))
     with monkeypatch.context() as patch:
-        patch.setattr("packprep.pipeline.read_units", lambda *_: pytest.fail("text was read again"))
+        patch.setattr("packprep.pipeline.read_slices", lambda *_: pytest.fail("text was read again"))
         reused = build(BuildConfig(**kept | {"output": str(tmp_path / "reused"), "max_length": 32}))
     assert reused.data == fresh.data
     without_bos = build(BuildConfig(**kept | {"output": str(tmp_path / "other"), "bos": "none"}))
@@ -193,7 +193,7 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
 def test_a_damaged_token_store_is_tokenized_again(corpus: dict[str, Any], tmp_path: Path) -> None:
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
     first = build(BuildConfig(**kept))
-    victim = next((tmp_path / "store").rglob("unit-000001.arrow"))
+    victim = next((tmp_path / "store").rglob("unit-000001-000.arrow"))
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)

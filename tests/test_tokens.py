@@ -17,8 +17,8 @@ from packprep.parity import EngineChoice, choose_engine
 from packprep.schemas import file_digest
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.tokens import cut_text, encode_table, stored, tokenize, tokenize_unit, tokens_key
-from packprep.units import Part, Unit
+from packprep.tokens import cut_text, encode_table, stored, tokenize, tokenize_slice, tokens_key
+from packprep.units import Part, Slice
 
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 
@@ -33,11 +33,11 @@ def engine(policy: Tokenizer) -> EngineChoice:
     return choose_engine("hf", policy.json)
 
 
-def unit_of(documents: list[str | None], number: int = 0) -> Unit:
+def unit_of(documents: list[str | None], number: int = 0) -> Slice:
     table = pa.table({"text": pa.array(documents, pa.large_string())})
     size = sum(len((text or "").encode()) for text in documents)
     skipped = {"null": documents.count(None)} if None in documents else {}
-    return Unit(number, 0, table, size, (Part(0, len(documents), skipped),))
+    return Slice(number, 0, 0, table, size, (Part(0, len(documents), skipped),))
 
 
 def ids_in(path: Path) -> list[list[int]]:
@@ -49,22 +49,22 @@ def test_a_token_file_keeps_every_row_and_its_receipt_is_true(
     tmp_path: Path, policy: Tokenizer, engine: EngineChoice
 ) -> None:
     documents = ["The cat sat", "", None, "on the log"]
-    receipt = tokenize_unit(unit_of(documents, number=3), tmp_path, engine, policy, BuildConfig())
-    path = tmp_path / "unit-000003.arrow"
+    receipt = tokenize_slice(unit_of(documents, number=3), tmp_path, engine, policy, BuildConfig())
+    path = tmp_path / "unit-000003-000.arrow"
     assert ids_in(path) == expected_ids([text or "" for text in documents], tiny_tokenizer(), 0, 1)
     assert (receipt.sha256, receipt.bytes) == (file_digest(path), path.stat().st_size)
     assert (receipt.documents, receipt.tokens) == (4, sum(map(len, ids_in(path))))
     assert receipt.parts == (Part(0, 4, {"null": 1}),)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["unit-000003.arrow", "unit-000003.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["unit-000003-000.arrow", "unit-000003-000.json"]
 
 
 def test_the_size_of_batches_never_changes_the_file(
     tmp_path: Path, policy: Tokenizer, engine: EngineChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unit = unit_of(list(texts(60)))
-    whole = tokenize_unit(unit, tmp_path, engine, policy, BuildConfig())
+    whole = tokenize_slice(unit, tmp_path, engine, policy, BuildConfig())
     monkeypatch.setattr(tokens, "BATCH_BYTES", 100)
-    assert tokenize_unit(unit, tmp_path, engine, policy, BuildConfig()).sha256 == whole.sha256
+    assert tokenize_slice(unit, tmp_path, engine, policy, BuildConfig()).sha256 == whole.sha256
 
 
 def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not(
@@ -77,9 +77,9 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     files = tokenize(iter(units), tmp_path, lambda: engine, policy, config, lambda file: heard.append(file.unit))
     assert heard == [0, 1]
     assert stored(tmp_path) == files
-    (tmp_path / "unit-000001.arrow").write_bytes(b"cut off")
+    (tmp_path / "unit-000001-000.arrow").write_bytes(b"cut off")
     assert stored(tmp_path) is None
-    (tmp_path / "units.json").unlink()
+    (tmp_path / "files.json").unlink()
     assert stored(tmp_path) is None
 
 

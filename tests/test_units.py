@@ -7,29 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packprep import units as units_module
 from packprep.errors import InputError
 from packprep.sources import resolve
-from packprep.units import Part, Unit, read_units
+from packprep.units import Part, Slice, read_slices
 
 from .corpus import write_jsonl
 from .files import config
 
 
-def units(folder: Path, files: Sequence[Sequence[Any]], **options: Any) -> list[Unit]:
-    """Units of files of rows; a text is a row."""
+def units(folder: Path, files: Sequence[Sequence[Any]], **options: Any) -> list[Slice]:
+    """Slices of files of rows; a text is a row. Small units are one slice."""
     paths = [write_jsonl(folder / f"{number}.jsonl", rows) for number, rows in enumerate(files)]
     settings = config(sources=paths, **options)
-    return list(read_units(resolve(settings, folder), settings, folder))
+    return list(read_slices(resolve(settings, folder), settings, folder))
 
 
-def shape(found: Sequence[Unit]) -> list[list[str | None]]:
+def shape(found: Sequence[Slice]) -> list[list[str | None]]:
     return [unit.table["text"].to_pylist() for unit in found]
 
 
 def test_a_unit_ends_with_the_document_that_reaches_its_size(tmp_path: Path) -> None:
     found = units(tmp_path, [["aaa", "bb", "c", "dddddd", "e"]], unit_size=5)
     assert shape(found) == [["aaa", "bb"], ["c", "dddddd"], ["e"]]
-    assert [(unit.number, unit.first_document, unit.text_bytes) for unit in found] == [(0, 0, 5), (1, 2, 7), (2, 4, 1)]
+    assert [(unit.unit, unit.first_document, unit.text_bytes) for unit in found] == [(0, 0, 5), (1, 2, 7), (2, 4, 1)]
 
 
 def test_size_is_counted_in_bytes_not_in_characters(tmp_path: Path) -> None:
@@ -72,6 +73,17 @@ def test_skipped_rows_keep_their_number_and_are_counted_by_source_and_reason(tmp
 
 def test_empty_documents_are_rows(tmp_path: Path) -> None:
     assert shape(units(tmp_path, [["", "a", ""]])) == [["", "a", ""]]
+
+
+def test_a_unit_is_read_in_slices_and_cut_where_it_would_be_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units_module, "SLICE_BYTES", 2)
+    found = units(tmp_path, [["aaa", "b", "b", "c", "dddddd", "e"]], unit_size=5)
+    assert shape(found) == [["aaa"], ["b", "b"], ["c", "dddddd"], ["e"]]
+    assert [(part.unit, part.number, part.first_document) for part in found] == [
+        (0, 0, 0), (0, 1, 1), (1, 0, 3), (2, 0, 5),
+    ]  # fmt: skip
 
 
 @given(st.lists(st.lists(st.text(max_size=9), min_size=1), min_size=1, max_size=4), st.integers(1, 30))
