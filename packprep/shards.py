@@ -7,7 +7,7 @@ newer writers save, and because it writes in place and checks nothing.
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,6 @@ def write_shard(
     directory: Path, name: str, split: str, packs: Packs, first: int, last: int, layout: Layout
 ) -> ShardFile:
     """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
-    temporary = directory / f"{name}.tmp"
 
     def checked(part: tuple[int, int]) -> pa.RecordBatch:
         batch = record_batch(packs, first + part[0], first + part[1], layout)
@@ -105,18 +104,26 @@ def write_shard(
         )  # fmt: skip
         return batch
 
+    batches = _ahead(checked, ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True))
+    size, sha256 = write_batches(directory / name, batches, layout.schema)
+    return ShardFile(
+        name=name, split=split, bytes=size, sha256=sha256, packs=last - first,
+        segments=int(packs.offsets[last] - packs.offsets[first]), tokens=int(packs.lengths[first:last].sum()),
+    )  # fmt: skip
+
+
+def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[int, str]:
+    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256."""
+    temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as raw:
         file = _Hashing(raw)
-        with pa.ipc.new_stream(file, layout.schema) as writer:
-            for batch in _ahead(checked, ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)):
+        with pa.ipc.new_stream(file, schema) as writer:
+            for batch in batches:
                 writer.write_batch(batch)
         raw.flush()
         os.fsync(raw.fileno())
-    temporary.replace(directory / name)
-    return ShardFile(
-        name=name, split=split, bytes=file.bytes, sha256=file.digest(), packs=last - first,
-        segments=int(packs.offsets[last] - packs.offsets[first]), tokens=int(packs.lengths[first:last].sum()),
-    )  # fmt: skip
+    temporary.replace(path)
+    return file.bytes, file.digest()
 
 
 def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
