@@ -11,7 +11,11 @@ import click
 from packprep import __version__
 from packprep.printing import STOPPED
 
-COMMANDS = {"build": "Tokenize and pack text into shards."}
+COMMANDS = {
+    "build": "Tokenize and pack text into shards.",
+    "merge": "Put outputs together into one.",
+    "reshard": "Cut an output into shards of another size.",
+}
 """Each command with its line in `packprep --help`, in the order of a user's work."""
 
 

@@ -15,7 +15,7 @@ import click
 
 from packprep.config import DEFAULT_FILE, BuildConfig, from_yaml
 from packprep.errors import ConfigError
-from packprep.printing import STOPPED, print_table
+from packprep.printing import STOPPED, print_report, print_table
 
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Run")
@@ -134,18 +134,13 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 
         _show(estimate(settings), run["json"])
         return
-    from packprep.pipeline import build, read_report
+    from packprep.pipeline import build
     from packprep.progress import Console, Silent
-    from packprep.report import table
 
     gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
     with Console() as console, _stopped_at_once(console.close):
         build(settings, progress=Silent() if run["quiet"] else console)
-    report = read_report(Path(settings.output))
-    if run["json"]:
-        click.echo(json.dumps(report, indent=2))
-    elif not run["quiet"]:
-        print_table(settings.output, table(report))
+    print_report(Path(settings.output), as_json=run["json"], quiet=run["quiet"])
 
 
 def resolve_options(

@@ -4,7 +4,6 @@ Everything happens in OUT.incomplete, which becomes OUT by one rename after the 
 complete, whatever interrupts the build.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -67,12 +66,6 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         manifest = sign(staging, inputs, work.layout, account, files, sources, entries, report, run)
         publish(staging, output)
     return manifest
-
-
-def read_report(output: Path) -> dict[str, Any]:
-    """report.json of a finished output."""
-    loaded: dict[str, Any] = json.loads((output / "report.json").read_bytes())
-    return loaded
 
 
 def _inputs(

@@ -3,9 +3,11 @@
 The keys of report.json are stable; `packprep.schemas` holds their JSON Schema.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from packprep.config import BuildConfig
 from packprep.packs import Packs
 from packprep.planning import WindowPlan
+from packprep.schemas import FormatError
 from packprep.sources import Source
 from packprep.tokens import TokenFile
 
@@ -39,6 +42,16 @@ class Account:
                 "bias": plan.bias, "straggler": plan.straggler,
             }
         )  # fmt: skip
+
+
+def read_report(output: Path) -> dict[str, Any]:
+    """report.json of a finished output."""
+    path = output / "report.json"
+    try:
+        report: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FormatError(f"{path} is missing; restore the file or build again") from None
+    return report
 
 
 def ledger(totals: Counter[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from packprep import build
-from packprep.pipeline import read_report
+from packprep.report import read_report
 
 from .command import Result, run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -66,7 +66,9 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
 
 def test_version_and_the_list_of_commands() -> None:
     assert run("--version").out.startswith("packprep ")
-    assert "build  Tokenize and pack text into shards." in run("--help").out
+    assert [line.split(maxsplit=1) for line in run("--help").out.split("Commands:\n")[1].splitlines()] == [
+        [name, line] for name, line in COMMANDS.items()
+    ]
     assert next(iter(COMMANDS)) == "build"
 
 

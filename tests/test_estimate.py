@@ -12,7 +12,7 @@ import zstandard
 
 from packprep import BuildConfig, build, estimate
 from packprep.errors import InputError
-from packprep.pipeline import read_report
+from packprep.report import read_report
 
 from . import files
 from .corpus import save_tokenizer, texts, write_jsonl

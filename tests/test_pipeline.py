@@ -14,8 +14,8 @@ import pytest
 from packprep import BuildConfig, PackPlan, build, pack_lengths
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
-from packprep.pipeline import read_report
 from packprep.progress import Silent
+from packprep.report import read_report
 from packprep.schemas import check_files, read_manifest
 
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl

@@ -1,0 +1,31 @@
+"""`packprep reshard`: the same packs in shards of another size."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("reshard", short_help="Cut an output into shards of another size.")
+@click.argument("source", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Directory to write."
+)
+@click.option("--shard-size", required=True, metavar="SIZE", help="Bytes of one shard, about.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")
+def command(source: Path, output: Path, shard_size: str, as_json: bool, quiet: bool) -> None:
+    """Write the packs of OUT, unchanged and in the same order, in shards of about SIZE bytes.
+
+    \b
+    Example:
+      packprep reshard packed -o packed-small --shard-size 100MB
+    """
+    from packprep.config import parse_size
+    from packprep.merging import merge
+    from packprep.printing import print_report
+    from packprep.progress import Console, Silent
+
+    size = parse_size(shard_size, "shard_size")
+    with Console() as console:
+        merge([source], output, shard_size=size, progress=Silent() if quiet else console)
+    print_report(output, as_json=as_json, quiet=quiet)

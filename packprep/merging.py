@@ -1,0 +1,270 @@
+"""Outputs made from finished outputs: several put together, or one cut into shards of another size.
+
+Packs move as they are, in the order of the outputs; only document ids change, so that they stay unique over the whole.
+A shard that needs no new ids and no new size is linked, or copied where the file system has no links. Memory: a few
+record batches and the length of every pack.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.errors import ConfigError
+from packprep.histograms import measure
+from packprep.output import publish, staged
+from packprep.progress import Progress, Silent
+from packprep.report import percentiles, read_report
+from packprep.schemas import (
+    FILLER,
+    FORMAT_VERSION,
+    FileEntry,
+    Manifest,
+    canonical_json,
+    check_batch,
+    check_file,
+    digest_of,
+    file_digest,
+    list_view,
+    read_manifest,
+    shard_schema,
+    write_file,
+    write_manifest,
+)
+from packprep.shards import BATCH_TOKENS, ShardFile, write_batches
+from packprep.signoff import name_shards
+from packprep.summing import summed, summed_report
+from packprep.units import ranges
+
+Int64 = NDArray[np.int64]
+
+_DOCUMENT_NUMBERS = ("document_ids",)  # columns that count documents of the whole input
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An output to take packs from. shift: what its document ids grow by."""
+
+    path: Path
+    manifest: Manifest
+    report: dict[str, Any]
+    shift: int
+
+    @property
+    def renumbered(self) -> bool:
+        return self.shift > 0 and any(column.name in _DOCUMENT_NUMBERS for column in self.manifest.columns)
+
+    def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+        """Record batches of a shard, checked, with the document ids they get."""
+        packs = 0
+        with pa.memory_map(str(check_file(self.path, entry))) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                check_batch(
+                    batch, self.manifest.columns, max_length=self.manifest.max_length,
+                    vocab_size=self.manifest.vocab_size, where=str(self.path / entry.path), first_pack=packs,
+                )  # fmt: skip
+                packs += len(batch)
+                yield self._shifted(batch) if self.renumbered else batch
+
+    def _shifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for name in _DOCUMENT_NUMBERS:
+            if name in batch.schema.names:
+                view = list_view(batch, name, self.path.name)
+                values = np.where(view.values == FILLER, FILLER, view.values + self.shift)
+                lists = pa.ListArray.from_arrays(pa.array(view.offsets), pa.array(values))
+                batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), lists)
+        return batch
+
+
+def merge(
+    outputs: Sequence[Path], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+) -> Manifest:
+    """One output of the packs of all, in this order; shards are cut anew to about `shard_size` bytes where it is given.
+
+    Raises ConfigError where tokenizer, columns or max_length differ or `output` is there, FormatError for damage.
+    """
+    progress = progress or Silent()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already; choose another -o")
+    parts = _parts(outputs)
+    with staged(output, progress) as staging:
+        folder = staging / "shards"
+        folder.mkdir()
+        total = sum(part.manifest.num_packs for part in parts)
+        shards: list[ShardFile] = []
+        for split in dict.fromkeys(split for part in parts for split in part.manifest.splits):
+            made = _kept(parts, split, folder) if shard_size is None else _cut(parts, split, folder, shard_size)
+            for shard in made:
+                shards.append(shard)
+                progress.advance("merge", sum(done.packs for done in shards), total, "packs")
+        entries = name_shards(staging, shards)
+        for folder in (staging / "scratch", staging / "shards"):
+            shutil.rmtree(folder)
+        manifest = _sign(staging, parts, entries)
+        publish(staging, output)
+    return manifest
+
+
+def _parts(outputs: Sequence[Path]) -> list[_Part]:
+    parts: list[_Part] = []
+    shift = 0
+    for path in outputs:
+        manifest = read_manifest(path)
+        first = parts[0] if parts else None
+        if first is not None:
+            _check_fit(first, path, manifest)
+        parts.append(_Part(path, manifest, read_report(path), shift))
+        shift += sum(source["documents"] for source in manifest.data["sources"])
+    return parts
+
+
+def _check_fit(first: _Part, path: Path, manifest: Manifest) -> None:
+    there = first.manifest
+    for what, was, found in (
+        ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
+        ("columns", [column.name for column in there.columns], [column.name for column in manifest.columns]),
+        ("column types", there.data["columns"], manifest.data["columns"]),
+        ("max_length", there.max_length, manifest.max_length),
+    ):
+        if was != found:
+            shown = f"{was} and {found}" if what in ("columns", "max_length") else "it is not the same"
+            raise ConfigError(f"{first.path} and {path} differ in {what}: {shown}; build one of them again to merge")
+
+
+def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
+    """The shards as they are cut now."""
+    for part in parts:
+        for entry in part.manifest.shards(split) if split in part.manifest.splits else ():
+            path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
+            if part.renumbered:
+                size, sha256 = write_batches(path, part.batches(entry), shard_schema(part.manifest.columns))
+            else:
+                _link(check_file(part.path, entry, "sha256"), path)
+                size, sha256 = entry.bytes, entry.sha256
+            assert entry.packs is not None and entry.tokens is not None
+            yield ShardFile(
+                name=path.name, split=split, bytes=size, sha256=sha256, packs=entry.packs, segments=0,
+                tokens=entry.tokens,
+            )  # fmt: skip
+
+
+def _link(source: Path, path: Path) -> None:
+    try:
+        os.link(source, path)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> Iterator[ShardFile]:
+    """Shards of another size, cut as a build cuts them."""
+    sources = [
+        (part, entry) for part in parts if split in part.manifest.splits for entry in part.manifest.shards(split)
+    ]
+    sizes, lengths = (np.concatenate(column) for column in zip(*map(_sizes, sources), strict=True))
+    rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
+    schema = shard_schema(parts[0].manifest.columns)
+    for number, (first, last) in enumerate(ranges(sizes, shard_size)):
+        path = folder / f"{split}-{number:05d}.arrow"
+        cuts = ranges(lengths[first:last], BATCH_TOKENS, at_most=True)
+        size, sha256 = write_batches(path, (rows.take(end - start) for start, end in cuts), schema)
+        yield ShardFile(
+            name=path.name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=0,
+            tokens=int(lengths[first:last].sum()),
+        )  # fmt: skip
+
+
+def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
+    """Bytes and tokens of each pack of a shard, [packs] each."""
+    part, entry = source
+    sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    with pa.memory_map(str(check_file(part.path, entry))) as file, pa.ipc.open_stream(file) as stream:
+        for batch in stream:
+            size = np.zeros(len(batch), np.int64)
+            for column in part.manifest.columns:
+                values = np.diff(list_view(batch, column.name, entry.path).offsets).astype(np.int64)
+                size += 4 + values * column.numpy_dtype.itemsize
+                if column.name == "tokens":
+                    lengths.append(values)
+            sizes.append(size)
+    return np.concatenate(sizes), np.concatenate(lengths)
+
+
+class _Rows:
+    """A stream of record batches that gives any number of rows at a time, as one batch."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        taken: list[pa.RecordBatch] = []
+        while rows:
+            batch = self._left if self._left is not None else next(self._batches)
+            taken.append(batch.slice(0, rows))
+            self._left = batch.slice(rows) if rows < len(batch) else None
+            rows -= len(taken[-1])
+        # Also of a single slice: Arrow would write some bytes past its end.
+        return pa.concat_batches(taken)
+
+
+def _sign(staging: Path, parts: Sequence[_Part], entries: list[dict[str, Any]]) -> Manifest:
+    """report.json and the manifest: everything that can be added is, from the same of the parts."""
+    first = parts[0].manifest
+    options = [part.manifest.data["inputs"]["options"] for part in parts]
+    inputs = {
+        # What all agree on; the rest is said by the identity of each generation's own manifest.
+        "options": {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)},
+        "sources": [source for part in parts for source in part.manifest.data["inputs"]["sources"]],
+        "tokenizer": first.data["inputs"]["tokenizer"],
+        "generations": [generation for part in parts for generation in _generations(part.manifest)],
+    }
+    report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
+    write_file(staging / "report.json", canonical_json(report))
+    data = first.data | {
+        "format_version": FORMAT_VERSION,
+        "inputs": inputs,
+        "identity": digest_of(inputs),
+        "sources": [
+            source | {"first_document": source["first_document"] + part.shift}
+            for part in parts
+            for source in part.manifest.data["sources"]
+        ],
+        "splits": report["splits"],
+        "files": entries,
+        "ledger": summed([part.manifest.ledger for part in parts]),
+    }
+    path = staging / "report.json"
+    run = parts[-1].manifest.run | {
+        "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],
+        "verified_documents": sum(part.manifest.run["verified_documents"] for part in parts),
+        "files": [{"path": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}],
+    }
+    return write_manifest(staging, data, run)
+
+
+def _generations(manifest: Manifest) -> list[dict[str, Any]]:
+    """The builds an output is made of, in order."""
+    own = {
+        "identity": manifest.identity,
+        "documents": sum(source["documents"] for source in manifest.data["sources"]),
+        "packs": manifest.num_packs,
+    }
+    generations: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [own])
+    return generations
+
+
+def _documents_per_pack(parts: Sequence[_Part]) -> dict[str, int]:
+    counts: Counter[int] = Counter()
+    for part in parts:
+        found = measure(part.path).documents_per_pack
+        counts.update(dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)))
+    return percentiles(counts)

@@ -1,0 +1,56 @@
+"""The account of several outputs together: counts are added, shares follow from them, averages are weighted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packprep.schemas import digest_of
+
+_ADDED = ("documents", "tokens", "tokens_lost", "packs", "segments", "bound", "gap", "splits", "seconds")
+
+
+def summed_report(
+    reports: Sequence[Mapping[str, Any]], documents_per_pack: Mapping[str, int], entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """report.json of outputs put together, in order. entries: of the manifest, for the files that come of it."""
+    windows = [window for report in reports for window in report["windows"]]
+    added = summed([{key: value for key, value in report.items() if key in _ADDED} for report in reports])
+    tokens, packs = added["tokens"], added["packs"]
+    shards = [entry for entry in entries if "packs" in entry]
+    return {
+        **reports[0],
+        **added,
+        "tokens_lost_share": _share(added["tokens_lost"], tokens["tokens_in"], 0.0),
+        "utilization": _share(tokens["tokens_packed"] - tokens["filler"], packs * reports[0]["max_length"], 1.0),
+        "gap_share": _share(added["gap"], added["bound"], 0.0),
+        "bias": _mean(reports, "bias", "segments"),
+        "straggler": _mean(reports, "straggler", "packs"),
+        "documents_per_pack": documents_per_pack,
+        "windows": [window | {"window": number} for number, window in enumerate(windows)],
+        "sources": [source for report in reports for source in report["sources"]],
+        "shards": len(shards),
+        "bytes": sum(shard["bytes"] for shard in shards),
+        "tokens_per_second": round(tokens["tokens_in"] / max(added["seconds"]["total"], 1e-9), 1),
+        "peak_memory_bytes": max(report["peak_memory_bytes"] for report in reports),
+        "sha256": digest_of([entry["sha256"] for entry in entries]),
+    }
+
+
+def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Numbers added key by key, tables inside tables too; a key that a table lacks adds nothing.
+
+    Example: [{"a": 1, "b": {"c": 2}}, {"a": 3}] -> {"a": 4, "b": {"c": 2}}
+    """
+    total: dict[str, Any] = {}
+    for key in dict.fromkeys(key for table in tables for key in table):
+        values = [table[key] for table in tables if key in table]
+        total[key] = summed(values) if isinstance(values[0], Mapping) else sum(values)
+    return total
+
+
+def _share(part: int, whole: int, of_nothing: float) -> float:
+    return part / whole if whole else of_nothing
+
+
+def _mean(reports: Sequence[Mapping[str, Any]], key: str, weight: str) -> float:
+    total = sum(report[weight] for report in reports)
+    return sum(report[key] * report[weight] for report in reports) / total if total else 0.0
