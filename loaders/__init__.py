@@ -20,8 +20,9 @@ from .context_parallel import context_indices, context_slice
 from .isolation import Isolation, verify_isolation
 from .loader import PackedLoader
 from .loss import loss_weights, segment_means, selective_log_probs, unpack
+from .pack import Pack, Segment
 from .rows import batch_from_rows
-from .shards import Pack, PackedShards, Segment
+from .shards import PackedShards
 
 __all__ = [
     "Isolation",

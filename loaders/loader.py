@@ -4,11 +4,10 @@ There are no workers to start and nothing to wait for on other ranks: which pack
 so no rank can run dry before another. One thread makes the next batches while the model trains.
 """
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, get_args
 
@@ -24,7 +23,6 @@ from .order import EpochOrder, rank_places
 from .shards import PackedShards
 
 STATE_VERSION = 1
-_READAHEAD = 8 << 20
 # Looking up the packs of one step costs as much as that of many.
 _STEPS_AT_ONCE = 64
 
@@ -186,7 +184,7 @@ class PackedLoader:
         return [packs[at : at + batch] for at in range(0, len(packs), batch)]
 
     def _batches(self, start: int) -> Iterator[PackedBatch]:
-        steps, readahead = self._steps(start), _Readahead(self.shards.files, self._epoch_order())
+        steps, readahead = self._steps(start), _Readahead(self.shards, self._epoch_order())
         for first in range(0, steps, _STEPS_AT_ONCE):
             readahead.at(start + first * self.packs_per_batch * self.world_size)
             for packs in self._packs(start, first, min(first + _STEPS_AT_ONCE, steps)):
@@ -240,35 +238,26 @@ class PackedLoader:
 
 
 class _Readahead:
-    """Asks the system for the shards of this window and the next, once each, in a thread: asking may wait."""
+    """Asks for the shards of this window and the next, once each, in a thread: asking may wait."""
 
-    def __init__(self, files: tuple[Path, ...], order: EpochOrder) -> None:
-        self._files, self._order, self._asked = files, order, -1
+    def __init__(self, shards: PackedShards, order: EpochOrder) -> None:
+        self._shards, self._order, self._asked = shards, order, -1
 
     def at(self, place: int) -> None:
         """The reader has come to this place of the order."""
         window = self._order.window_at(place)
         last = min(window + 1, len(self._order.windows) - 1)
-        if last <= self._asked or not hasattr(os, "posix_fadvise"):
+        if last <= self._asked:
             return
         shards = [
             shard for number in range(max(window, self._asked + 1), last + 1) for shard in self._order.windows[number]
         ]
         self._asked = last
-        threading.Thread(target=_will_need, args=([self._files[shard] for shard in shards],), daemon=True).start()
+        threading.Thread(target=self._ask, args=(shards,), daemon=True).start()
 
-
-def _will_need(files: list[Path]) -> None:
-    for file in files:
-        try:
-            handle = os.open(file, os.O_RDONLY)
-        except OSError:
-            continue  # reading it will say what is wrong
-        try:
-            for offset in range(0, os.fstat(handle).st_size, _READAHEAD):
-                os.posix_fadvise(handle, offset, _READAHEAD, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(handle)
+    def _ask(self, shards: list[int]) -> None:
+        with suppress(FormatError, OSError):  # reading will say what is wrong
+            self._shards.read_ahead(shards)
 
 
 def _shape(

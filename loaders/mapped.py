@@ -4,7 +4,9 @@ Nothing is read at construction but the schema. The boundaries of a record batch
 first pack is asked for (under a microsecond per pack); a pack that fails raises when it is read, not before.
 """
 
+import os
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.schemas import FormatError, ListView, check_boundaries, list_view
+from packprep.schemas import Column, FormatError, ListView, check_boundaries, check_schema, list_view
+
+_READAHEAD = 8 << 20
 
 
 class Field(NamedTuple):
@@ -58,24 +62,38 @@ class Rows:
 class MappedShard:
     """The packs of one Arrow stream file. where: its name in messages. packs: how many it must hold, if that is known.
 
+    columns: what its schema must be, where a manifest says it. fetch: called before it is opened, to bring it here.
+
     FormatError if the file is not a whole stream, or does not hold these packs and fields.
     """
 
-    def __init__(self, file: Path, where: str, fields: tuple[Field, ...], packs: int | None = None) -> None:
+    def __init__(
+        self,
+        file: Path,
+        where: str,
+        fields: tuple[Field, ...],
+        packs: int | None = None,
+        columns: tuple[Column, ...] = (),
+        fetch: Callable[[], object] = lambda: None,
+    ) -> None:
         self.file = file
+        self._columns, self._fetch = columns, fetch
         self.where = where
         self.fields = fields
         self._packs = packs
         self._batches: list[pa.RecordBatch] | None = None
         self._starts: list[int] = []
-        self._rows: dict[int, Rows] = {}
-        self._sound: dict[int, bool] = {}
+        self._rows: dict[int, tuple[Rows, bool]] = {}  # of a record batch, and whether every pack in it is sound
 
     def stream(self) -> pa.ipc.RecordBatchStreamReader:
+        self._fetch()
         try:
-            return pa.ipc.open_stream(pa.memory_map(str(self.file)))
+            stream = pa.ipc.open_stream(pa.memory_map(str(self.file)))
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from None
+        if self._columns:
+            check_schema(stream.schema, self._columns, self.where)
+        return stream
 
     def _damaged(self, error: Exception) -> FormatError:
         return FormatError(f"{self.file} is not a whole Arrow stream: {error}; restore the file or build again")
@@ -98,17 +116,21 @@ class MappedShard:
             self._batches = batches
         return self._batches
 
+    def release(self) -> None:
+        """Open the file anew when it is next read; views of it stay valid."""
+        self._batches, self._rows = None, {}
+
     def find(self, pack: int) -> tuple[Rows, int]:
         """The record batch that holds a pack, and the pack's row in it. FormatError if the pack is bad."""
         batches = self.batches
         number = bisect_right(self._starts, pack) - 1
-        rows = self._rows.get(number)
-        if rows is None:
+        found = self._rows.get(number)
+        if found is None:
             views = {field.name: self._view(batches[number], field) for field in self.fields}
-            rows = self._rows[number] = Rows(views)
-            self._sound[number] = _all_sound(views, self.fields)
+            found = self._rows[number] = Rows(views), _all_sound(views, self.fields)
+        rows, sound = found
         row = pack - self._starts[number]
-        if not self._sound[number]:
+        if not sound:
             self._check({name: view.row(row) for name, view in rows.views.items()}, pack)
         return rows, row
 
@@ -171,3 +193,15 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
 
 def _flat(view: ListView) -> NDArray[Any]:
     return view.values[view.offsets[0] : view.offsets[-1]]
+
+
+def will_need(file: Path) -> None:
+    """Ask the system to read a file into memory; nothing where it cannot be asked."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        for offset in range(0, os.fstat(handle).st_size, _READAHEAD):
+            os.posix_fadvise(handle, offset, _READAHEAD, os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(handle)

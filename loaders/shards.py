@@ -7,143 +7,122 @@ A directory of `save_to_disk` that has no manifest is read too, if it holds pack
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, repeat
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packprep.schemas import (
     MANIFEST,
+    FileEntry,
     FormatError,
     Manifest,
     check_batch,
     check_file,
     check_files,
-    check_schema,
     digest_of,
     list_view,
     read_manifest,
 )
 
-from .mapped import Field, MappedShard, Rows
+from .mapped import Field, MappedShard, Rows, will_need
+from .pack import Pack
 from .plain import plain_fields, plain_files
-
-
-class Segment(NamedTuple):
-    """A document, or a piece of one. tokens: its own, without padding at its end.
-
-    document_id: input row, -1 for filler. start: offset of its first own token in the document. Either is None if the
-    shards were written without that column.
-    """
-
-    document_id: int | None
-    start: int | None
-    tokens: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pack:
-    """One packed sequence. columns: every column that was written, by name, as a read-only view of the file."""
-
-    columns: Mapping[str, NDArray[Any]]
-
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """int32 [tokens]"""
-        return self.columns["tokens"]
-
-    @property
-    def cu_seqlens(self) -> NDArray[np.int32]:
-        """int32 [segments + 1]: 0, then the end of each segment."""
-        return self.columns["cu_seqlens"]
-
-    @property
-    def position_ids(self) -> NDArray[np.int32]:
-        """int32 [tokens], from 0 in every segment: the stored column, or made from cu_seqlens when there is none."""
-        if (stored := self.columns.get("position_ids")) is not None:
-            return stored
-        starts, lengths = self.cu_seqlens[:-1], np.diff(self.cu_seqlens)
-        return np.arange(len(self.tokens), dtype=np.int32) - np.repeat(starts, lengths)
-
-    @property
-    def document_ids(self) -> NDArray[np.int64] | None:
-        """int64 [segments]: input row of each segment, -1 for filler; None if it was not written."""
-        return self.columns.get("document_ids")
-
-    @property
-    def document_starts(self) -> NDArray[np.int32] | None:
-        """int32 [segments]: offset in its document of each segment's first own token; None if it was not written."""
-        return self.columns.get("document_starts")
-
-    @property
-    def segment_lengths(self) -> NDArray[np.int32] | None:
-        """int32 [segments]: tokens of each segment without the padding at its end; None if nothing is padded."""
-        return self.columns.get("segment_lengths")
-
-    @property
-    def labels(self) -> NDArray[np.int32] | None:
-        """int32 [tokens], unshifted, -100 where no loss; None if it was not written."""
-        return self.columns.get("labels")
-
-    def segments(self) -> Iterator[Segment]:
-        """The segments in pack order, filler with them."""
-        first, lengths = self.cu_seqlens[:-1], self.segment_lengths
-        last = self.cu_seqlens[1:] if lengths is None else first + lengths
-        ids: Iterable[int | None] = repeat(None) if self.document_ids is None else self.document_ids.tolist()
-        starts: Iterable[int | None] = repeat(None) if self.document_starts is None else self.document_starts.tolist()
-        for document_id, start, begin, end in zip(ids, starts, first.tolist(), last.tolist(), strict=False):
-            yield Segment(document_id, start, self.tokens[begin:end])
+from .remote import RemoteOutput, is_url
 
 
 class PackedShards:
     """The packs of one split of a packprep output: `len`, `shards[i]`, iteration, all in stored order.
 
     path: a directory that `packprep build` wrote, the directory of one split in it, or any `load_from_disk` directory
-    with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths. split: which split to read; needed only where
-    documents were held out and there are several ("train" and "validation"). Checked at open: the manifest, and the
-    size and schema of every shard of the split; as packs are read: their list lengths and cu_seqlens. verify=True
-    checks everything first: digests, surplus files and every invariant of every pack.
+    with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an output such as
+    s3://bucket/packed, whose shards come into a local cache as they are needed (see `RemoteOutput` for cache_dir and
+    cache_size, bytes). split: which split to read; needed only where documents were held out and there are several
+    ("train" and "validation"). Checked at open: the manifest, and the size and schema of every shard of the split; as
+    packs are read: their list lengths and cu_seqlens. verify=True checks everything first: digests, surplus files and
+    every invariant of every pack.
 
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
     Raises FormatError for a file that is damaged, ValueError for a split that is not there. Pickles as its path.
     """
 
-    def __init__(self, path: str | Path, *, split: str | None = None, verify: bool = False) -> None:
-        self.path, split = _find(Path(path), split)
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        split: str | None = None,
+        verify: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_size: int | None = None,
+    ) -> None:
+        self._remote: RemoteOutput | None = None
+        self._reopen = partial(PackedShards, cache_dir=cache_dir, cache_size=cache_size)
         self._manifest: Manifest | None = None
-        if not (self.path / MANIFEST).exists() and (self.path / "state.json").exists():
-            self.split: str | None = None
-            self._open_plain(split, verify)
-            return
-        self._manifest = manifest = read_manifest(self.path)
+        if is_url(path):
+            self._remote = RemoteOutput(str(path), cache_dir, cache_size, self._evicted)
+            self.path: str | Path = self._remote.url
+            self._manifest = manifest = self._remote.manifest
+        else:
+            self.path, split = directory, split = _find(Path(path), split)
+            if not (directory / MANIFEST).exists() and (directory / "state.json").exists():
+                self.split: str | None = None
+                self._open_plain(directory, split, verify)
+                return
+            self._manifest = manifest = read_manifest(directory)
         self.split = _choose(manifest, split, self.path)
-        if verify and (findings := check_files(self.path, manifest, "sha256")):
+        if verify and (findings := self._changed(manifest)):
             more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""
             raise FormatError(findings[0] + more)
-        fields = tuple(Field(column.name, column.name, column.kind, column.dtype) for column in manifest.columns)
-        self._shards = []
-        for entry in manifest.shards(self.split):
-            shard = MappedShard(check_file(self.path, entry), entry.path, fields, entry.packs)
-            with shard.stream() as stream:
-                check_schema(stream.schema, manifest.columns, entry.path)
-            self._shards.append(shard)
+        self._shards = [self._open(entry, manifest) for entry in manifest.shards(self.split)]
         self._ends = list(accumulate(map(len, self._shards)))
         if verify:
             self._verify(manifest)
 
-    def _open_plain(self, split: str | None, verify: bool) -> None:
+    def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
+        """A shard whose size and schema are right; of one at a URL, when it is fetched."""
+        columns = manifest.columns
+        fields = tuple(Field(column.name, column.name, column.kind, column.dtype) for column in columns)
+        if self._remote is not None:
+            path, fetch = self._remote.directory / entry.path, partial(self._remote.fetch, entry)
+            return MappedShard(path, entry.path, fields, entry.packs, columns, fetch)
+        shard = MappedShard(check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns)
+        shard.stream().close()
+        return shard
+
+    def _changed(self, manifest: Manifest) -> list[str]:
+        """What of the files is not as the manifest says. Fetching checks the digest of each."""
+        if self._remote is None:
+            return check_files(Path(self.path), manifest, "sha256")
+        return [
+            f"{self.path}/{name} is not in the manifest; expected nothing else there" for name in self._remote.surplus()
+        ]
+
+    def _evicted(self, name: str) -> None:
+        """The cache dropped a file: without a mapping of it, its disk space is free."""
+        for shard in self._shards:
+            if shard.where == name:
+                shard.release()
+
+    def read_ahead(self, shards: Sequence[int]) -> None:
+        """Bring these shards, counted in stored order, closer: from the store to the disk, from the disk to memory."""
+        for number in shards:
+            shard = self._shards[number]
+            if self._remote is not None:
+                self._remote.fetch(self.manifest.shards(str(self.split))[number])
+            else:
+                will_need(shard.file)
+
+    def _open_plain(self, directory: Path, split: str | None, verify: bool) -> None:
         if split is not None:
             raise ValueError(f"{self.path} has no splits and split {split!r} was asked for; pass the path alone")
         if verify:
             raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
         self._shards = []
-        for file in plain_files(self.path):
+        for file in plain_files(directory):
             shard = MappedShard(file, file.name, ())
             with shard.stream() as stream:
                 fields = plain_fields(stream.schema, file.name)
@@ -177,7 +156,7 @@ class PackedShards:
         return f"PackedShards({str(self.path)!r}, split={self.split!r}: {counts.packs} packs, {counts.tokens} tokens)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(PackedShards, split=self.split), (self.path,)
+        return partial(self._reopen, split=self.split), (self.path,)
 
     @property
     def manifest(self) -> Manifest:
@@ -236,13 +215,17 @@ class PackedShards:
         """The build's report.json, checked against the manifest. FormatError if the output has none."""
         for entry in self.manifest.all_files:
             if entry.path == "report.json":
-                file = check_file(self.path, entry, "sha256")
+                file = self._file(entry)
                 try:
                     report: dict[str, Any] = json.loads(file.read_bytes())
                 except ValueError as error:
                     raise FormatError(f"{file} is not JSON: {error}; build again") from None
                 return report
         raise FormatError(f"{self.path} has no report.json in its manifest; expected the output of packprep build")
+
+    def _file(self, entry: FileEntry) -> Path:
+        """A file of the output that is not a shard, its digest checked."""
+        return self._remote.fetch(entry) if self._remote is not None else check_file(Path(self.path), entry, "sha256")
 
     def _verify(self, manifest: Manifest) -> None:
         """Every invariant of every pack, and the numbers of tokens and segments."""
@@ -276,7 +259,7 @@ def _find(path: Path, split: str | None) -> tuple[Path, str | None]:
     return path, split
 
 
-def _choose(manifest: Manifest, split: str | None, path: Path) -> str:
+def _choose(manifest: Manifest, split: str | None, path: str | Path) -> str:
     names = list(manifest.splits)
     if split is None and len(names) == 1:
         return names[0]

@@ -16,7 +16,7 @@ from .files import (
     write_file,
 )
 from .ledger import LEDGER_KEYS, check_ledger
-from .manifest import FORMAT_VERSION, FileEntry, Manifest, SplitCounts, read_manifest, write_manifest
+from .manifest import FORMAT_VERSION, FileEntry, Manifest, SplitCounts, parse_manifest, read_manifest, write_manifest
 from .validate import check_batch, check_boundaries
 from .views import ListView, list_view
 
@@ -46,6 +46,7 @@ __all__ = [
     "file_digest",
     "inside",
     "list_view",
+    "parse_manifest",
     "read_manifest",
     "shard_name",
     "shard_schema",

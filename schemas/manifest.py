@@ -116,7 +116,7 @@ def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, A
     path = directory / MANIFEST
     rest = {"data": dict(data), "run": dict(run)}
     content = canonical_json(rest | {"sha256": digest_of(rest)})
-    manifest = _parse(content, str(path))
+    manifest = parse_manifest(content, str(path))
     write_file(path, content)
     return manifest
 
@@ -130,10 +130,11 @@ def read_manifest(directory: str | Path) -> Manifest:
         raise FormatError(f"{path} does not exist; expected the output of a finished packprep build") from None
     except (NotADirectoryError, IsADirectoryError):
         raise FormatError(f"{path} is not a file; expected the output of a finished packprep build") from None
-    return _parse(content, str(path))
+    return parse_manifest(content, str(path))
 
 
-def _parse(content: bytes, where: str) -> Manifest:
+def parse_manifest(content: bytes, where: str) -> Manifest:
+    """The manifest in these bytes, checked like one that is read; where: its name in messages."""
     value = parse_canonical(content, where)
     if not isinstance(value, dict) or set(value) != {"data", "run", "sha256"}:
         raise FormatError(f"{where} is not a manifest; expected exactly the keys data, run and sha256")
