@@ -96,8 +96,12 @@ class BuildConfig:
         "split", "Packing", "What to do with documents longer than max_length."
     )
     stride: int = _option(0, "Packing", "Tokens that neighbouring pieces of a split document share.")
-    truncation_side: Literal["right", "left"] = _option("right", "Packing", "Which end truncate cuts off.")
+    truncation_side: Literal["right", "left", "balanced"] = _option(
+        "right", "Packing", "Which end truncate cuts off; balanced: of prompt and response, in proportion."
+    )
     continuation_bos: bool = _option(False, "Packing", "Begin the later pieces of a split document with BOS too.")
+    train_overlap: bool = _option(False, "Packing", "Train tokens that stride repeats in both pieces.")
+    min_loss_tokens: int = _option(1, "Packing", "Where rows have labels: drop segments with fewer trained tokens.")
     min_len: int = _option(1, "Packing", "Drop documents with fewer text tokens.")
     max_len: int | None = _option(None, "Packing", "Drop documents with more text tokens.")
     window: int = _option("4GB", "Packing", "Text whose documents are packed together.", "SIZE", size=True)
@@ -152,7 +156,7 @@ class BuildConfig:
     def _check_ranges(self) -> None:
         least = {
             "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
-            "max_memory": 1,
+            "max_memory": 1, "min_loss_tokens": 0,
             "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
             "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
         }  # fmt: skip
@@ -190,8 +194,12 @@ class BuildConfig:
                 )
         if self.continuation_bos and (self.overflow != "split" or self.strategy == "wrapped"):
             raise ConfigError("continuation_bos is for overflow split with a strategy other than wrapped")
-        if self.truncation_side == "left" and self.overflow != "truncate":
+        if self.truncation_side != "right" and self.overflow != "truncate":
             raise ConfigError(f"truncation_side is for overflow truncate, not {self.overflow}")
+        if self.truncation_side == "balanced" and self.strategy == "wrapped":
+            raise ConfigError("truncation_side balanced has no meaning with strategy wrapped; choose another strategy")
+        if self.train_overlap and not self.stride:
+            raise ConfigError("train_overlap is for tokens that stride repeats; give --stride or leave it out")
         if self.max_length % self.pad_segment_to_multiple:
             raise ConfigError(
                 f"max_length {self.max_length:,} is not a multiple of pad_segment_to_multiple "

@@ -26,7 +26,7 @@ from packprep.sources import Source, open_hub, resolve
 from packprep.tokenizer import Tokenizer, load_tokenizer
 from packprep.tokens import TokenFile, quiet_datasets, tokenize_slice
 from packprep.units import Part, Slice, read_slices
-from packprep.windows import read_documents
+from packprep.windows import carried_columns, read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
 _BEGINNING = 10_000_000  # plain bytes of a compressed file, enough to tell how well it compresses
@@ -124,7 +124,9 @@ def _prediction(
         "tokens_packed": round(packed * grow),
         "packs": round(packs * grow),
         "utilization": round(packed / (packs * config.max_length), 4) if packs else 1.0,
-        "bytes": round(float(shard_bytes(plan.packs, Layout.of(config, tokenizer)).sum()) * grow),
+        "bytes": round(
+            float(shard_bytes(plan.packs, Layout.of(config, tokenizer, carried_columns(scratch, files))).sum()) * grow
+        ),
     }
 
 

@@ -21,7 +21,7 @@ _NO_LOSS = NO_LOSS
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def pointer(typing_context: Any, address: Any) -> Any:
     """The address as a pointer that `carray` takes."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -58,27 +58,27 @@ def add_ends(ids: Int32, offsets: Int64, bos: int, eos: int) -> tuple[Int32, Int
 
 
 @njit(cache=True, nogil=True)
-def fill_tokens(
-    address: Int64, own: Int64, padded: Int64, bos: NDArray[np.bool_], bos_id: int, pad_id: int, out: Int32
+def fill_values(
+    address: Int64, own: Int64, padded: Int64, bos: NDArray[np.bool_], before: float, after: float, out: NDArray[Any]
 ) -> None:
-    """Tokens of segments one after another.
+    """Values of runs of tokens one after another: the tokens themselves, or another column of them.
 
-    address: [segments], where each segment's own tokens are. own: [segments], how many of them. bos: [segments],
-    whether one BOS goes before them. padded: [segments], tokens in `out`, what is left of them is pad_id.
+    address: [runs], where each run's own values are, of the type of `out`. own: [runs], how many of them. bos: [runs],
+    whether one value `before` goes before them. padded: [runs], values in `out`, what is left of them is `after`.
     out: [sum(padded)].
     """
     at = 0
-    for segment in range(len(own)):
-        end = at + padded[segment]
-        if bos[segment]:
-            out[at] = bos_id
+    for run in range(len(own)):
+        end = at + padded[run]
+        if bos[run]:
+            out[at] = before
             at += 1
-        length = own[segment]
+        length = own[run]
         if length > 0:
-            out[at : at + length] = carray(_pointer(address[segment]), length, np.int32)
+            out[at : at + length] = carray(pointer(address[run]), length, out.dtype)
             at += length
         for rest in range(at, end):
-            out[rest] = pad_id
+            out[rest] = after
         at = end
 
 
@@ -93,13 +93,23 @@ def fill_positions(padded: Int64, out: Int32) -> None:
 
 
 @njit(cache=True, nogil=True)
-def fill_labels(tokens: Int32, real: Int64, padded: Int64, out: Int32) -> None:
-    """The tokens themselves, and NO_LOSS where a segment is padding. real: [segments], tokens that are no padding."""
+def labels_of_mask(tokens: Int32, mask: NDArray[np.int8], out: Int32) -> None:
+    """The tokens themselves where the mask is not 0, NO_LOSS elsewhere. All: [tokens]."""
+    for place in range(len(tokens)):
+        out[place] = tokens[place] if mask[place] else _NO_LOSS
+
+
+@njit(cache=True, nogil=True)
+def clear_labels(head: Int64, real: Int64, padded: Int64, out: Int32) -> None:
+    """NO_LOSS on the first tokens of each segment and on its padding; other labels in `out` stay.
+
+    head: [segments], how many tokens at its beginning. real: [segments], tokens that are no padding.
+    """
     at = 0
     for segment in range(len(padded)):
-        middle, end = at + real[segment], at + padded[segment]
-        out[at:middle] = tokens[at:middle]
-        out[middle:end] = _NO_LOSS
+        end = at + padded[segment]
+        out[at : at + min(head[segment], padded[segment])] = _NO_LOSS
+        out[at + real[segment] : end] = _NO_LOSS
         at = end
 
 

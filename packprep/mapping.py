@@ -21,7 +21,7 @@ from packprep.shards import Layout, iterate_batches
 from packprep.tokenizer import Tokenizer, load_tokenizer
 from packprep.tokens import cut_text, encode_table
 from packprep.units import Part
-from packprep.windows import Documents, group_codes
+from packprep.windows import Documents, documents_of
 
 _SMALL_BATCH = 10_000  # documents; below it a warning says what the batch size costs
 _NOT_HERE = (
@@ -110,16 +110,8 @@ class TokenizeAndPack:
                 sample=text["text"].slice(0, 64).drop_null().to_pylist(),
             )
         encoded, _ = encode_table(text, ids, self._engine, self.tokenizer, self.config)
-        tokens = encoded["tokens"].combine_chunks()
-        documents = Documents(
-            id=ids,
-            address=tokens.values.to_numpy().ctypes.data + 4 * tokens.offsets.to_numpy()[:-1].astype(np.int64),
-            length=np.diff(tokens.offsets.to_numpy()),
-            source=np.zeros(len(ids), np.int32),
-            group=group_codes(text["group"]) if self.config.group_column is not None else None,
-            keep=tokens,
-        )
-        return self._packed(documents)
+        batches = encoded.drop_columns(["problem"]).combine_chunks().to_batches()
+        return self._packed(documents_of(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32)))
 
     def _packed(self, documents: Documents) -> pa.Table:
         layout = Layout.of(self.config, self.tokenizer)

@@ -60,12 +60,15 @@ class Packs:
         filler = order < 0
         chosen, documents = self.segments.take(order), self.documents
         return Rows(
+            document=chosen.document,
             document_id=np.where(filler, FILLER, documents.id[chosen.document]),
             start=np.where(filler, 0, chosen.start),
-            address=documents.address[chosen.document] + 4 * chosen.start.astype(np.int64),
             own=np.where(filler, 0, chosen.own).astype(np.int64),
             bos=chosen.bos & ~filler,
             padded=np.where(filler, 1, self.padded[order]).astype(np.int64),
+            filler=filler,
+            front=chosen.front,
+            hole=chosen.hole,
             offsets=self.offsets[first : last + 1] - self.offsets[first],
         )
 
@@ -74,19 +77,54 @@ class Packs:
 class Rows:
     """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1], where each pack begins.
 
-    address: of the own tokens in memory. own: tokens there. bos: whether one more BOS goes before them.
-    padded: tokens in the shard.
+    document: index into the arrays of documents, 0 where filler is True. start: offset of the own tokens in it. own:
+    how many. bos: whether one more BOS goes before them. padded: tokens in the shard. front, hole: as in Segments.
     """
 
+    document: NDArray[np.int32]
     document_id: Int64
     start: NDArray[np.int32]
-    address: Int64
     own: Int64
     bos: NDArray[np.bool_]
     padded: Int64
+    filler: NDArray[np.bool_]
+    front: NDArray[np.int32] | None
+    hole: NDArray[np.int32] | None
     offsets: Int64
 
     @property
     def real(self) -> Int64:
         """[segments], tokens that are no padding."""
         return self.own + self.bos
+
+    @cached_property
+    def runs(self) -> "Runs":
+        """What to copy: each segment's own tokens, in two runs where there is a hole between them."""
+        start = self.start.astype(np.int64)
+        whole = Runs(document=self.document, start=start, own=self.own, bos=self.bos, padded=self.padded)
+        if self.front is None or self.hole is None:
+            return whole
+        front = np.minimum(self.front, self.own)  # of filler, 0
+        # Runs 2i and 2i + 1 are segment i: what lies before its hole with its BOS, and the rest with its padding.
+        return Runs(
+            document=np.repeat(self.document, 2),
+            start=np.stack([start, start + front + self.hole], axis=1).ravel(),
+            own=np.stack([front, self.own - front], axis=1).ravel(),
+            bos=np.stack([self.bos, np.zeros_like(self.bos)], axis=1).ravel(),
+            padded=np.stack([front + self.bos, self.padded - front - self.bos], axis=1).ravel(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Tokens that lie together in a document and in a pack, [runs] each; the fields as in Rows."""
+
+    document: NDArray[np.int32]
+    start: Int64
+    own: Int64
+    bos: NDArray[np.bool_]
+    padded: Int64
+
+    def address(self, of_documents: Int64, itemsize: int) -> Int64:
+        """Where the values of a column begin. of_documents: [documents], where those of each document do."""
+        return of_documents[self.document] + itemsize * self.start

@@ -32,7 +32,7 @@ from packprep.sources import Source, resolve
 from packprep.tokenizer import Tokenizer, load_tokenizer
 from packprep.tokens import BASE_MEMORY, TokenFile, rows_of_sources, stored, tokenize, tokens_key
 from packprep.units import read_slices
-from packprep.windows import Documents, form_windows, held_out, read_documents
+from packprep.windows import Documents, carried_columns, form_windows, held_out, read_documents
 
 
 def build(config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None) -> Manifest:
@@ -120,7 +120,6 @@ class _Work:
     gate: dict[str, Any] | None = None  # how the engine was chosen; None where tokens were reused
 
     def __post_init__(self) -> None:
-        self.layout = Layout.of(self.config, self.tokenizer)
         key = tokens_key(self.sources, self.tokenizer, self.config)
         self.tokens = Path(self.config.keep_tokens) / key if self.config.keep_tokens else self.staging / "tokens"
 
@@ -183,6 +182,7 @@ class _Work:
 
     def pack(self, files: Sequence[TokenFile]) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split."""
+        self.layout = Layout.of(self.config, self.tokenizer, carried_columns(self.tokens, files))
         windows = form_windows(files, self.config)
         if self.config.strategy == "balanced" and len(windows) > 1:
             raise ConfigError(f"balanced packs one window and the input makes {len(windows)}; choose a larger --window")

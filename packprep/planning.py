@@ -29,6 +29,7 @@ class WindowPlan:
 
     packs: Packs
     account: Account
+    trained: NDArray[np.int32] | None  # [segments], tokens with a label; None where that is every token
     bound: int
     bias: float
     straggler: float
@@ -39,7 +40,8 @@ def plan_window(
 ) -> WindowPlan:
     """Plan the documents of one window. Raises TooLongError under overflow error."""
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
-    segments, account = cut_segments(documents.length, ends, config, has_bos=tokenizer.bos is not None)
+    labels = documents.labels
+    segments, account = cut_segments(documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=labels)
     multiple = config.pad_segment_to_multiple
     if config.strategy == "wrapped" and planner is None:
         segments, edges = wrap(segments, config.max_length)
@@ -66,6 +68,7 @@ def plan_window(
     return WindowPlan(
         packs=Packs(documents=documents, segments=segments, padded=padded, order=plan.order, offsets=plan.offsets),
         account=account,
+        trained=None if labels is None else segments.trained(labels, config),
         bound=plan.bound,
         bias=plan.bias,
         straggler=plan.straggler(config.balance_ranks, config.cost()),
@@ -138,6 +141,9 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
     add("tokens_packed", source, np.where(in_shards, written.padded, 0))
     add("filler", source, np.where(in_shards, written.padded - segments.lengths, 0))
     add("dropped.remainder", source, np.where(in_shards, 0, segments.lengths))
+    if plan.trained is not None:
+        totals[-1]["loss_tokens"] = 0  # so that none is a number too
+        add("loss_tokens", source, np.where(in_shards, plan.trained, 0))
     if fillers := int((written.order < 0).sum()):
         totals[-1].update(segments=fillers, tokens_packed=fillers, filler=fillers)
     return totals

@@ -75,6 +75,12 @@ def make_report(
     gap = sum(window["gap"] for window in account.windows)
     tokens = ledger(totals)
     lost = tokens["truncated"] + sum(tokens["dropped"].values())
+    room = packs * config.max_length
+    trained = (
+        {"loss_tokens": totals["loss_tokens"], "loss_utilization": totals["loss_tokens"] / room if room else 1.0}
+        if "loss_tokens" in totals
+        else {}
+    )
     return {
         "report_version": 1,
         "documents": _sum_documents(by_source),
@@ -95,7 +101,7 @@ def make_report(
         "splits": _splits(account.windows),
         "windows": account.windows,
         "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
-    }
+    } | trained
 
 
 def _of_source(number: int, files: Sequence[TokenFile], totals: Counter[str]) -> dict[str, Any]:
@@ -178,6 +184,8 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     splits = {name: counts["packs"] for name, counts in report["splits"].items()} if len(report["splits"]) > 1 else {}
     rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
     rows.append(("utilization", f"{report['utilization']:.3%}"))
+    if "loss_tokens" in report:
+        rows.append(("tokens trained", f"{report['loss_tokens']:,} ({report['loss_utilization']:.3%} of all packs)"))
     rows.append(("lower bound", f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})"))
     rows.append(("bias", f"{report['bias']:.2f} (0: packs mix all lengths, 1: packs of one length)"))
     rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))

@@ -5,15 +5,19 @@ The account of every document is kept as arrays, so that the ledger can be summe
     tokens_in + overlap + continuation_bos == sum(segment lengths) + truncated + sum(dropped by reason)
 
 Example: one document of 10 tokens, max_length=4, stride=1 -> pieces at 0, 3, 6 of 4 tokens; overlap = 2.
+
+Where rows have labels, a segment with fewer trained tokens than `min_loss_tokens` is dropped: a mean loss over none of
+them is NaN.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.errors import InputError
+from packprep.labels import Labels, proportional
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -26,12 +30,16 @@ class Segments:
 
     document: [segments], index into the arrays of documents. start: [segments], offset of the first own token within
     the document. own: [segments], tokens taken from the document. bos: [segments], whether an extra BOS goes before.
+    front, hole: [segments] or None, of segments that lack tokens of their document in the middle: own tokens before
+    the hole, and tokens in it.
     """
 
     document: Int32
     start: Int32
     own: Int32
     bos: Bools
+    front: Int32 | None = None
+    hole: Int32 | None = None
 
     def __len__(self) -> int:
         return len(self.own)
@@ -42,7 +50,28 @@ class Segments:
         return self.own + self.bos
 
     def take(self, kept: Int64 | Bools) -> "Segments":
-        return Segments(document=self.document[kept], start=self.start[kept], own=self.own[kept], bos=self.bos[kept])
+        front, hole = (None if array is None else array[kept] for array in (self.front, self.hole))
+        return Segments(
+            document=self.document[kept], start=self.start[kept], own=self.own[kept], bos=self.bos[kept],
+            front=front, hole=hole,
+        )  # fmt: skip
+
+    def untrained_head(self, config: BuildConfig) -> Int32:
+        """[segments], own tokens at the beginning of each that never have a label."""
+        first = 1 - self.bos.astype(np.int32)  # behind an extra BOS, the first own token has one
+        if not config.stride or config.train_overlap:
+            return first
+        return np.where(self.start > 0, config.stride, first).astype(np.int32)
+
+    def trained(self, labels: Labels, config: BuildConfig) -> Int32:
+        """[segments], tokens of each that have a label in the shard."""
+        head = self.untrained_head(config)
+        if self.front is None or self.hole is None:
+            return labels.count(self.document, self.start + head, self.own - head)
+        before = labels.count(self.document, self.start + head, self.front - head)
+        after = self.start + self.front + self.hole
+        late = np.maximum(head - self.front, 0)
+        return before + labels.count(self.document, after + late, self.own - self.front - late)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +84,13 @@ class Account:
     dropped: dict[str, Int32]
 
 
-def cut_segments(lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool) -> tuple[Segments, Account]:
+def cut_segments(
+    lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool, labels: Labels | None = None
+) -> tuple[Segments, Account]:
     """Segments of documents of these lengths, and the account of what was left out or repeated.
 
     lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of BOS and EOS each has.
+    labels: what is trained, where that is not every token.
     With strategy wrapped, long documents are left whole here: `wrap` cuts them where packs end.
     Raises TooLongError for a document over max_length under overflow error.
     """
@@ -80,16 +112,62 @@ def cut_segments(lengths: Int32, ends: int, config: BuildConfig, *, has_bos: boo
         start = truncated if config.truncation_side == "left" else nothing
     dropped = {reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()}
     if config.overflow == "split" and config.strategy != "wrapped" and over.any():
-        return _split(kept, dropped, config, has_bos=has_bos)
-    whole = np.flatnonzero(kept).astype(np.int32)
-    segments = Segments(
-        document=whole,
-        start=start[whole].astype(np.int32),
-        own=kept[whole].astype(np.int32),
-        bos=np.zeros(len(whole), np.bool_),
-    )
+        segments, account = _split(kept, dropped, config, has_bos=has_bos)
+    else:
+        whole = np.flatnonzero(kept).astype(np.int32)
+        segments = Segments(
+            document=whole,
+            start=start[whole].astype(np.int32),
+            own=kept[whole].astype(np.int32),
+            bos=np.zeros(len(whole), np.bool_),
+        )
+        if config.truncation_side == "balanced" and labels is not None and over.any():
+            segments = _balanced(segments, lengths, truncated, labels, config.max_length)
+        account = Account(
+            truncated=truncated, overlap=nothing.astype(np.int64), continuation_bos=nothing, dropped=dropped
+        )
+    return (segments, account) if labels is None else _trainable(segments, account, lengths, labels, config)
+
+
+def _balanced(segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int) -> Segments:
+    """The same segments, those cut lacking the end of the prompt and the end of the response, in proportion.
+
+    The response begins at the first trained token. A hole at a segment's end is what truncation on the right leaves.
+    """
+    prompt = labels.first(lengths)[segments.document]
+    cut = truncated[segments.document] > 0
+    whole = lengths[segments.document]
+    front = np.where(cut, proportional(prompt, whole - prompt, most), segments.own).astype(np.int32)
+    return replace(segments, front=front, hole=np.where(cut, prompt - front, 0).astype(np.int32))
+
+
+def _trainable(
+    segments: Segments, account: Account, lengths: Int32, labels: Labels, config: BuildConfig
+) -> tuple[Segments, Account]:
+    """Without the segments that have too few trained tokens; what they alone held is dropped."""
+    kept = segments.trained(labels, config) >= config.min_loss_tokens
+    if kept.all():
+        return segments, account
+    segments = segments.take(kept)
+    documents = len(lengths)
+    # A piece repeats what lies before the end of the last piece that was kept.
+    later = np.zeros(len(segments), np.bool_)
+    later[1:] = segments.document[1:] == segments.document[:-1]
+    ends = segments.start.astype(np.int64) + segments.own
+    again = np.zeros(len(segments), np.int64)
+    again[1:] = np.where(later[1:], np.maximum(ends[:-1] - segments.start[1:], 0), 0)
+    overlap = np.bincount(segments.document, weights=again, minlength=documents).astype(np.int64)
+    held = np.bincount(segments.document, weights=segments.own, minlength=documents).astype(np.int64) - overlap
+    gone = lengths - account.truncated - sum(account.dropped.values(), np.zeros(documents, np.int32))
+    # A document that is wholly dropped has nothing left that truncation took.
+    empty = held == 0
+    truncated = np.where(empty, 0, account.truncated).astype(np.int32)
+    few = np.where(empty, gone + account.truncated, gone - held).astype(np.int32)
     return segments, Account(
-        truncated=truncated, overlap=nothing.astype(np.int64), continuation_bos=nothing, dropped=dropped
+        truncated=truncated,
+        overlap=overlap,
+        continuation_bos=_sum(segments.document, segments.bos.astype(np.int64), documents),
+        dropped=account.dropped | {"few_loss_tokens": few},
     )
 
 
@@ -145,7 +223,7 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
     edges = np.arange(max_length, total, max_length)
     cuts = np.union1d(begins, edges)
     source = np.searchsorted(ends, cuts, side="right")
-    pieces = Segments(
+    pieces = Segments(  # a document over max_length, cut by `truncate` before, has no hole: config sees to that
         document=segments.document[source],
         start=(segments.start[source] + cuts - begins[source]).astype(np.int32),
         own=np.diff(np.append(cuts, total)).astype(np.int32),

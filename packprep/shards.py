@@ -7,7 +7,7 @@ newer writers save, and because it writes in place and checks nothing.
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from packprep import gather
 from packprep.config import BuildConfig
-from packprep.packs import Packs
-from packprep.schemas import STANDARD_COLUMNS, Column, check_batch, shard_schema
+from packprep.packs import Packs, Rows
+from packprep.schemas import NO_LOSS, STANDARD_COLUMNS, Column, check_batch, shard_schema
 from packprep.tokenizer import Tokenizer
 from packprep.units import ranges
+from packprep.windows import Aligned
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
@@ -40,26 +41,34 @@ class Layout:
     vocab_size: int
     bos_id: int
     pad_id: int
+    repeated: int = 0  # tokens at the beginning of a later piece that the piece before has trained
 
     @property
     def schema(self) -> pa.Schema:
         return shard_schema(self.columns)
 
     @staticmethod
-    def of(config: BuildConfig, tokenizer: Tokenizer) -> "Layout":
-        """Padding needs labels that say it carries no loss, and the real length of each segment."""
+    def of(config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()) -> "Layout":
+        """Padding and repeated tokens need labels that say they carry no loss, and padding the real lengths too.
+
+        carried: columns of the token files, beside their tokens.
+        """
         padded = config.pad_segment_to_multiple > 1
         filler = config.packs_multiple_of > 1 and config.remainder == "fill"
+        repeated = config.stride > 0 and not config.train_overlap
+        labels = padded or filler or repeated or STANDARD_COLUMNS["labels"] in carried
         names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
         names = [name for name in names if name in (*config.columns, "tokens", "cu_seqlens")]
-        names += ["labels"] if padded or filler else []
+        names += ["labels"] if labels else []
         names += ["segment_lengths"] if padded else []
+        standard = tuple(STANDARD_COLUMNS[name] for name in names)
         return Layout(
-            columns=tuple(STANDARD_COLUMNS[name] for name in names),
+            columns=standard + tuple(column for column in carried if column not in standard),
             max_length=config.max_length,
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos.id if tokenizer.bos else 0,
             pad_id=tokenizer.pad_id,
+            repeated=config.stride if repeated else 0,
         )
 
 
@@ -128,10 +137,10 @@ def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Sche
 
 def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
     """Packs first..last - 1 as one record batch in the format's columns."""
-    rows = packs.rows(first, last)
+    rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
     tokens = np.empty(int(ends[-1]), np.int32)
-    gather.fill_tokens(rows.address, rows.own, rows.padded, rows.bos, layout.bos_id, layout.pad_id, tokens)
+    _gather(rows, Aligned(documents.address, tokens.dtype), layout.bos_id, layout.pad_id, tokens)
     offsets = rows.offsets
     starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
     arrays = []
@@ -151,10 +160,37 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
             case "segment_lengths":
                 values[:] = rows.real
             case "labels":
-                gather.fill_labels(tokens, rows.real, rows.padded, values)
+                _fill_labels(rows, documents.aligned.get("labels"), tokens, layout.repeated, values)
+            case name if column.kind == "token":
+                _gather(rows, documents.aligned[name], 0, 0, values)
+            case name:
+                values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
         lists = pa.ListArray.from_arrays(pa.array(starts[column.kind].astype(np.int32)), pa.array(values))
         arrays.append(lists)
     return pa.record_batch(arrays, schema=layout.schema)
+
+
+def _gather(rows: Rows, column: Aligned, before: int, after: int, out: NDArray[Any]) -> None:
+    """Values of a token column. before: of an extra BOS. after: of padding."""
+    runs = rows.runs
+    address = runs.address(column.address, column.dtype.itemsize)
+    gather.fill_values(address, runs.own, runs.padded, runs.bos, before, after, out)
+
+
+def _fill_labels(
+    rows: Rows, stored: Aligned | None, tokens: NDArray[np.int32], repeated: int, out: NDArray[np.int32]
+) -> None:
+    """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks, where rows have them."""
+    if stored is None:
+        out[:] = tokens
+    elif stored.dtype == np.int8:
+        mask = np.empty(len(tokens), np.int8)
+        _gather(rows, stored, 0, 0, mask)
+        gather.labels_of_mask(tokens, mask, out)
+    else:
+        _gather(rows, stored, NO_LOSS, NO_LOSS, out)
+    head = np.where(rows.start > 0, rows.bos + repeated, 1) if repeated else np.ones(len(rows.own), np.int64)
+    gather.clear_labels(head, rows.real, rows.padded, out)
 
 
 def _ahead(function: Callable[[tuple[int, int]], pa.RecordBatch], parts: list[tuple[int, int]]) -> Iterator[Any]:

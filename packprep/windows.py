@@ -4,10 +4,10 @@ A window holds a fixed amount of text, so memory is bounded and no plan depends 
 input order, units are dealt to windows in an order that the seed decides, so a window is a sample of the whole input.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.hashing import drawn, mix
-from packprep.schemas import list_view
+from packprep.labels import Labels
+from packprep.schemas import STANDARD_COLUMNS, Column, DType, Kind, list_view
 from packprep.tokens import TokenFile
+
+
+class Aligned(NamedTuple):
+    """A column with a value per token. address: int64 [documents], where each document's values are in memory."""
+
+    address: NDArray[np.int64]
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +33,7 @@ class Documents:
 
     id: input row. address: where the tokens are in memory. length: tokens with BOS and EOS, 0 for none.
     source: number of the source file. group: code of the group, or None. keep: what the addresses point into.
+    aligned: further columns with a value per token, by name. values: columns with a value per document, by name.
     """
 
     id: NDArray[np.int64]
@@ -33,6 +42,8 @@ class Documents:
     source: NDArray[np.int32]
     group: NDArray[np.int32] | None
     keep: Any
+    aligned: Mapping[str, Aligned] = field(default_factory=dict)
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -42,7 +53,15 @@ class Documents:
         return Documents(
             id=self.id[kept], address=self.address[kept], length=self.length[kept], source=self.source[kept],
             group=group, keep=self.keep,
+            aligned={name: Aligned(column.address[kept], column.dtype) for name, column in self.aligned.items()},
+            values={name: values[kept] for name, values in self.values.items()},
         )  # fmt: skip
+
+    @property
+    def labels(self) -> Labels | None:
+        """What is trained; None where that is every token."""
+        column = self.aligned.get("labels")
+        return None if column is None else Labels(address=column.address, dtype=column.dtype)
 
 
 def form_windows(files: Sequence[TokenFile], config: BuildConfig) -> list[list[TokenFile]]:
@@ -66,26 +85,59 @@ def form_windows(files: Sequence[TokenFile], config: BuildConfig) -> list[list[T
 
 def read_documents(directory: Path, files: Sequence[TokenFile]) -> Documents:
     """Documents of a window's token files, which are memory-mapped: no token is read yet."""
-    address, length, groups, batches = [], [], [], []
+    batches = []
     for file in files:
         with pa.memory_map(str(directory / file.name)) as source, pa.ipc.open_stream(source) as reader:
-            for batch in reader:
-                view = list_view(batch, "tokens", file.name)
-                address.append(view.values.ctypes.data + 4 * view.offsets[:-1].astype(np.int64))
-                length.append(np.diff(view.offsets))
-                if "group" in batch.schema.names:
-                    groups.append(batch["group"])
-                batches.append(batch)
+            batches += list(reader)
     ids = [np.arange(file.first_document, file.first_document + file.documents) for file in files]
     sources = [
         np.repeat(np.array([part.source for part in file.parts], np.int32), [part.rows for part in file.parts])
         for file in files
     ]
+    return documents_of(batches, _join(ids, np.int64), _join(sources, np.int32))
+
+
+def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]) -> Documents:
+    """Documents of record batches as token files hold them (see tokens.py), with their input rows and sources."""
+    names = batches[0].schema.names if batches else []
+    aligned: dict[str, Aligned] = {}
+    values: dict[str, NDArray[Any]] = {}
+    length: NDArray[np.int32] = np.empty(0, np.int32)
+    groups = None
+    for name in names:
+        columns = [batch.column(batch.schema.get_field_index(name)) for batch in batches]
+        if name == "group":
+            groups = group_codes(pa.chunked_array(columns))
+        elif pa.types.is_list(columns[0].type):
+            views = [list_view(batch, name, "a token file") for batch in batches]
+            size = views[0].values.dtype.itemsize
+            address = [view.values.ctypes.data + size * view.offsets[:-1].astype(np.int64) for view in views]
+            aligned[name] = Aligned(_join(address, np.int64), views[0].values.dtype)
+            if name == "tokens":
+                length = _join([np.diff(view.offsets) for view in views], np.int32)
+        else:
+            values[name] = np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
+    tokens = aligned.pop("tokens") if aligned else Aligned(np.empty(0, np.int64), np.dtype(np.int32))
     return Documents(
-        id=_join(ids, np.int64), address=_join(address, np.int64), length=_join(length, np.int32),
-        source=_join(sources, np.int32),
-        group=group_codes(pa.chunked_array(groups)) if groups else None, keep=batches,
+        id=ids, address=tokens.address, length=length, source=sources, group=groups, keep=batches,
+        aligned=aligned, values=values,
     )  # fmt: skip
+
+
+def carried_columns(directory: Path, files: Sequence[TokenFile]) -> tuple[Column, ...]:
+    """The columns of a build's token files that go into its shards, beside the tokens; all files have the same."""
+    columns = []
+    with pa.ipc.open_stream(directory / files[0].name) as reader:
+        schema = reader.schema
+    for of_file in schema:
+        if of_file.name == "labels":
+            columns.append(STANDARD_COLUMNS["labels"])
+        elif of_file.name not in ("tokens", "group"):
+            kind: Kind = "token" if pa.types.is_list(of_file.type) else "segment"
+            values = of_file.type.value_type if kind == "token" else of_file.type
+            dtype: DType = np.dtype(values.to_pandas_dtype()).name
+            columns.append(Column(name=of_file.name, kind=kind, dtype=dtype))
+    return tuple(columns)
 
 
 def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:

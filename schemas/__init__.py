@@ -1,7 +1,7 @@
 """The contract between the writer and every reader: columns, manifest, files, checks. README.md is the format."""
 
 from .canonical import canonical_json, digest_of, file_digest
-from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, check_columns, check_schema, shard_schema
+from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, DType, Kind, check_columns, check_schema, shard_schema
 from .errors import FormatError
 from .files import (
     MANIFEST,
@@ -28,8 +28,10 @@ __all__ = [
     "NO_LOSS",
     "STANDARD_COLUMNS",
     "Column",
+    "DType",
     "FileEntry",
     "FormatError",
+    "Kind",
     "ListView",
     "Manifest",
     "SplitCounts",

@@ -15,14 +15,22 @@ import pyarrow as pa
 from .errors import FormatError
 
 Kind = Literal["token", "segment", "boundary"]
-DType = Literal["int32", "int64", "float32"]
+DType = Literal["int8", "uint8", "int16", "int32", "int64", "float32", "float64"]
 
 # The label of a token that carries no loss: the value torch's cross_entropy ignores by default.
 NO_LOSS = -100
 # The document id of padding and of whole filler packs.
 FILLER = -1
 
-_ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32()}
+_ARROW = {
+    "int8": pa.int8(),
+    "uint8": pa.uint8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 

@@ -45,7 +45,7 @@ def check_batch(
     _check_documents(flat, place)
     _check_labels(flat, vocab_size, place)
     for column in columns:
-        if column.dtype == "float32":
+        if column.numpy_dtype.kind == "f":
             _check_finite(column, flat[column.name], place)
 
 

@@ -1,14 +1,24 @@
 """Tokenized documents in memory, every token with a number of its own, so that a test can tell where each one went."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from packprep.schemas import STANDARD_COLUMNS, Column
 from packprep.tokenizer import Special, Tokenizer
-from packprep.windows import Documents
+from packprep.windows import Aligned, Documents
 
 BOS, EOS, PAD = 1, 2, 3
 FIRST_ID = 10  # ids of text tokens start here
+CARRIED = (
+    Column(name="mask", kind="token", dtype="int8"),
+    Column(name="wide", kind="token", dtype="int64"),
+    Column(name="advantages", kind="token", dtype="float32"),
+    Column(name="reward", kind="segment", dtype="float64"),
+    Column(name="row", kind="segment", dtype="int64"),
+)
 
 
 def tokenizer(*, bos: bool = True, eos: bool = True, tokens: int = 1 << 20) -> Tokenizer:
@@ -44,10 +54,55 @@ def make_documents(texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[
     )
 
 
+def with_columns(documents: Documents, trained: Sequence[Sequence[bool]], *, as_mask: bool) -> Documents:
+    """The documents with labels, as a mask or as ids, and with the columns CARRIED, all from `value_of`."""
+    tokens = tokens_of(documents)
+    flat = np.array([token for document in tokens for token in document], np.int32)
+    chosen = np.array([keep for document in trained for keep in document], np.bool_)
+    labels = chosen.astype(np.int8) if as_mask else np.where(chosen, flat, -100).astype(np.int32)
+    columns = {"labels": labels}
+    for column in CARRIED:
+        if column.kind == "token":
+            columns[column.name] = np.array(
+                [value_of(column.name, token) for token in flat.tolist()], column.numpy_dtype
+            )
+    first = np.cumsum(documents.length, dtype=np.int64) - documents.length
+    return dataclasses.replace(
+        documents,
+        keep=(documents.keep, columns),
+        aligned={
+            name: Aligned(values.ctypes.data + values.itemsize * first, values.dtype)
+            for name, values in columns.items()
+        },
+        values={
+            column.name: np.array([value_of(column.name, row) for row in documents.id.tolist()], column.numpy_dtype)
+            for column in CARRIED
+            if column.kind == "segment"
+        },
+    )
+
+
+def value_of(column: str, number: int) -> Any:
+    """What a column of CARRIED holds at a token of this id, or of a document of this number."""
+    values = {
+        "mask": number % 127,
+        "wide": number << 33,
+        "advantages": number / 8,
+        "reward": number / 3,
+        "row": -number,
+    }
+    return values[column]
+
+
+def labelled_columns() -> tuple[Column, ...]:
+    """The columns of documents made by `with_columns`."""
+    return (STANDARD_COLUMNS["labels"], *CARRIED)
+
+
 def tokens_of(documents: Documents) -> list[list[int]]:
     """The tokens of each document, with BOS and EOS."""
-    starts = (documents.address - documents.keep.ctypes.data) // 4
+    keep = documents.keep[0] if isinstance(documents.keep, tuple) else documents.keep
+    starts = (documents.address - keep.ctypes.data) // 4
     return [
-        documents.keep[start : start + length].tolist()
-        for start, length in zip(starts, documents.length.tolist(), strict=True)
+        keep[start : start + length].tolist() for start, length in zip(starts, documents.length.tolist(), strict=True)
     ]

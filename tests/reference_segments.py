@@ -1,5 +1,6 @@
 """What cutting a document means, in plain Python, token by token: the fast one in packprep.segments must agree."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from packprep.config import BuildConfig
@@ -7,17 +8,58 @@ from packprep.config import BuildConfig
 
 @dataclass
 class Cut:
-    """Pieces (start, own tokens, extra BOS) of one document, and what became of the rest."""
+    """Pieces of one document, and what became of the rest. A piece: offsets of its own tokens, and its extra BOS."""
 
-    pieces: list[tuple[int, int, bool]] = field(default_factory=list)
+    pieces: list[tuple[list[int], bool]] = field(default_factory=list)
     truncated: int = 0
     overlap: int = 0
     continuation_bos: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
 
 
-def cut_document(length: int, ends: int, config: BuildConfig, *, has_bos: bool) -> Cut:
-    """One document of `length` tokens, `ends` of them BOS and EOS."""
+def cut_document(
+    length: int, ends: int, config: BuildConfig, *, has_bos: bool, trained: Sequence[bool] | None = None
+) -> Cut:
+    """One document of `length` tokens, `ends` of them BOS and EOS; trained: which tokens have a label."""
+    cut = _cut(length, ends, config, has_bos=has_bos, trained=trained)
+    if trained is None:
+        return cut
+    pieces = [piece for piece in cut.pieces if sum(labelled(*piece, trained, config)) >= config.min_loss_tokens]
+    if len(pieces) == len(cut.pieces):
+        return cut
+    before = {offset for offsets, _ in cut.pieces for offset in offsets}
+    after = [offset for offsets, _ in pieces for offset in offsets]
+    few = len(before - set(after))
+    if not pieces:
+        few, cut.truncated = few + cut.truncated, 0
+    cut.dropped = cut.dropped | {"few_loss_tokens": few}
+    cut.overlap = len(after) - len(set(after))
+    cut.continuation_bos = sum(bos for _, bos in pieces)
+    cut.pieces = pieces
+    return cut
+
+
+def labelled(offsets: Sequence[int], bos: bool, trained: Sequence[bool], config: BuildConfig) -> list[bool]:
+    """Which own tokens of a piece have a label in the shard."""
+    has = [trained[offset] for offset in offsets]
+    if config.stride and not config.train_overlap and offsets[0] > 0:
+        has[: config.stride] = [False] * config.stride  # the piece before has them
+    return has if bos else [False, *has[1:]]
+
+
+def infer_seqlen(source: int, target: int, cutoff: int) -> tuple[int, int]:
+    """What LLaMA-Factory keeps of a prompt and of a response that are too long together."""
+    if 2 * target < cutoff:
+        most = cutoff
+    elif 2 * source < cutoff:
+        most = cutoff - source
+    else:
+        most = int(cutoff * (target / (source + target)))
+    kept = min(most, target)
+    return min(max(cutoff - kept, 0), source), kept
+
+
+def _cut(length: int, ends: int, config: BuildConfig, *, has_bos: bool, trained: Sequence[bool] | None) -> Cut:
     if length == 0:
         return Cut()
     text = length - ends
@@ -26,18 +68,24 @@ def cut_document(length: int, ends: int, config: BuildConfig, *, has_bos: bool) 
     if config.max_len is not None and text > config.max_len:
         return Cut(dropped={"too_long": length})
     if length <= config.max_length:
-        return Cut(pieces=[(0, length, False)])
+        return Cut(pieces=[([*range(length)], False)])
     if config.overflow == "drop":
         return Cut(dropped={"overflow": length})
     if config.overflow == "truncate":
         lost = length - config.max_length
-        start = lost if config.truncation_side == "left" else 0
-        return Cut(pieces=[(start, config.max_length, False)], truncated=lost)
+        kept = [*range(config.max_length)]
+        if config.truncation_side == "left":
+            kept = [*range(lost, length)]
+        elif config.truncation_side == "balanced" and trained is not None:
+            prompt = [*trained, True].index(True) if True in trained else length
+            source, target = infer_seqlen(prompt, length - prompt, config.max_length)
+            kept = [*range(source), *range(prompt, prompt + target)]
+        return Cut(pieces=[(kept, False)], truncated=lost)
     return _split(length, config, bos=config.continuation_bos and has_bos)
 
 
 def _split(length: int, config: BuildConfig, *, bos: bool) -> Cut:
-    cut = Cut(pieces=[(0, config.max_length, False)])
+    cut = Cut(pieces=[([*range(config.max_length)], False)])
     covered = config.max_length
     while covered < length:
         start = covered - config.stride
@@ -46,7 +94,7 @@ def _split(length: int, config: BuildConfig, *, bos: bool) -> Cut:
         if end == length and new < config.min_len:
             cut.dropped = {"short_tail": new}
             break
-        cut.pieces.append((start, end - start, bos))
+        cut.pieces.append(([*range(start, end)], bos))
         cut.overlap += config.stride
         cut.continuation_bos += bos
         covered = end

@@ -141,7 +141,10 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "columns": "position_ids", "text_template": "{a}", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB",
         "holdout": 0.5, "verify_engine": 0.5, "min_len": 2, "pad_segment_to_multiple": 8,
     }  # fmt: skip
-    needs = {"num_packs": {"strategy": "balanced"}, "truncation_side": {"overflow": "truncate"}}.get(field.name, {})
+    needs: dict[str, Any] = {
+        "num_packs": {"strategy": "balanced"}, "truncation_side": {"overflow": "truncate"},
+        "train_overlap": {"stride": 5},
+    }.get(field.name, {})  # fmt: skip
     kind = str(field.type)
     example = examples.get(field.name, "left" if field.name == "truncation_side" else 7 if "int" in kind else "word")
     typed = True if field.type is bool else example
@@ -153,10 +156,10 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
     assert getattr(from_file, field.name) != field.default
 
 
-def _arguments(field: Any, example: Any, needs: dict[str, str]) -> list[str]:
+def _arguments(field: Any, example: Any, needs: dict[str, Any]) -> list[str]:
     flag = "--" + field.name.replace("_", "-")
     arguments = [flag] if field.type is bool else [flag, str(example)]
-    return ["a", *arguments, *(word for key, value in needs.items() for word in (f"--{key}", value))]
+    return ["a", *arguments, *(word for key, value in needs.items() for word in (f"--{key}", str(value)))]
 
 
 def test_what_to_do_with_a_build_is_a_key_of_the_file_too(here: Path) -> None:

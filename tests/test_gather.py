@@ -34,7 +34,7 @@ def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() ->
     here, there = np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)
     address = int64(there.ctypes.data, here.ctypes.data + 4, 0)
     out = np.zeros(8, np.int32)
-    gather.fill_tokens(address, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out)
+    gather.fill_values(address, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out)
     assert out.tolist() == [20, 21, 1, 11, 12, 3, 3, 3]
 
 
@@ -44,10 +44,27 @@ def test_positions_restart_at_every_segment() -> None:
     assert out.tolist() == [0, 1, 0, 0, 1, 2]
 
 
-def test_labels_are_the_tokens_and_no_loss_where_a_segment_is_padding() -> None:
-    out = np.zeros(4, np.int32)
-    gather.fill_labels(np.array([7, 8, 9, 3], np.int32), int64(1, 1), int64(1, 3), out)
-    assert out.tolist() == [7, 8, -100, -100]
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "float32", "float64"])
+def test_values_of_every_type_are_copied_like_tokens(dtype: str) -> None:
+    here = np.array([1, 2, 3], dtype)
+    address, out = int64(here.ctypes.data + here.itemsize), np.ones(4, dtype)
+    gather.fill_values(address, int64(2), int64(4), np.array([True]), 0, 0, out)
+    assert out.tolist() == [0, 2, 3, 0]
+
+
+def test_labels_of_a_mask_are_the_tokens_where_it_is_set() -> None:
+    out = np.zeros(3, np.int32)
+    gather.labels_of_mask(np.array([7, 8, 9], np.int32), np.array([1, 0, 1], np.int8), out)
+    assert out.tolist() == [7, -100, 9]
+
+
+def test_the_beginning_and_the_padding_of_a_segment_have_no_label() -> None:
+    out = np.array([7, 8, 9, 3, 5], np.int32)
+    gather.clear_labels(int64(1, 2, 1), int64(2, 2, 0), int64(2, 2, 1), out)
+    assert out.tolist() == [-100, 8, -100, -100, -100]
+    out = np.array([7, 8, 9, 3], np.int32)
+    gather.clear_labels(int64(1), int64(2), int64(4), out)
+    assert out.tolist() == [-100, 8, -100, -100]
 
 
 def test_cu_seqlens_start_at_zero_in_every_pack() -> None:

@@ -1,5 +1,7 @@
 """What must hold for every strategy, overflow mode and constraint, on documents drawn at random."""
 
+import itertools
+import random
 from collections import Counter
 from typing import Any
 
@@ -15,11 +17,21 @@ from packprep.schemas import check_batch, check_ledger
 from packprep.shards import Layout, iterate_batches
 from packprep.strategies import STRATEGIES
 
-from .documents import BOS, PAD, make_documents, tokenizer, tokens_of
+from .documents import (
+    BOS,
+    CARRIED,
+    PAD,
+    labelled_columns,
+    make_documents,
+    tokenizer,
+    tokens_of,
+    value_of,
+    with_columns,
+)
 
 
 @st.composite
-def configs(draw: st.DrawFn) -> BuildConfig:
+def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
     strategy: Any = draw(st.sampled_from([*STRATEGIES, "wrapped"]))
     overflow: Any = draw(st.sampled_from(["split", "truncate", "drop"]))
     multiple = draw(st.sampled_from([1, 1, 2, 4])) if strategy != "wrapped" else 1
@@ -29,7 +41,11 @@ def configs(draw: st.DrawFn) -> BuildConfig:
         options["continuation_bos"] = draw(st.booleans())
         options["stride"] = draw(st.integers(0, max_length - 1 - options["continuation_bos"]))
     if overflow == "truncate":
-        options["truncation_side"] = draw(st.sampled_from(["left", "right"]))
+        balanced = ["balanced"] if labels and strategy != "wrapped" else []
+        options["truncation_side"] = draw(st.sampled_from(["left", "right", *balanced]))
+    if labels:
+        options["min_loss_tokens"] = draw(st.integers(0, 2))
+        options["train_overlap"] = bool(options.get("stride")) and draw(st.booleans())
     if strategy not in ("wrapped", "balanced"):
         options["max_segments_per_pack"] = draw(st.none() | st.integers(1, 4))
     return BuildConfig(
@@ -77,11 +93,14 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
             assert row["position_ids"][start:end] == list(range(end - start))
             document, offset = row["document_ids"][number], row["document_starts"][number]
             tokens = row["tokens"][start:end]
+            repeated = config.stride + config.continuation_bos if config.stride and offset else 0
             if "segment_lengths" in row:
                 real = row["segment_lengths"][number]
                 assert tokens[real:] == [PAD] * (end - start - real)
                 assert (end - start) % config.pad_segment_to_multiple == 0
-                assert row["labels"][start:end] == tokens[:real] + [-100] * (end - start - real)
+                assert row["labels"][start + max(1, repeated) : end] == tokens[:real][max(1, repeated) :] + [-100] * (
+                    end - start - real
+                )
                 tokens = tokens[:real]
             if config.continuation_bos and offset > 0:
                 assert tokens[0] == BOS
@@ -98,6 +117,53 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     assert book["tokens_in"] == sum(map(len, originals))
     assert (book["overlap"], book["continuation_bos"]) == (totals["overlap"], totals["continuation_bos"])
     assert book["truncated"] + sum(book["dropped"].values()) == sum(map(len, originals)) - totals["packed"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    configs(labels=True), st.lists(st.integers(0, 40), max_size=12), st.randoms(use_true_random=False), st.booleans()
+)
+@example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30], random.Random(0), True)
+@example(BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced"), [30, 30], random.Random(1), False)
+def test_labels_and_carried_columns_stay_with_their_tokens(
+    config: BuildConfig, texts: list[int], bits: random.Random, as_mask: bool
+) -> None:
+    policy = tokenizer()
+    plain = make_documents(texts, policy)
+    originals = tokens_of(plain)
+    trained = [[bits.random() < 0.4 for _ in tokens] for tokens in originals]
+    documents = with_columns(plain, trained, as_mask=as_mask)
+    plan = plan_window(documents, policy, config, seed=config.seed)
+    layout = Layout.of(config, policy, labelled_columns())
+    table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
+    for batch in table.to_batches():
+        check_batch(
+            batch, layout.columns, max_length=config.max_length, vocab_size=layout.vocab_size, where="the batch"
+        )
+    labels_seen = 0
+    for row in table.to_pylist():
+        for number, (start, end) in enumerate(itertools.pairwise(row["cu_seqlens"])):
+            document, offset = row["document_ids"][number], row["document_starts"][number]
+            real = start + row["segment_lengths"][number] if "segment_lengths" in row else end
+            own = start + (config.continuation_bos and offset > 0)
+            for place in range(start, end):
+                token, inside = row["tokens"][place], own <= place < real
+                for column in CARRIED:
+                    if column.kind == "token":
+                        assert row[column.name][place] == (value_of(column.name, token) if inside else 0)
+                keeps = inside and place > start and trained[document][originals[document].index(token)]
+                if config.stride and not config.train_overlap and offset:
+                    keeps = keeps and place >= own + config.stride
+                assert row["labels"][place] == (token if keeps else -100)
+                labels_seen += keeps
+            for column in CARRIED:
+                if column.kind == "segment":
+                    assert row[column.name][number] == value_of(column.name, document)
+            kept = [label for label in row["labels"][start:end] if label != -100]
+            assert len(kept) >= config.min_loss_tokens or config.strategy == "wrapped"
+    [counts, _] = account_by_source(plan, policy, 1, plan.packs)
+    check_ledger(ledger(counts))
+    assert counts["loss_tokens"] == labels_seen
 
 
 @settings(max_examples=200, deadline=None)

@@ -33,7 +33,7 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
         ({"name": "a" * 129}, "at most 128 letters"),
         ({"name": 3}, "column name 3 is not"),
         ({"kind": "row"}, "column reward has kind 'row'; expected one of token, segment, boundary"),
-        ({"dtype": "float64"}, "column reward has dtype 'float64'; expected one of int32, int64, float32"),
+        ({"dtype": "float16"}, "column reward has dtype 'float16'; expected one of int8, uint8, int16, int32, int64"),
         ({"dtype": ["int32"]}, "column reward has dtype"),
     ],
 )

@@ -1,14 +1,16 @@
-import dataclasses
+import random
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packprep.config import BuildConfig
+from packprep.labels import Labels, proportional
 from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap
 
-from .reference_segments import cut_document
+from .reference_segments import cut_document, infer_seqlen, labelled
 
 
 def cut(lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object) -> tuple[Segments, Account]:
@@ -102,29 +104,94 @@ def configs(draw: st.DrawFn) -> BuildConfig:
     if overflow == "split":
         options["continuation_bos"] = draw(st.booleans())
         options["stride"] = draw(st.integers(0, max_length - 1 - bool(options["continuation_bos"])))
+        options["train_overlap"] = options["stride"] != 0 and draw(st.booleans())
     elif overflow == "truncate":
-        options["truncation_side"] = draw(st.sampled_from(["left", "right"]))
+        options["truncation_side"] = draw(st.sampled_from(["left", "right", "balanced"]))
+    options["min_loss_tokens"] = draw(st.integers(0, 3))
     min_len = draw(st.integers(0, 4))
     max_len = draw(st.none() | st.integers(min_len, 30))
     return BuildConfig(max_length=max_length, overflow=overflow, min_len=min_len, max_len=max_len, **options)  # type: ignore[arg-type]
 
 
-@given(configs(), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 2))
+@given(
+    configs(), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 2), st.none() | st.integers(0), st.booleans()
+)
+@example(BuildConfig(max_length=4, stride=3, min_loss_tokens=2, continuation_bos=False), [30], 0, 5, True)
 def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
-    config: BuildConfig, texts: list[int], ends: int
+    config: BuildConfig, texts: list[int], ends: int, pattern: int | None, as_mask: bool
 ) -> None:
     lengths = [text + ends if text else 0 for text in texts]
-    segments, account = cut_segments(np.array(lengths, np.int32), ends, config, has_bos=ends > 0)
-    found = list(zip(*(getattr(segments, f.name).tolist() for f in dataclasses.fields(segments)), strict=True))
-    expected = []
+    bits = random.Random(pattern)
+    trained = None if pattern is None else [[bits.random() < 0.3 for _ in range(length)] for length in lengths]
+    segments, account = cut_segments(
+        np.array(lengths, np.int32), ends, config, has_bos=ends > 0, labels=labels_of(trained, as_mask=as_mask)
+    )
+    expected, counted = [], []
     for document, length in enumerate(lengths):
-        by_hand = cut_document(length, ends, config, has_bos=ends > 0)
-        expected += [(document, start, own, bos) for start, own, bos in by_hand.pieces]
+        mine = None if trained is None else trained[document]
+        by_hand = cut_document(length, ends, config, has_bos=ends > 0, trained=mine)
+        expected += [(document, offsets, bos) for offsets, bos in by_hand.pieces]
+        if mine is not None:
+            counted += [sum(labelled(*piece, mine, config)) for piece in by_hand.pieces]
         assert account.truncated[document] == by_hand.truncated
         assert account.overlap[document] == by_hand.overlap
         assert account.continuation_bos[document] == by_hand.continuation_bos
         assert {reason: n[document] for reason, n in account.dropped.items() if n[document]} == by_hand.dropped
         put_in = length + by_hand.overlap + by_hand.continuation_bos
-        kept = sum(own + bos for _, own, bos in by_hand.pieces)
+        kept = sum(len(offsets) + bos for offsets, bos in by_hand.pieces)
         assert put_in == kept + by_hand.truncated + sum(by_hand.dropped.values())
-    assert found == expected
+    assert found(segments) == expected
+    if trained is not None:
+        assert segments.trained(labels_of(trained, as_mask=as_mask), config).tolist() == counted
+
+
+def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
+    """The labels of documents of which these tokens are trained, as a mask or as ids."""
+    if trained is None:
+        return None
+    parts = [np.array(row, np.int8) if as_mask else np.where(row, 7, -100).astype(np.int32) for row in trained]
+    kept = np.concatenate([*parts, np.empty(0, np.int8 if as_mask else np.int32)])
+    ends = np.cumsum([0, *map(len, trained)])[:-1].astype(np.int64)
+    labels = Labels(address=kept.ctypes.data + kept.itemsize * ends, dtype=kept.dtype)
+    object.__setattr__(labels, "kept", kept)  # the addresses point into it
+    return labels
+
+
+def found(segments: Segments) -> list[tuple[int, list[int], bool]]:
+    """Document, offsets of the own tokens and extra BOS of each segment."""
+    fronts = segments.own if segments.front is None else segments.front
+    holes = np.zeros_like(segments.own) if segments.hole is None else segments.hole
+    columns = (segments.document, segments.start, segments.own, segments.bos, fronts, holes)
+    return [
+        (document, [start + place + (hole if place >= front else 0) for place in range(own)], bos)
+        for document, start, own, bos, front, hole in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
+    labels = labels_of([[False] * 3, [True, False, False], [False, True, True]], as_mask=True)
+    segments, account = cut_segments(np.array([3, 3, 3], np.int32), 0, BuildConfig(), has_bos=False, labels=labels)
+    assert pieces(segments) == [(2, 0, 3)], "the first token of a row is never trained"
+    assert account.dropped["few_loss_tokens"].tolist() == [3, 3, 0]
+
+
+def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
+    labels = labels_of([[False] * 5 + [True]], as_mask=False)
+    config = BuildConfig(max_length=4, overflow="truncate")
+    segments, account = cut_segments(np.array([6], np.int32), 0, config, has_bos=False, labels=labels)
+    assert (pieces(segments), account.truncated.tolist()) == ([], [0])
+    assert account.dropped["few_loss_tokens"].tolist() == [6]
+
+
+def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response() -> None:
+    labels = labels_of([[False] * 9 + [True] * 3], as_mask=True)
+    config = BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced")
+    segments, _ = cut_segments(np.array([12], np.int32), 0, config, has_bos=False, labels=labels)
+    assert found(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(2, 200))
+def test_proportions_are_those_of_llama_factory(source: int, target: int, most: int) -> None:
+    if source + target > most:
+        front = proportional(np.array([source], np.int32), np.array([target], np.int32), most)
+        assert (front[0], most - front[0]) == infer_seqlen(source, target, most)

@@ -82,7 +82,7 @@ def test_padding_brings_labels_and_real_lengths() -> None:
     packs, layout = packed([3], pad_segment_to_multiple=4)
     [row] = record_batch(packs, 0, 1, layout).to_pylist()
     assert row["tokens"] == [10, 11, 12, 3]
-    assert row["labels"] == [10, 11, 12, -100]
+    assert row["labels"] == [-100, 11, 12, -100]
     assert (row["cu_seqlens"], row["segment_lengths"]) == ([0, 4], [3])
 
 

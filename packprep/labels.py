@@ -1,0 +1,83 @@
+"""What is trained: counting the tokens that carry a loss, and where the response of a row begins.
+
+A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four times smaller, as a mask
+(int8, 1 where there is one). Without either, every token is trained. In a shard they are always labels.
+
+The first token of a segment never has a label: nothing in the segment comes before it to predict it from, and a trainer
+that shifts labels by itself would train it on the document before. Nor has a BOS that is added, and padding. An added
+EOS has one where the token before it has. A token that `stride` repeats has one in the earlier piece only, unless
+`train_overlap`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import carray, njit
+from numpy.typing import NDArray
+
+from packprep.gather import pointer
+from packprep.schemas import NO_LOSS
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Labels or masks of documents as they lie in memory. address: int64 [documents]. dtype: int32 or int8."""
+
+    address: Int64
+    dtype: np.dtype[np.int32] | np.dtype[np.int8]
+
+    @property
+    def untrained(self) -> int:
+        """The value of a token without loss."""
+        return 0 if self.dtype == np.int8 else NO_LOSS
+
+    def count(self, document: Int32, first: Int32, tokens: Int32) -> Int32:
+        """[runs], trained tokens among document[first : first + tokens]; 0 where tokens is below 1."""
+        address = self.address[document] + self.dtype.itemsize * first.astype(np.int64)
+        found: Int32 = _count(address, tokens, self.untrained, np.empty(0, self.dtype))
+        return found
+
+    def first(self, lengths: Int32) -> Int32:
+        """[documents], tokens before the first trained one, all of them where none is."""
+        found: Int32 = _first(self.address, lengths, self.untrained, np.empty(0, self.dtype))
+        return found
+
+
+@njit(cache=True, nogil=True)
+def _count(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32]) -> Int32:
+    found = np.zeros(len(address), np.int32)
+    for run in range(len(address)):
+        if tokens[run] > 0:
+            for value in carray(pointer(address[run]), tokens[run], like.dtype):
+                found[run] += value != untrained
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _first(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32]) -> Int32:
+    found = tokens.copy()
+    for document in range(len(address)):
+        if tokens[document] > 0:
+            values = carray(pointer(address[document]), tokens[document], like.dtype)
+            for place in range(len(values)):
+                if values[place] != untrained:
+                    found[document] = place
+                    break
+    return found
+
+
+def proportional(source: Int32, target: Int32, most: int) -> Int32:
+    """Tokens kept of each source, the rest of `most` being the target's: both are cut in proportion to their lengths.
+
+    source, target: [rows], tokens of prompts and responses that together are longer than `most`. A side that is less
+    than half of `most` stays whole. This is `infer_seqlen` of LLaMA-Factory (src/llamafactory/data/processor/
+    processor_utils.py), number for number. Example: source 90, target 30, most 60 -> 45 and 15.
+    """
+    share = (most * (target / np.maximum(source + target, 1))).astype(np.int64)
+    most_target = np.where(target * 2 < most, most, np.where(source * 2 < most, most - source, share))
+    kept_target = np.minimum(most_target, target)
+    kept_source: Int32 = np.minimum(np.maximum(most - kept_target, 0), source).astype(np.int32)
+    return kept_source
