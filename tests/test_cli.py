@@ -141,10 +141,11 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "columns": "position_ids", "text_template": "{a}", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB",
         "holdout": 0.5, "verify_engine": 0.5, "min_len": 2, "pad_segment_to_multiple": 8,
     }  # fmt: skip
-    needs: dict[str, Any] = {
+    all_needs: dict[str, dict[str, Any]] = {
         "num_packs": {"strategy": "balanced"}, "truncation_side": {"overflow": "truncate"},
         "train_overlap": {"stride": 5},
-    }.get(field.name, {})  # fmt: skip
+    }  # fmt: skip
+    needs = all_needs.get(field.name, {})
     kind = str(field.type)
     example = examples.get(field.name, "left" if field.name == "truncation_side" else 7 if "int" in kind else "word")
     typed = True if field.type is bool else example
