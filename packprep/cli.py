@@ -9,10 +9,11 @@ import sys
 import click
 
 from packprep import __version__
-from packprep.printing import STOPPED
+from packprep.printing import stopped
 
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
+    "status": "How far a running or stopped build is.",
     "merge": "Put outputs together into one.",
     "reshard": "Cut an output into shards of another size.",
 }
@@ -47,16 +48,16 @@ def main() -> None:
     try:
         status = cli.main(prog_name="packprep", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _stop(STOPPED, 130)
+        _stop(stopped(), 130)
     except click.ClickException as error:
         _stop(f"{_lower_first(error.format_message())} see {_path(error)} --help", 2)
     except ValueError as error:
-        from packprep.errors import PackprepError
+        from packprep.errors import PackprepError, StoppedError
         from packprep.schemas import FormatError
 
         if not isinstance(error, (PackprepError, FormatError)):
             raise
-        _stop(str(error), 2)
+        _stop(str(error), 3 if isinstance(error, StoppedError) else 2)
     except OSError as error:
         if error.errno is None:
             raise

@@ -15,7 +15,7 @@ import click
 
 from packprep.config import DEFAULT_FILE, BuildConfig, from_yaml
 from packprep.errors import ConfigError
-from packprep.printing import STOPPED, print_report, print_table
+from packprep.printing import print_report, print_table, stopped
 
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Run")
@@ -178,12 +178,13 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
 def _stopped_at_once(close: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the process now: a thread in the middle of a unit can be left, not stopped.
 
-    What it leaves is in the staging directory, which the next build replaces. close: puts the terminal in order.
+    What is done is in the staging directory with its receipts, and the same command goes on. close: puts the terminal
+    in order.
     """
 
     def stop(number: int, _: FrameType | None) -> None:
         close()
-        os.write(2, f"packprep: {STOPPED}\n".encode())
+        os.write(2, f"packprep: {stopped()}\n".encode())
         os._exit(130 if number == signal.SIGINT else 3)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

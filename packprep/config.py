@@ -135,6 +135,7 @@ class BuildConfig:
         _memory() // 2, "Output", "Memory to use; never changes the output.", identity=False, size=True
     )
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
+    restart: bool = _option(False, "Output", "Start over instead of going on with an unfinished build.", identity=False)
 
     def __post_init__(self) -> None:
         for spec in fields(self):

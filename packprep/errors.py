@@ -2,7 +2,8 @@
 
 PackprepError(ValueError)
 ├── ConfigError  an option or argument is wrong
-└── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is one, the row
+├── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is one, the row
+└── StoppedError the machine is in the way (memory, disk, a dying worker): the same command goes on where it stopped
 packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims to be
 """
 
@@ -17,3 +18,7 @@ class ConfigError(PackprepError):
 
 class InputError(PackprepError):
     """A source file, a document or a tokenizer file cannot be used as it is."""
+
+
+class StoppedError(PackprepError):
+    """The build cannot go on as things are on this machine; what it has done is kept for the same command."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from packprep.errors import ConfigError
 from packprep.histograms import measure
-from packprep.output import publish, staged
+from packprep.lock import locked
+from packprep.output import publish
 from packprep.progress import Progress, Silent
 from packprep.report import percentiles, read_report
 from packprep.schemas import (
@@ -40,6 +41,7 @@ from packprep.schemas import (
 )
 from packprep.shards import BATCH_TOKENS, ShardFile, write_batches
 from packprep.signoff import name_shards
+from packprep.staging import build_facts, staged
 from packprep.summing import summed, summed_report
 from packprep.units import ranges
 
@@ -94,8 +96,15 @@ def merge(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another -o")
     parts = _parts(outputs)
-    with staged(output, progress) as staging:
+    inputs = _inputs(parts)
+    with locked(output, f"{output} is being built"), staged(output) as made_in:
+        facts = build_facts(inputs, tokens="", source_bytes=0)
+        if (whole := made_in.claim(facts, progress, restart=False, replaces=False)) is not None:
+            publish(made_in.path, output)
+            return whole
+        staging = made_in.path
         folder = staging / "shards"
+        shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed: it begins again
         folder.mkdir()
         total = sum(part.manifest.num_packs for part in parts)
         shards: list[ShardFile] = []
@@ -105,9 +114,7 @@ def merge(
                 shards.append(shard)
                 progress.advance("merge", sum(done.packs for done in shards), total, "packs")
         entries = name_shards(staging, shards)
-        for folder in (staging / "scratch", staging / "shards"):
-            shutil.rmtree(folder)
-        manifest = _sign(staging, parts, entries)
+        manifest = _sign(staging, parts, inputs, entries)
         publish(staging, output)
     return manifest
 
@@ -216,17 +223,20 @@ class _Rows:
         return pa.concat_batches(taken)
 
 
-def _sign(staging: Path, parts: Sequence[_Part], entries: list[dict[str, Any]]) -> Manifest:
-    """report.json and the manifest: everything that can be added is, from the same of the parts."""
-    first = parts[0].manifest
+def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
+    """What decides the bytes. Options are those that all agree on; each generation's identity says the rest."""
     options = [part.manifest.data["inputs"]["options"] for part in parts]
-    inputs = {
-        # What all agree on; the rest is said by the identity of each generation's own manifest.
+    return {
         "options": {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)},
         "sources": [source for part in parts for source in part.manifest.data["inputs"]["sources"]],
-        "tokenizer": first.data["inputs"]["tokenizer"],
+        "tokenizer": parts[0].manifest.data["inputs"]["tokenizer"],
         "generations": [generation for part in parts for generation in _generations(part.manifest)],
     }
+
+
+def _sign(staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries: list[dict[str, Any]]) -> Manifest:
+    """report.json and the manifest: everything that can be added is, from the same of the parts."""
+    first = parts[0].manifest
     report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
     write_file(staging / "report.json", canonical_json(report))
     data = first.data | {

@@ -1,17 +1,16 @@
 """The output directory: absent or complete. A build works in OUT.incomplete beside it, and one rename makes it OUT."""
 
+import ctypes
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from pathlib import Path
 from typing import Any
 
 from packprep.config import BuildConfig
-from packprep.errors import ConfigError, PackprepError
-from packprep.progress import Progress
+from packprep.errors import ConfigError
 from packprep.schemas import MANIFEST, Manifest, digest_of, read_manifest, sync_directory
-
-STAGING_SUFFIX = ".incomplete"
+from packprep.staging import PARTS, difference
 
 
 def output_of(config: BuildConfig) -> Path:
@@ -35,48 +34,47 @@ def already_built(output: Path, inputs: dict[str, Any], config: BuildConfig) -> 
         return manifest
     if config.overwrite:
         return None
-    changed = _difference(manifest.data["inputs"], inputs)
+    changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
     raise ConfigError(f"{output} was built with other settings ({changed}); choose another -o, or --overwrite")
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    options = {key for part in (old, new) for key in part["options"]}
-    changed = [
-        f"{key} {was!r} there, {now!r} here"
-        for key in sorted(options)
-        if (was := old["options"].get(key)) != (now := new["options"].get(key))
-    ]
-    changed += ["other sources"] if old["sources"] != new["sources"] else []
-    changed += ["another tokenizer"] if old["tokenizer"] != new["tokenizer"] else []
-    return "; ".join(changed)
-
-
-@contextmanager
-def staged(output: Path, progress: Progress) -> Iterator[Path]:
-    """The staging directory, new. It goes away again but where an interruption or the system stopped the build."""
-    staging = output.with_name(output.name + STAGING_SUFFIX)
-    if staging.exists():
-        progress.say(f"{staging} is left from a build that did not finish: replaced")
-        shutil.rmtree(staging)
-    try:
-        (staging / "scratch").mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"{staging} cannot be made: {error.strerror}; choose another -o") from None
-    try:
-        yield staging
-    except PackprepError:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    shutil.rmtree(staging, ignore_errors=True)
-
-
 def publish(staging: Path, output: Path) -> None:
-    """One rename makes the output appear; an old one steps aside only now."""
+    """Take away what is not part of the output; one rename makes it appear. Until then an old one stays in its place.
+
+    May be called again after it was interrupted anywhere.
+    """
+    for name in PARTS:
+        if (path := staging / name).is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     sync_directory(staging)
-    replaced = output.with_name(output.name + ".replaced")
+    replaced = _replaced(output)
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
-        output.rename(replaced)
-    staging.rename(output)
+    if output.exists() and _exchanged(staging, output):
+        staging.rename(replaced)  # at once not taken for work that can go on
+    else:
+        if output.exists():
+            output.rename(replaced)
+        staging.rename(output)
     sync_directory(output.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    remove_replaced(output)
+
+
+def remove_replaced(output: Path) -> None:
+    """Delete an old output; the new one stands in its place."""
+    shutil.rmtree(_replaced(output), ignore_errors=True)
+
+
+def _replaced(output: Path) -> Path:
+    return output.with_name(output.name + ".replaced")
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Swap two directories at once, so that readers always find one of them; False where the system can't."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    at_cwd, exchange = -100, 2
+    return rename is not None and rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0

@@ -1,12 +1,17 @@
 """What commands print: tables with colour in a terminal, plain text anywhere else."""
 
 import json
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-STOPPED = "stopped; run the same command to start again"
+
+def stopped() -> str:
+    """What a command says that was stopped: how to go on."""
+    return f"stopped; to go on: {shlex.join(['packprep', *sys.argv[1:]])}"
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -30,6 +30,28 @@ class Account:
     windows: list[dict[str, Any]] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
 
+    @staticmethod
+    def empty(sources: int) -> "Account":
+        return Account([Counter() for _ in range(sources + 1)])
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> "Account":
+        """The account that `facts` was taken of."""
+        counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
+        return Account([Counter(source) for source in facts["sources"]], facts["windows"], Counter(counts))
+
+    def facts(self) -> dict[str, Any]:
+        """The same as plain JSON values."""
+        counts = {str(size): count for size, count in sorted(self.segments_per_pack.items())}
+        return {"sources": list(map(dict, self.sources)), "windows": self.windows, "segments_per_pack": counts}
+
+    def merge(self, other: "Account") -> None:
+        """Count what another account of the same sources counts."""
+        for total, more in zip(self.sources, other.sources, strict=True):
+            total.update(more)
+        self.segments_per_pack.update(other.segments_per_pack)
+        self.windows += other.windows
+
     def add(self, window: int, split: str, plan: WindowPlan, written: Packs, by_source: Sequence[Counter[str]]) -> None:
         for total, more in zip(self.sources, by_source, strict=True):
             total.update(more)

@@ -5,6 +5,7 @@ newer writers save, and because it writes in place and checks nothing.
 """
 
 import hashlib
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from packprep import gather
 from packprep.config import BuildConfig
 from packprep.packs import Packs, Rows
-from packprep.schemas import NO_LOSS, STANDARD_COLUMNS, Column, check_batch, shard_schema
+from packprep.schemas import NO_LOSS, STANDARD_COLUMNS, Column, check_batch, same_file, shard_schema, temporary_name
 from packprep.tokenizer import Tokenizer
 from packprep.units import ranges
 from packprep.windows import Aligned
@@ -84,6 +85,19 @@ class ShardFile:
     segments: int
     tokens: int
 
+    def intact(self, directory: Path) -> bool:
+        """Whether the file is there as the receipt says."""
+        return same_file(directory / self.name, self.bytes, self.sha256)
+
+
+def read_receipt(path: Path, made_from: str) -> ShardFile | None:
+    """The receipt of a shard, if there is one of a shard that was made from the same."""
+    try:
+        loaded = json.loads(path.read_bytes())
+        return ShardFile(**loaded) if loaded.pop("made_from") == made_from else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
 
 def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int, int]]:
     """Ranges of packs, each of about shard_size bytes."""
@@ -123,7 +137,7 @@ def write_shard(
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[int, str]:
     """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = temporary_name(path)
     with temporary.open("wb") as raw:
         file = _Hashing(raw)
         with pa.ipc.new_stream(file, schema) as writer:

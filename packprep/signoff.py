@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import resource
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -25,26 +24,36 @@ from packprep.schemas import (
 )
 from packprep.shards import Layout, ShardFile
 from packprep.sources import Source
+from packprep.staging import NAMES
 from packprep.tokens import TokenFile, rows_of_sources
 
 
 def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, Any]]:
-    """Move shards to their final names, write what `datasets` reads; entries of the manifest for all these files."""
+    """Move shards to their final names, write what `datasets` reads; entries of the manifest for all these files.
+
+    Which shard gets which name is written down first: see `Staging.claim`.
+    """
     splits = list(dict.fromkeys(shard.split for shard in shards))
+    by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
+    names = {split: [shard_name(number, len(mine)) for number in range(len(mine))] for split, mine in by_split.items()}
+    folders = {split: staging / split if len(splits) > 1 else staging for split in splits}
+    moves = {
+        f"shards/{shard.name}": (folders[split] / name).relative_to(staging).as_posix()
+        for split, mine in by_split.items()
+        for shard, name in zip(mine, names[split], strict=True)
+    }
+    write_file(staging / NAMES, canonical_json(moves))
     entries: list[dict[str, Any]] = []
-    for split in splits:
-        folder = staging / split if len(splits) > 1 else staging
-        folder.mkdir(exist_ok=True)
-        mine = [shard for shard in shards if shard.split == split]
-        names = [shard_name(number, len(mine)) for number in range(len(mine))]
-        for shard, name in zip(mine, names, strict=True):
-            (staging / "shards" / shard.name).rename(folder / name)
-            path = (folder / name).relative_to(staging).as_posix()
+    for split, mine in by_split.items():
+        folders[split].mkdir(exist_ok=True)
+        for shard in mine:
+            path = moves[f"shards/{shard.name}"]
+            (staging / "shards" / shard.name).rename(staging / path)
             counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
         fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
-        write_dataset_files(folder, names, fingerprint=fingerprint, split=split)
-        entries += [_entry(staging, folder / name) for name in ("state.json", "dataset_info.json")]
+        write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
+        entries += [_entry(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")]
     if len(splits) > 1:
         write_dataset_dict(staging, splits)
         entries.append(_entry(staging, staging / "dataset_dict.json"))
@@ -86,9 +95,7 @@ def sign(
     report: dict[str, Any],
     run: dict[str, Any],
 ) -> Manifest:
-    """Take away what is not part of the output and write the manifest, which checks that the ledger balances."""
-    for leftover in ("scratch", "tokens", "shards", "receipts"):
-        shutil.rmtree(staging / leftover, ignore_errors=True)
+    """Write the manifest, which checks that the ledger balances: with it the output is whole."""
     rows = rows_of_sources(files, len(sources))
     data = {
         "format_version": FORMAT_VERSION,

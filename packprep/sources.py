@@ -128,7 +128,8 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
         yield _saved(path, config)
         return
     # The output may lie beside the sources: the same command again must find the same files.
-    own = {Path(config.output).absolute(), Path(config.output + ".incomplete").absolute()} if config.output else set()
+    suffixes = ("", ".incomplete", ".replaced") if config.output else ()
+    own = {Path(config.output + suffix).absolute() for suffix in suffixes}
     files = []
     for folder, subfolders, names in os.walk(path):
         subfolders[:] = [

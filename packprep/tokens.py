@@ -8,6 +8,7 @@ With `keep_tokens` the files live in a store that outlasts the build, under a ke
 """
 
 import contextlib
+import functools
 import json
 import re
 import threading
@@ -25,10 +26,10 @@ from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.gather import add_ends
 from packprep.parity import EngineChoice, verify_batch
-from packprep.schemas import canonical_json, digest_of, file_digest, write_file
+from packprep.schemas import canonical_json, digest_of, file_digest, same_file, temporary_name, write_file
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer
-from packprep.units import SLICE_BYTES, Part, Slice, ranges, text_bytes
+from packprep.units import SLICE_BYTES, Part, Slice, Start, ranges, text_bytes
 
 # Text given to the engine at once: enough for its threads, and the memory of one batch serves the next.
 BATCH_BYTES = 4 << 20
@@ -56,6 +57,11 @@ class TokenFile:
     @property
     def name(self) -> str:
         return file_name(self.unit, self.slice)
+
+    @property
+    def end(self) -> int:
+        """Number of the first document after it."""
+        return self.first_document + self.documents
 
     def remove(self, directory: Path) -> None:
         (directory / self.name).unlink()
@@ -97,20 +103,48 @@ def stored(directory: Path) -> list[TokenFile] | None:
     """The token files of a finished store, digests checked; None where it is not finished or a file has changed."""
     try:
         names = json.loads((directory / "files.json").read_bytes())
-        found = [_receipt(directory, file_name(int(unit), int(number))) for unit, number in names]
+        found = [read_receipt(directory, file_name(int(unit), int(number))) for unit, number in names]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return None if None in found else [file for file in found if file]
 
 
-def _receipt(directory: Path, name: str) -> TokenFile | None:
-    """The receipt of a token file, if the file is as it says."""
+def committed(directory: Path) -> list[TokenFile]:
+    """Token files from the beginning of the input up to the first that is missing or has changed, digests checked."""
+    names = sorted(path.with_suffix(".arrow").name for path in directory.glob("unit-*.json"))
+    done: list[TokenFile] = []
+    with ThreadPoolExecutor(2) as pool:
+        for file in pool.map(functools.partial(read_receipt, directory), names):
+            if file is None or file.first_document != (done[-1].end if done else 0):
+                break
+            done.append(file)
+    return done
+
+
+def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) -> Start:
+    """Where reading goes on after these token files."""
+    if not done:
+        return Start()
+    last = done[-1]
+    before = sum(file.text_bytes for file in done if file.unit == last.unit)
+    ended = before >= config.unit_size
+    return Start(
+        unit=last.unit + ended, number=0 if ended else last.slice + 1, first_document=last.end,
+        before=0 if ended else before, rows=rows_of_sources(done, sources),
+    )  # fmt: skip
+
+
+def read_receipt(directory: Path, name: str) -> TokenFile | None:
+    """The receipt of a token file, if there is one and the file is as it says."""
     path = directory / name
-    loaded = json.loads(path.with_suffix(".json").read_bytes())
-    parts = tuple(Part(**part) for part in loaded.pop("parts"))
-    receipt = TokenFile(parts=parts, cut={key: tuple(cut) for key, cut in loaded.pop("cut").items()}, **loaded)
-    intact = path.exists() and path.stat().st_size == receipt.bytes and file_digest(path) == receipt.sha256
-    return receipt if intact else None
+    try:
+        loaded = json.loads(path.with_suffix(".json").read_bytes())
+        parts = tuple(Part(**part) for part in loaded.pop("parts"))
+        cut = {key: tuple(cut) for key, cut in loaded.pop("cut").items()}
+        receipt = TokenFile(parts=parts, cut=cut, **loaded)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return receipt if receipt.name == name and same_file(path, receipt.bytes, receipt.sha256) else None
 
 
 def tokenize(
@@ -120,10 +154,11 @@ def tokenize(
     tokenizer: Tokenizer,
     config: BuildConfig,
     report: Callable[[TokenFile], None],
+    before: Sequence[TokenFile] = (),
 ) -> list[TokenFile]:
-    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow.
+    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow; what is there is not remade.
 
-    `report` hears of each, in order.
+    before: token files that are there of what comes before `slices`. `report` hears of each new one, in order.
     """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
@@ -132,18 +167,30 @@ def tokenize(
     total = 0
     last: int | None = None  # the unit that reaches max_tokens
 
-    def collect(most: int) -> None:
+    def take(file: TokenFile) -> bool:
+        """False for one that ran ahead of the end."""
         nonlocal total, last
+        if last is not None and file.unit > last:
+            return False
+        done.append(file)
+        total += file.tokens
+        if config.max_tokens is not None and total >= config.max_tokens and last is None:
+            last = file.unit
+        return True
+
+    def collect(most: int) -> None:
         while len(running) > most:
             file = running.popleft().result()
-            if last is not None and file.unit > last:
-                file.remove(directory)  # it ran ahead
-                continue
-            done.append(file)
-            total += file.tokens
-            if config.max_tokens is not None and total >= config.max_tokens and last is None:
-                last = file.unit
-            report(file)
+            if take(file):
+                report(file)
+            else:
+                file.remove(directory)
+
+    def make(part: Slice) -> TokenFile:
+        return finished_slice(part, directory) or tokenize_slice(part, directory, engine(), tokenizer, config, stop)
+
+    for file in before:
+        take(file)
 
     # Threads, not processes: engines release the GIL, and two processes were 1.8 times slower.
     ahead = slices_ahead(config)
@@ -152,7 +199,7 @@ def tokenize(
             for part in slices:
                 if last is not None and part.unit > last:
                     break
-                running.append(pool.submit(tokenize_slice, part, directory, engine(), tokenizer, config, stop))
+                running.append(pool.submit(make, part))
                 collect(ahead)
             collect(0)
         finally:
@@ -170,6 +217,13 @@ def slices_ahead(config: BuildConfig) -> int:
     """
     room = (config.max_memory - BASE_MEMORY) // (7 * min(config.unit_size, SLICE_BYTES)) - 1
     return max(0, min(config.num_proc, room))
+
+
+def finished_slice(part: Slice, directory: Path) -> TokenFile | None:
+    """The receipt of this slice's token file, if it is there."""
+    file = read_receipt(directory, file_name(part.unit, part.number))
+    facts = (part.first_document, len(part.table), part.text_bytes)
+    return file if file and (file.first_document, file.documents, file.text_bytes) == facts else None
 
 
 def tokenize_slice(
@@ -204,7 +258,7 @@ def tokenize_slice(
     features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
     if config.group_column is not None:
         features["group"] = datasets.Value("large_string")
-    temporary = path.with_suffix(".tmp")
+    temporary = temporary_name(path)
     rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
         encode,

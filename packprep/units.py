@@ -48,15 +48,32 @@ class Slice:
     parts: tuple[Part, ...]
 
 
-def read_slices(sources: Sequence[Source], config: BuildConfig, scratch: Path) -> Iterator[Slice]:
-    """The slices of the input in order.
+@dataclass(frozen=True)
+class Start:
+    """Where reading begins: slice `number` of unit `unit`, which has `before` bytes of text in the slices before it.
+
+    rows: of each source, read before; document `first_document` is the next one.
+    """
+
+    unit: int = 0
+    number: int = 0
+    first_document: int = 0
+    before: int = 0
+    rows: Sequence[int] = ()
+
+
+def read_slices(
+    sources: Sequence[Source], config: BuildConfig, scratch: Path, start: Start | None = None
+) -> Iterator[Slice]:
+    """The slices of the input in order, from `start` on.
 
     A unit ends with the document that reaches `unit_size` bytes of text, a slice with the one that reaches SLICE_BYTES.
     """
+    start = start or Start()
     pending: list[tuple[int, pa.Table]] = []
-    unit = number = first = 0
-    size = before = 0  # text of this slice, and of the slices of its unit before it
-    for source, table in _rows(sources, config, scratch):
+    unit, number, first = start.unit, start.number, start.first_document
+    size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
+    for source, table in _rows(sources, config, scratch, start.rows):
         while len(table):
             room = min(config.unit_size - before, SLICE_BYTES) - size
             taken, added = _fill(table, room)
@@ -74,12 +91,26 @@ def read_slices(sources: Sequence[Source], config: BuildConfig, scratch: Path) -
         yield _slice(unit, number, first, size, pending)
 
 
-def _rows(sources: Sequence[Source], config: BuildConfig, scratch: Path) -> Iterator[tuple[int, pa.Table]]:
-    """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped."""
-    left = config.limit
-    for number, source in enumerate(sources):
-        row = 0
+def _rows(
+    sources: Sequence[Source], config: BuildConfig, scratch: Path, done: Sequence[int]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
+
+    done: rows of each source to leave out at its beginning. A source before one with such rows is not opened again.
+    """
+    left = None if config.limit is None else config.limit - sum(done)
+    begun = max((number for number, rows in enumerate(done) if rows), default=0)
+    if left == 0:
+        return
+    for number, source in enumerate(sources[begun:], begun):
+        row, skip = 0, done[number] if number < len(done) else 0
         for table in read_rows(source, config, scratch):
+            if row < skip:
+                row += len(table)
+                if row <= skip:
+                    continue
+                table = table.slice(len(table) - (row - skip))
+                row = skip
             if left is not None:
                 table = table.slice(0, left)
                 left -= len(table)

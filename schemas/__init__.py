@@ -1,6 +1,6 @@
 """The contract between the writer and every reader: columns, manifest, files, checks. README.md is the format."""
 
-from .canonical import canonical_json, digest_of, file_digest
+from .canonical import canonical_json, digest_of, file_digest, same_file
 from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, DType, Kind, check_columns, check_schema, shard_schema
 from .errors import FormatError
 from .files import (
@@ -11,6 +11,7 @@ from .files import (
     inside,
     shard_name,
     sync_directory,
+    temporary_name,
     write_dataset_dict,
     write_dataset_files,
     write_file,
@@ -50,9 +51,11 @@ __all__ = [
     "list_view",
     "parse_manifest",
     "read_manifest",
+    "same_file",
     "shard_name",
     "shard_schema",
     "sync_directory",
+    "temporary_name",
     "write_dataset_dict",
     "write_dataset_files",
     "write_file",

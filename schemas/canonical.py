@@ -49,6 +49,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def same_file(path: Path, size: int, sha256: str) -> bool:
+    """Whether a file is there with this size and digest."""
+    return path.is_file() and path.stat().st_size == size and file_digest(path) == sha256
+
+
 def _check_keys(value: Any) -> None:
     # json.dumps would turn the key 1 into "1": two values, one form.
     if isinstance(value, dict):

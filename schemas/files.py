@@ -5,6 +5,7 @@ A file is written under a temporary name, synced and renamed, so a name in the d
 
 import os
 import re
+import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
@@ -66,13 +67,18 @@ def inside(directory: Path, path: str, where: str = MANIFEST) -> Path:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write `path` whole or not at all: temporary name, sync, rename, sync of the directory."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = temporary_name(path)
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def temporary_name(path: Path) -> Path:
+    """Where to write a file until it is whole: another name in each process, for two may write the same one."""
+    return path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
 
 
 def sync_directory(directory: Path) -> None:

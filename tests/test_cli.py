@@ -297,7 +297,9 @@ def test_a_stopped_build_ends_at_once_with_one_line_and_no_output(here: Path, nu
     _, err = running.communicate()
     assert running.returncode == code
     assert time.monotonic() - stopped < 2
-    assert err == "packprep: stopped; run the same command to start again\n"
+    assert err == (
+        "packprep: stopped; to go on: packprep build big.jsonl -o out --tokenizer tok --engine hf --num-proc 1\n"
+    )
     assert not (here / "out").exists()
 
 

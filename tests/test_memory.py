@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.errors import ConfigError
+from packprep.errors import StoppedError
 from packprep.tokens import slices_ahead
 
 from .corpus import save_tokenizer, texts, write_jsonl
@@ -33,6 +33,6 @@ def test_a_window_too_large_for_memory_is_said_before_it_is_planned(tmp_path: Pa
         sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(save_tokenizer(tmp_path / "tokenizer")),
         max_memory=600_000_000,
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="a window has 100 documents, and planning them takes 600 MB of memory"):
+    with pytest.raises(StoppedError, match="a window has 100 documents, and planning them takes 600 MB of memory"):
         build(config)
     assert not (tmp_path / "out").exists()

@@ -152,17 +152,6 @@ def test_overwrite_replaces_an_output_and_only_an_output(corpus: dict[str, Any],
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_a_leftover_staging_folder_is_replaced(corpus: dict[str, Any]) -> None:
-    staging = Path(corpus["output"] + ".incomplete")
-    (staging / "tokens").mkdir(parents=True)
-    (staging / "scratch").mkdir()
-    (staging / "tokens" / "unit-000000-000.arrow").write_text("half a file")
-    said = Heard()
-    manifest = build(BuildConfig(**corpus), progress=said)
-    assert check_files(Path(corpus["output"]), manifest) == []
-    assert f"{staging} is left from a build that did not finish: replaced" in said.lines
-
-
 def test_holdout_is_a_dataset_dict_whose_splits_share_no_document(corpus: dict[str, Any]) -> None:
     manifest = build(BuildConfig(**corpus, holdout=0.2))
     loaded = datasets.load_from_disk(corpus["output"])

@@ -13,6 +13,7 @@ from packprep.schemas import (
     inside,
     read_manifest,
     shard_name,
+    temporary_name,
     write_dataset_dict,
     write_dataset_files,
     write_file,
@@ -79,11 +80,11 @@ def test_what_datasets_could_not_open_is_not_written(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"old")
-    (tmp_path / "a.tmp").mkdir()  # so the temporary file cannot be opened
+    temporary_name(tmp_path / "a").mkdir()  # so the temporary file cannot be opened
     with pytest.raises(IsADirectoryError):
         write_file(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
-    (tmp_path / "a.tmp").rmdir()
+    temporary_name(tmp_path / "a").rmdir()
     write_file(tmp_path / "a", b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"new")]
 

@@ -1,0 +1,30 @@
+"""`packprep status`: how far a build is."""
+
+import json
+from pathlib import Path
+
+import click
+
+from packprep.printing import print_table
+
+
+@click.command("status", short_help="How far a running or stopped build is.")
+@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(output: Path, as_json: bool) -> None:
+    """Show how far the build of OUT is: running, stopped (the same command goes on) or finished.
+
+    \b
+    Example:
+      packprep status packed
+    """
+    from packprep.status import status
+
+    found = status(output)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    shown = {key.replace("_", " "): value for key, value in found.items()}
+    print_table(
+        str(output), [(key, f"{value:,}" if type(value) is int else str(value)) for key, value in shown.items()]
+    )

@@ -1,0 +1,209 @@
+"""OUT.incomplete: where a build works, what it is a build of, and whether the next command may go on with it.
+
+build.json      the inputs that decide the bytes; job.json all that another process needs to do a part of the work
+tokens/         token files of slices, each with a receipt (unless they go to a token store)
+shards/         shards under working names; receipts/ those of shards and of whole windows
+manifest.json   the output is whole: all that is left is to take the rest away and to rename the directory
+
+A receipt is written after its file is whole and says its digest, so work counts only where both are there and agree.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packprep.errors import ConfigError, PackprepError, StoppedError
+from packprep.progress import Progress
+from packprep.schemas import (
+    FORMAT_VERSION,
+    MANIFEST,
+    FormatError,
+    Manifest,
+    canonical_json,
+    check_file,
+    inside,
+    read_manifest,
+    write_file,
+)
+
+SUFFIX = ".incomplete"
+BUILD = "build.json"
+JOB = "job.json"  # what another process needs to do a part of the work
+NAMES = "names.json"  # from working to final names, while shards are renamed
+PARTS = ("scratch", "tokens", "shards", "receipts", NAMES, JOB, BUILD)  # none of the output; BUILD goes last
+STAGING_VERSION = 1  # raised when what an older packprep left cannot be continued
+
+
+def staging_of(output: Path) -> Path:
+    return output.with_name(output.name + SUFFIX)
+
+
+@dataclass
+class Staging:
+    """The staging directory of an output, with the lock of the output held."""
+
+    path: Path
+    claimed: bool = False
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / "scratch"
+
+    def committed(self) -> bool:
+        """Whether any work is done: a receipt of a slice, a shard or a window."""
+        folders = (self.path / "tokens", self.path / "receipts")
+        return (self.path / MANIFEST).exists() or any(
+            file.name != "files.json" for folder in folders for file in folder.glob("*.json")
+        )
+
+    def claim(self, build: Mapping[str, Any], progress: Progress, *, restart: bool, replaces: bool) -> Manifest | None:
+        """Make the directory one of this build: go on with what is there, or begin. ConfigError where it is another's.
+
+        build: what goes into build.json; its `inputs` must not change. replaces: whether there is an old output, which
+        a swap that was interrupted may have left here. Returns the manifest where only the last rename was missing.
+        """
+        before = self._before(replaces)
+        if restart and self.committed():
+            progress.say(f"{self.path} is left from a build that did not finish: started over as asked")
+            before = None
+        if before is not None and (changed := difference(before, build)):
+            if self.committed():
+                raise ConfigError(
+                    f"{self.path} is an unfinished build with other settings ({changed}); "
+                    "give the same ones to go on, or --restart to start over"
+                )
+            before = None
+        if before is None:
+            (self.path / BUILD).unlink(missing_ok=True)  # first: what is half deleted is nobody's build
+            for path in self.path.iterdir():
+                if path != self.scratch:  # standard input may be in there
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.claimed = True
+        sweep(self.path)
+        if before is not None and (manifest := self._whole(build)) is not None:
+            return manifest
+        self._undo_names()
+        write_file(self.path / BUILD, canonical_json(build))
+        return None
+
+    def _before(self, replaces: bool) -> dict[str, Any] | None:
+        """What the directory is a build of; None where there is nothing to go on with."""
+        try:
+            before = json.loads((self.path / BUILD).read_bytes())
+            return before if isinstance(before, dict) and "inputs" in before else None
+        except ValueError:
+            return None
+        except FileNotFoundError:
+            pass
+        try:
+            manifest = read_manifest(self.path)
+        except FormatError:
+            return None
+        return None if replaces else {"inputs": manifest.data["inputs"], "format_version": manifest.format_version}
+
+    def _whole(self, build: Mapping[str, Any]) -> Manifest | None:
+        """The manifest, if it is there and every file is as it says; without it the work goes on."""
+        try:
+            manifest = read_manifest(self.path)
+            for entry in manifest.all_files:
+                check_file(self.path, entry, "sha256")
+        except FormatError:
+            (self.path / MANIFEST).unlink(missing_ok=True)
+            return None
+        return manifest
+
+    def _undo_names(self) -> None:
+        """Give shards their working names again: the build died while it gave them their final ones."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            for working, final in json.loads((self.path / NAMES).read_bytes()).items():
+                if (there := inside(self.path, final)).exists():
+                    there.replace(inside(self.path, working))
+        (self.path / NAMES).unlink(missing_ok=True)
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Staging]:
+    """The staging directory, which is made if need be; to be used with the lock of the output held.
+
+    It goes away where nothing in it is of use: nothing was done, or this build can never finish because an option or
+    a source is wrong. Anything else that stops a build leaves it for the same command to go on with.
+    """
+    staging = Staging(staging_of(output))
+    path = staging.path
+    if path.is_symlink() or (path.exists() and not _ours(path)):
+        raise ConfigError(f"{path} is where the build would work, and it holds something else; choose another -o")
+    try:
+        shutil.rmtree(staging.scratch, ignore_errors=True)
+        staging.scratch.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be made: {error.strerror}; choose another -o") from None
+    try:
+        yield staging
+    except StoppedError:
+        raise
+    except PackprepError:
+        _leave(staging, useless=staging.claimed)
+        raise
+    _leave(staging, useless=False)
+
+
+def _leave(staging: Staging, *, useless: bool) -> None:
+    shutil.rmtree(staging.scratch, ignore_errors=True)
+    if staging.path.exists() and (useless or not staging.committed()):
+        shutil.rmtree(staging.path, ignore_errors=True)
+
+
+def _ours(path: Path) -> bool:
+    """Whether everything in a directory is named as a build names it, at least where no build.json says so."""
+    if not path.is_dir():
+        return False
+    names = {file.name for file in path.iterdir() if file.suffix != ".tmp"}
+    return bool(names & {BUILD, MANIFEST}) or names <= set(PARTS)
+
+
+def sweep(directory: Path) -> None:
+    """Delete what killed processes had not finished: temporary files of ours and of `datasets`."""
+    for path in [*directory.rglob("*.tmp"), *directory.rglob("tokens/tmp*"), *directory.glob("tmp*")]:
+        path.unlink(missing_ok=True)
+
+
+def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
+    """What build.json holds: versions, the inputs, and what `packprep status` shows. names: of the sources."""
+    versions = {"staging_version": STAGING_VERSION, "format_version": FORMAT_VERSION}
+    return {**versions, "inputs": dict(inputs), **rest}
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What differs between two builds, in words; empty where it is nothing."""
+    changed = [
+        f"{key.replace('_', ' ')} {old[key]} there, {new[key]} here"
+        for key in ("staging_version", "format_version")
+        if key in old and key in new and old[key] != new[key]
+    ]
+    was, now = old["inputs"], new["inputs"]
+    changed += [
+        f"{key} {before!r} there, {after!r} here"
+        for key in sorted({*was["options"], *now["options"]})
+        if (before := was["options"].get(key)) != (after := now["options"].get(key))
+    ]
+    changed += [_sources(old, new)] if was["sources"] != now["sources"] else []
+    changed += ["another tokenizer"] if was["tokenizer"] != now["tokenizer"] else []
+    if not changed and was != now:
+        changed = [f"other {key}" for key in sorted({*was, *now}) if was.get(key) != now.get(key)]
+    return "; ".join(changed)
+
+
+def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Which sources changed, by name where names are known."""
+    there, here = old["inputs"]["sources"], new["inputs"]["sources"]
+    if len(there) != len(here):
+        return f"{len(there)} source files there, {len(here)} here"
+    names = new.get("names", [])
+    if len(names) != len(here):
+        return "other sources"
+    return ", ".join(f"{name} changed" for name, was, now in zip(names, there, here, strict=True) if was != now)

@@ -1,0 +1,65 @@
+"""How far a build is, running or stopped, from what it left on disk. Nothing is changed and nothing is locked."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from packprep.errors import ConfigError
+from packprep.lock import holder
+from packprep.schemas import MANIFEST, read_manifest
+from packprep.staging import BUILD, staging_of
+
+
+def status(output: Path) -> dict[str, Any]:
+    """What `packprep status` shows; ConfigError where there is no build.
+
+    state: finished, running, stopped, or starting (no build.json yet). stage: tokenize, pack or sign off.
+    """
+    staging = staging_of(output)
+    build = _read(staging / BUILD)
+    by = holder(output)
+    running = by is not None and by.alive
+    if not running and not build and (output / MANIFEST).exists():
+        manifest = read_manifest(output)
+        found = {"state": "finished", "documents": sum(s["documents"] for s in manifest.data["sources"])}
+        return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs}
+    if not running and not staging.exists():
+        raise ConfigError(f"{output} is no output and {staging} no unfinished build; check the path")
+    found = {"state": ("running" if build else "starting") if running else "stopped"}
+    if by is not None and running:
+        found |= {"host": by.host, "pid": by.pid}
+    if not build:
+        return found
+    return found | _progress(staging, Path(build["tokens"]), build)
+
+
+def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
+    receipts = [_read(path) for path in tokens.glob("unit-*.json")]
+    files = [receipt for receipt in receipts if receipt]
+    shards = [shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))]
+    windows = [path for path in (staging / "receipts").glob("*.json") if path.name.count(".") == 1]
+    packing = (tokens / "files.json").exists()
+    signing = (staging / MANIFEST).exists() or (staging / "names.json").exists()
+    newest = max((path.stat().st_mtime for path in (staging, tokens, staging / "receipts") if path.exists()), default=0)
+    return {
+        "stage": "sign off" if signing else "pack" if packing else "tokenize",
+        "text_bytes": sum(file["text_bytes"] for file in files),
+        "source_bytes": build["source_bytes"],
+        "documents": sum(file["documents"] for file in files),
+        "tokens": sum(file["tokens"] for file in files),
+        "token_files": len(files),
+        "windows": len(windows),
+        "shards": len(shards),
+        "packs": sum(shard["packs"] for shard in shards),
+        "seconds_since_last_file": round(max(time.time() - newest, 0.0), 1),
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where it is not there (a running build may take it away)."""
+    try:
+        loaded = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}

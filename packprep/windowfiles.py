@@ -1,0 +1,160 @@
+"""Token files to shard files, a window at a time; each finished window has a receipt and is never written twice."""
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from packprep.errors import ConfigError, InputError, StoppedError
+from packprep.job import Job
+from packprep.packs import MEMORY_PER_DOCUMENT, Packs
+from packprep.planning import WindowPlan, account_by_source, plan_window, resized, window_seed
+from packprep.report import Account
+from packprep.schemas import canonical_json, digest_of, write_file
+from packprep.segments import TooLongError
+from packprep.shards import Layout, ShardFile, cut_shards, read_receipt, write_shard
+from packprep.signoff import first_documents
+from packprep.tokens import BASE_MEMORY, TokenFile, rows_of_sources
+from packprep.windows import Documents, carried_columns, form_windows, held_out, read_documents
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowFile:
+    """Receipt of a written window of one split. made_from: digest of its token files and of what was asked of it."""
+
+    made_from: str
+    account: Account
+    shards: tuple[ShardFile, ...]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a build, once the token files of the whole input are there. clock: counts the time of a stage."""
+
+    job: Job
+    files: Sequence[TokenFile]
+    clock: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+
+    @cached_property
+    def windows(self) -> list[list[TokenFile]]:
+        """Token files of each window."""
+        return form_windows(self.files, self.job.config)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The columns of the shards: what token files carry is known only now."""
+        return Layout.of(self.job.config, self.job.tokenizer, carried_columns(self.job.tokens, self.files))
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def check(self) -> None:
+        """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with this little memory."""
+        config = self.job.config
+        if config.strategy == "balanced" and len(self) > 1:
+            raise ConfigError(f"balanced packs one window and the input makes {len(self)}; choose a larger --window")
+        most = max(sum(file.documents for file in window) for window in self.windows)
+        if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
+            raise StoppedError(
+                f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; give more "
+                f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a smaller --window"
+            )
+
+    def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
+        """The receipt of a window that was made from the same and whose shards are all there, digests checked."""
+        try:
+            loaded = json.loads(self._receipt(split, number).read_bytes())
+            shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
+            found = WindowFile(made_from=loaded["made_from"], account=Account.of(loaded["account"]), shards=shards)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        same = found.made_from == self._made_from(split, number, change)
+        return found if same and all(shard.intact(self.job.shards) for shard in shards) else None
+
+    def write(self, split: str, number: int, change: int = 0) -> WindowFile:
+        """Plan a window and write its shards; those that are there already are kept.
+
+        change: packs to add or to leave out, see `planning.remainders`.
+        """
+        for folder in (self.job.shards, self.job.receipts):
+            folder.mkdir(exist_ok=True)
+        with self.clock("plan"):
+            plan = self._plan(split, number)
+            written = resized(plan.packs, change, self.job.config)
+            account = Account.empty(len(self.job.sources))
+            by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
+            account.add(number, split, plan, written, by_source)
+        made_from = self._made_from(split, number, change)
+        with self.clock("write"):
+            shards = self._write_shards(written, split, number, made_from)
+        content = {"made_from": made_from, "account": account.facts(), "shards": [asdict(shard) for shard in shards]}
+        write_file(self._receipt(split, number), canonical_json(content))
+        return WindowFile(made_from=made_from, account=account, shards=shards)
+
+    def count(self, split: str, number: int) -> int:
+        """Packs of a window before any is added or left out; kept as a receipt, for it takes a whole plan."""
+        path = self.job.receipts / f"{split}-{number:05d}.packs.json"
+        made_from = self._made_from(split, number, 0)
+        try:
+            loaded = json.loads(path.read_bytes())
+            if loaded["made_from"] == made_from:
+                return int(loaded["packs"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            pass
+        with self.clock("plan"):
+            packs = len(self._plan(split, number).packs)
+        self.job.receipts.mkdir(exist_ok=True)
+        write_file(path, canonical_json({"made_from": made_from, "packs": packs}))
+        return packs
+
+    def _receipt(self, split: str, number: int) -> Path:
+        return self.job.receipts / f"{split}-{number:05d}.json"
+
+    def _made_from(self, split: str, number: int, change: int) -> str:
+        return digest_of([split, number, change, [file.sha256 for file in self.windows[number]]])
+
+    def _plan(self, split: str, number: int) -> WindowPlan:
+        documents = self._documents(split, number)
+        seed = window_seed(self.job.config, number, int(split == "validation"))
+        try:
+            return plan_window(documents, self.job.tokenizer, self.job.config, seed, self.job.planner)
+        except TooLongError as error:
+            raise InputError(
+                f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack holds "
+                f"{self.job.config.max_length:,}; choose --overflow split, truncate or drop"
+            ) from None
+
+    def _documents(self, split: str, number: int) -> Documents:
+        documents = read_documents(self.job.tokens, self.windows[number])
+        if not self.job.config.holdout:
+            return documents
+        held = held_out(documents.id, self.job.config)
+        return documents.take(held if split == "validation" else ~held)
+
+    def _row(self, documents: Documents, document: int) -> str:
+        """File and row of a document."""
+        source = int(documents.source[document])
+        firsts = first_documents(rows_of_sources(self.files, len(self.job.sources)))
+        return f"{self.job.sources[source].name} row {int(documents.id[document]) - firsts[source]}"
+
+    def _write_shards(self, packs: Packs, split: str, window: int, made_from: str) -> tuple[ShardFile, ...]:
+        """Shards of one window; names say window and place until the number of shards is known."""
+
+        def write(part: tuple[int, tuple[int, int]]) -> ShardFile:
+            number, (first, last) = part
+            name = f"{split}-{window:05d}-{number:05d}.arrow"
+            receipt = self.job.receipts / f"{name}.json"
+            if (done := read_receipt(receipt, made_from)) is not None and done.intact(self.job.shards):
+                return done
+            shard = write_shard(self.job.shards, name, split, packs, first, last, self.layout)
+            write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))
+            return shard
+
+        if not len(packs):
+            return ()
+        ranges = cut_shards(packs, self.layout, self.job.config.shard_size)
+        with ThreadPoolExecutor(min(2, self.job.config.num_proc)) as pool:
+            return tuple(pool.map(write, enumerate(ranges)))

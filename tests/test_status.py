@@ -1,0 +1,70 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep import BuildConfig, build, pipeline, windowfiles
+from packprep.errors import ConfigError
+from packprep.lock import locked
+from packprep.status import status
+
+from .command import run
+from .corpus import save_tokenizer, texts, write_jsonl
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> dict[str, Any]:
+    write_jsonl(tmp_path / "a.jsonl", texts(100))
+    return {
+        "sources": (str(tmp_path / "a.jsonl"),), "output": str(tmp_path / "out"), "max_length": 64,
+        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "unit_size": 4_000, "window": 8_000, "num_proc": 1,
+    }  # fmt: skip
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, fails)
+        with pytest.raises(OSError, match="No space"):
+            build(BuildConfig(**corpus))
+
+
+def test_a_stopped_build_says_how_far_it_came(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Path(corpus["output"])
+    stop_at(monkeypatch, corpus, windowfiles, "write_shard")
+    found = status(output)
+    assert (found["state"], found["stage"], found["documents"], found["windows"]) == ("stopped", "pack", 100, 0)
+    stop_at(monkeypatch, corpus, pipeline, "name_shards")
+    found = status(output)
+    assert (found["state"], found["stage"]) == ("stopped", "pack")
+    assert found["windows"] == found["shards"] > 1
+    stop_at(monkeypatch, corpus, pipeline, "publish")
+    assert status(output)["stage"] == "sign off"
+    manifest = build(BuildConfig(**corpus))
+    counts = {"documents": 100, "tokens": manifest.num_tokens, "packs": manifest.num_packs}
+    assert status(output) == {"state": "finished"} | counts
+
+
+def test_a_running_build_says_who_runs_it(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stop_at(monkeypatch, corpus, windowfiles, "write_shard")
+    with locked(Path(corpus["output"]), "out is being built"):
+        found = status(Path(corpus["output"]))
+        assert (found["state"], found["pid"]) == ("running", os.getpid())
+        shown = run("status", corpus["output"])
+        assert shown.code == 0 and "running" in shown.out
+    with locked(tmp_path / "other", "other is being built"):
+        assert status(tmp_path / "other")["state"] == "starting"
+
+
+def test_the_command_prints_json_and_knows_when_there_is_nothing(corpus: dict[str, Any], tmp_path: Path) -> None:
+    build(BuildConfig(**corpus))
+    assert json.loads(run("status", corpus["output"], "--json").out) == status(Path(corpus["output"]))
+    with pytest.raises(ConfigError, match="no unfinished build; check the path"):
+        status(tmp_path / "gone")
+    assert run("status", tmp_path / "gone").code == 2
