@@ -1,33 +1,18 @@
-"""A `load_from_disk` directory without a manifest: which files it has, and which of its columns make packs.
+"""A `load_from_disk` directory without a manifest: which of its columns make packs.
 
 Opens what any packer saved as lists of `tokens` and `cu_seqlens`, or as TRL saves them: `input_ids` and `seq_lengths`.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from packprep.schemas import STANDARD_COLUMNS, FormatError, inside
+from packprep.schemas import STANDARD_COLUMNS, FormatError
 
 from .mapped import Field
 
 # Columns by which a loss was meant to be masked. Labels are not guessed from them: it depends on the trainer's options.
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
-
-
-def plain_files(directory: Path) -> tuple[Path, ...]:
-    """The Arrow files of a saved dataset, in row order, from its state.json. FormatError if it is not one."""
-    state_file = directory / "state.json"
-    try:
-        state = json.loads(state_file.read_bytes())
-        names = [entry["filename"] for entry in state["_data_files"]]
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(f"{state_file} lists no _data_files; expected what save_to_disk writes") from None
-    if state.get("_indices_data_files"):
-        raise FormatError(f"{directory} was saved with an indices mapping; call flatten_indices() and save it again")
-    return tuple(inside(directory, name, str(state_file)) for name in names)
 
 
 def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:

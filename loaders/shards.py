@@ -26,11 +26,12 @@ from packprep.schemas import (
     digest_of,
     list_view,
     read_manifest,
+    saved_files,
 )
 
 from .mapped import Field, MappedShard, Rows, will_need
 from .pack import Pack
-from .plain import plain_fields, plain_files
+from .plain import plain_fields
 from .remote import RemoteOutput, is_url
 
 
@@ -122,7 +123,7 @@ class PackedShards:
         if verify:
             raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
         self._shards = []
-        for file in plain_files(directory):
+        for file in saved_files(directory):
             shard = MappedShard(file, file.name, ())
             with shard.stream() as stream:
                 fields = plain_fields(stream.schema, file.name)

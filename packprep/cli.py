@@ -14,8 +14,12 @@ from packprep.printing import stopped
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
     "status": "How far a running or stopped build is.",
+    "verify": "Check an output: every file, invariant and document.",
+    "show": "Print a pack as text, its documents apart.",
+    "trace": "Which rows are in a pack, and which packs hold a row.",
     "merge": "Put outputs together into one.",
     "reshard": "Cut an output into shards of another size.",
+    "env": "Versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of a user's work."""
 

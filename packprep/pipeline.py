@@ -78,7 +78,7 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
             entries = name_shards(staging.path, shards)
         report = write_report(staging.path, account, files, sources, config, entries, clock.total())
         run = {"num_proc": config.num_proc, "engine": work.gate}
-        manifest = sign(staging.path, inputs, windows.layout, account, files, sources, entries, report, run)
+        manifest = sign(staging.path, inputs, windows.layout, account, files, sources, entries, report, run, config)
         publish(staging.path, output)
     return manifest
 

@@ -157,7 +157,8 @@ def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
     over = sum(counts) % config.packs_multiple_of
     changes = [0] * len(counts)
     if over and config.remainder == "fill":
-        changes[-1] = config.packs_multiple_of - over
+        last = max(window for window, count in enumerate(counts) if count)  # filler stands beside other packs
+        changes[last] = config.packs_multiple_of - over
     else:
         for window in reversed(range(len(counts))):
             changes[window] = -min(over, counts[window])

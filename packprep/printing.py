@@ -3,8 +3,9 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,3 +33,28 @@ def print_report(output: Path, *, as_json: bool, quiet: bool) -> None:
             click.echo(json.dumps(report, indent=2))
         else:
             print_table(str(output), table(report))
+
+
+def print_columns(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows with the same keys as a table with a heading; numbers stand on the right, None is a dash."""
+    if not rows:
+        return
+    names = list(rows[0])
+    numbers = {name for name in names if all(isinstance(row[name], int | None) for row in rows)}
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[at]) for line in cells)) for at, name in enumerate(names)]
+
+    def line(texts: Sequence[str]) -> str:
+        padded = [
+            text.rjust(width) if name in numbers else text.ljust(width)
+            for name, text, width in zip(names, texts, widths, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    click.secho(line([name.replace("_", " ") for name in names]), bold=True)
+    for texts in cells:
+        click.echo(line(texts))
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if type(value) is int else str(value)

@@ -30,9 +30,13 @@ class Silent:
 
 
 class Console:
-    """Lines on standard error; a context manager, so that a live line is taken away at the end."""
+    """Lines on standard error; a context manager, so that a live line is taken away at the end.
 
-    def __init__(self) -> None:
+    first: what is read before anything can be counted.
+    """
+
+    def __init__(self, first: str = "the first unit of text") -> None:
+        self._first = first
         self._live: Any = None
         self._tasks: dict[str, Any] = {}
         self._started: dict[str, float] = {}
@@ -46,7 +50,7 @@ class Console:
             columns = [TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[text]}")]
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
             self._live.start()
-            self._tasks["read"] = self._live.add_task("read", total=None, text="the first unit of text")
+            self._tasks["read"] = self._live.add_task("read", total=None, text=self._first)
         return self
 
     def __exit__(

@@ -94,6 +94,7 @@ def sign(
     entries: Sequence[dict[str, Any]],
     report: dict[str, Any],
     run: dict[str, Any],
+    config: BuildConfig,
 ) -> Manifest:
     """Write the manifest, which checks that the ledger balances: with it the output is whole."""
     rows = rows_of_sources(files, len(sources))
@@ -119,9 +120,18 @@ def sign(
         "seconds": report["seconds"],
         "peak_memory_bytes": report["peak_memory_bytes"],
         "source_paths": [source.name for source in sources],
+        "given": _given(config),
         "files": [_entry(staging, staging / "report.json")],
     }
     return write_manifest(staging, data, run | facts)
+
+
+def _given(config: BuildConfig) -> dict[str, str]:
+    """Where to find what enters `data` by digest alone, for commands that read it again."""
+    names = {name: name for name in ("tokenizer_revision", "name", "split", "revision")}
+    local = isinstance(config.tokenizer, str) and Path(config.tokenizer).exists()
+    names["tokenizer_path" if local else "tokenizer_name"] = "tokenizer"
+    return {key: value for key, name in names.items() if isinstance(value := getattr(config, name), str)}
 
 
 def first_documents(rows: Sequence[int]) -> list[int]:

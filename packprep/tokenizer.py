@@ -15,6 +15,7 @@ from typing import Any
 
 from packprep.config import nearest
 from packprep.errors import ConfigError, InputError
+from packprep.schemas import Manifest
 
 _SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -78,6 +79,34 @@ def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto
         json=cleaned, sha256=hashlib.sha256(raw).hexdigest(), vocab_size=max(vocab.values()) + 1,
         bos=chosen["bos"], eos=chosen["eos"], pad_id=(pad_ids or [0])[0], notes=tuple(notes),
     )  # fmt: skip
+
+
+def tokenizer_of(
+    manifest: Manifest,
+    moved: str | None = None,
+    *,
+    root: str | Path | None = None,
+    bos: str = "auto",
+    eos: str = "auto",
+) -> Tokenizer:
+    """The tokenizer an output was built with, from where it was or from where it has `moved`.
+
+    root: where a relative path starts. Raises ConfigError where it cannot be found or is another one.
+    """
+    given = manifest.run.get("given", {})
+    source, revision = moved or given.get("tokenizer_name"), None if moved else given.get("tokenizer_revision")
+    if source is None and "tokenizer_path" in given:
+        source = str(Path(root or "", given["tokenizer_path"]))
+        if not Path(source).exists():
+            raise ConfigError(f"the tokenizer {source} does not exist; say with --tokenizer where it is now")
+    if source is None:
+        raise ConfigError("the manifest does not say where the tokenizer is; give it with --tokenizer")
+    found = load_tokenizer(source, revision=revision, bos=bos, eos=eos)
+    if found.sha256 != (said := manifest.data["inputs"]["tokenizer"].get("sha256")):
+        raise ConfigError(
+            f"{source} is not the tokenizer of this output: it has sha256 {found.sha256}, expected {said}"
+        )
+    return found
 
 
 def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:

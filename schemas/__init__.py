@@ -5,20 +5,24 @@ from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, DType, Kind, che
 from .errors import FormatError
 from .files import (
     MANIFEST,
+    SURPLUS,
     check_file,
     check_files,
     check_path,
     inside,
+    saved_files,
     shard_name,
+    surplus_files,
     sync_directory,
     temporary_name,
     write_dataset_dict,
     write_dataset_files,
     write_file,
 )
+from .findings import Finding, Findings
 from .ledger import LEDGER_KEYS, check_ledger
 from .manifest import FORMAT_VERSION, FileEntry, Manifest, SplitCounts, parse_manifest, read_manifest, write_manifest
-from .validate import check_batch, check_boundaries
+from .validate import BatchView, check_batch, check_boundaries, sound_parts
 from .views import ListView, list_view
 
 __all__ = [
@@ -28,9 +32,13 @@ __all__ = [
     "MANIFEST",
     "NO_LOSS",
     "STANDARD_COLUMNS",
+    "SURPLUS",
+    "BatchView",
     "Column",
     "DType",
     "FileEntry",
+    "Finding",
+    "Findings",
     "FormatError",
     "Kind",
     "ListView",
@@ -52,8 +60,11 @@ __all__ = [
     "parse_manifest",
     "read_manifest",
     "same_file",
+    "saved_files",
     "shard_name",
     "shard_schema",
+    "sound_parts",
+    "surplus_files",
     "sync_directory",
     "temporary_name",
     "write_dataset_dict",

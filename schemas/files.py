@@ -3,6 +3,7 @@
 A file is written under a temporary name, synced and renamed, so a name in the directory always means whole contents.
 """
 
+import json
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 Level = Literal["size", "sha256"]
+SURPLUS = "is not in the manifest; expected nothing else in the directory"
 
 _SPLIT = re.compile(r"\w+([.-]\w+)*", re.ASCII)
 
@@ -155,14 +157,30 @@ def check_files(directory: Path, manifest: "Manifest", level: Level = "size") ->
             check_file(directory, entry, level)
         except FormatError as error:
             findings.append(str(error))
+    return findings + [f"{path} {SURPLUS}" for path in surplus_files(directory, manifest)]
+
+
+def surplus_files(directory: Path, manifest: "Manifest") -> list[Path]:
+    """What lies in `directory` and is not in the manifest."""
     listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
+    found = []
     for folder, folders, names in os.walk(directory):
         folders.sort()
         # A link to a folder is not walked into, so it is a surplus entry itself.
         names += [name for name in folders if Path(folder, name).is_symlink()]
-        findings += [
-            f"{path} is not in the manifest; expected nothing else in the directory"
-            for path in sorted(Path(folder, name) for name in names)
-            if path.relative_to(directory).as_posix() not in listed
-        ]
-    return findings
+        paths = sorted(Path(folder, name) for name in names)
+        found += [path for path in paths if path.relative_to(directory).as_posix() not in listed]
+    return found
+
+
+def saved_files(directory: Path) -> tuple[Path, ...]:
+    """The Arrow files of any saved dataset, in row order, from its state.json. FormatError if it is not one."""
+    state_file = directory / "state.json"
+    try:
+        state = json.loads(state_file.read_bytes())
+        names = [entry["filename"] for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise FormatError(f"{state_file} lists no _data_files; expected what save_to_disk writes") from None
+    if state.get("_indices_data_files"):
+        raise FormatError(f"{directory} was saved with an indices mapping; call flatten_indices() and save it again")
+    return tuple(inside(directory, name, str(state_file)) for name in names)

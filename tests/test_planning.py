@@ -11,6 +11,7 @@ from packprep.planning import remainders, window_seed
     [
         ([7, 2], 4, "drop", [0, -1]),
         ([7, 2], 4, "fill", [0, 3]),
+        ([7, 2, 0], 4, "fill", [0, 3, 0]),
         ([7, 1], 5, "drop", [-2, -1]),
         ([8], 4, "drop", [0]),
         ([3], 4, "drop", [-3]),

@@ -1,0 +1,156 @@
+"""`packprep show`: a pack as a person would read it."""
+
+import json
+import shutil
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packprep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packprep.coverage import Sources
+    from packprep.lookup import FoundPack, Segment
+    from packprep.schemas import Manifest
+
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring segments never share one
+
+
+@click.command("show", short_help="Print a pack as text, its documents apart.")
+@click.argument("output", metavar="OUT")
+@click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split.  [default: 0]")
+@click.option("--doc", metavar="ROW", help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.")
+@click.option("--raw", is_flag=True, help="Token ids instead of text; needs no tokenizer.")
+@click.option("--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment.")
+@click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
+@click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
+@click.option("--tokenizer", metavar="PATH|NAME", help="Where the tokenizer is now, if it has moved.")
+@click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
+def command(
+    output: str,
+    pack: int | None,
+    doc: str | None,
+    raw: bool,
+    head: int | None,
+    split: str | None,
+    shard: str | None,
+    tokenizer: str | None,
+    as_json: bool,
+) -> None:
+    """Print a pack of OUT: each segment under its document, with the position of the first token of every line. A
+    colour per segment; BOS, EOS and other special tokens stand out. Where there are labels, tokens without loss are
+    dim, or between ‹ and › where there is no colour.
+
+    \b
+    Example:
+      packprep show packed --pack 17
+    """
+    from packprep.coverage import Sources
+    from packprep.lookup import document_number, find_documents, find_pack
+    from packprep.schemas import read_manifest
+    from packprep.tokenizer import tokenizer_of
+
+    if pack is not None and doc is not None:
+        raise ConfigError("--pack and --doc each say what to show; give one of them")
+    directory = Path(output)
+    manifest = read_manifest(directory)
+    sources = Sources(manifest)
+    if doc is None:
+        found = find_pack(directory, manifest, pack or 0, split, shard)
+        shown = [(found, segment) for segment in found.segments]
+    else:
+        places = find_documents(directory, manifest, [document_number(sources, doc)])
+        if not places:
+            raise ConfigError(f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace --help")
+        packs = {place.place: find_pack(directory, manifest, place.place.pack, place.place.split) for place in places}
+        shown = [(packs[place.place], place) for place in places]
+    decoder = None
+    if not raw:
+        from tokenizers import Tokenizer
+
+        decoder = Tokenizer.from_buffer(tokenizer_of(manifest, tokenizer, bos="none", eos="none").json)
+    if as_json:
+        click.echo(json.dumps([_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2))
+        return
+    if doc is None:
+        used = len(found.columns["tokens"])
+        of = f"{manifest.splits[found.split].packs:,} packs of {found.split}"
+        segments = f"{len(shown)} segments" if len(shown) != 1 else "1 segment"
+        click.secho(f"pack {found.number} of {of}: {used:,} of {manifest.max_length:,} tokens, {segments}", bold=True)
+    special = _special(manifest, decoder)
+    for number, (found, segment) in enumerate(shown):
+        colour = _COLOURS[number % len(_COLOURS)]
+        click.echo()
+        click.secho(_title(segment, sources, with_pack=doc is not None), fg=colour, bold=True)
+        _print_segment(found, segment, decoder, special, colour, head)
+
+
+def _title(segment: "Segment", sources: "Sources", *, with_pack: bool) -> str:
+    place = f"pack {segment.place.pack} " if with_pack else ""
+    what = f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to {segment.end - 1:,} of the pack"
+    if segment.document is None:
+        return what
+    if segment.document < 0:
+        return f"{what}: filler"
+    start = f" from its token {segment.start:,}" if segment.start else ""
+    padding = segment.end - segment.begin - segment.real
+    return f"{what}: {sources.row(segment.document)}{start}" + (f", {padding} of padding" if padding else "")
+
+
+def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
+    """Ids of the special tokens, as far as they are known."""
+    tokenizer = manifest.data["inputs"]["tokenizer"]
+    ids = {token["id"] for end in ("bos", "eos") if (token := tokenizer.get(end))}
+    if decoder is not None:
+        ids |= {id_ for id_, token in decoder.get_added_tokens_decoder().items() if token.special}
+    return frozenset(ids)
+
+
+def _print_segment(
+    found: "FoundPack", segment: "Segment", decoder: Any, special: frozenset[int], colour: str, head: int | None
+) -> None:
+    from packprep.show import lines, pieces_as_ids, pieces_as_text
+
+    count = segment.real if segment.real else segment.end - segment.begin  # filler is shown for what it is
+    count = min(count, head or count)
+    part = slice(segment.begin, segment.begin + count)
+    ids, labels = found.columns["tokens"][part], found.columns.get("labels")
+    labels = None if labels is None else labels[part]
+    pieces = pieces_as_ids(ids, special, labels) if decoder is None else pieces_as_text(ids, decoder, special, labels)
+    margin = max(len(str(count)), 4)
+    for line in lines(pieces, max(shutil.get_terminal_size().columns - margin - 2, 20)):
+        text = "".join(
+            _styled(list(same), trained, is_special, colour)
+            for (trained, is_special), same in groupby(line, key=lambda piece: (piece.trained, piece.special))
+        )
+        click.echo(f"{click.style(str(line[0].position).rjust(margin), dim=True)}  {text}")
+    if count < segment.real:
+        click.secho(f"{'':{margin}}  and {segment.real - count:,} more tokens", dim=True)
+
+
+def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str:
+    text = "".join(piece.text for piece in pieces)
+    if not trained:
+        # The brackets are for readers without colour; with it they would be in the way.
+        return click.style(text, dim=True) if sys.stdout.isatty() else f"‹{text}›"
+    return click.style(text, fg=colour, reverse=special)
+
+
+def _as_dict(found: "FoundPack", segment: "Segment", sources: "Sources", decoder: Any) -> dict[str, Any]:
+    part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
+    ids = found.columns["tokens"][part].tolist()
+    labels = found.columns.get("labels")
+    known = segment.document is not None and 0 <= segment.document < sources.total
+    return {
+        "pack": segment.place.pack,
+        "segment": segment.place.segment,
+        "document": segment.document,
+        "row": sources.row(segment.document) if known and segment.document is not None else None,
+        "start": segment.start,
+        "tokens": ids,
+        "labels": None if labels is None else labels[part].tolist(),
+        "text": None if decoder is None else decoder.decode(ids, skip_special_tokens=False),
+    }

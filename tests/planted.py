@@ -1,0 +1,58 @@
+"""Defects planted in an output, with digests and counts made right again: what only a look at the data can find."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from packprep.schemas import canonical_json, file_digest, read_manifest, shard_schema, write_file, write_manifest
+
+Packs = list[dict[str, list[Any]]]
+
+
+def packs_of(out: Path, shard: int = 0) -> Packs:
+    """The packs of a shard of the first split, a dict of lists each."""
+    manifest = read_manifest(out)
+    path = out / manifest.shards(next(iter(manifest.splits)))[shard].path
+    rows: Packs = pa.ipc.open_stream(path.read_bytes()).read_all().to_pylist()
+    return rows
+
+
+def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
+    """Change the packs of one shard in place and seal the output again, ledger and report included."""
+    manifest = read_manifest(out)
+    entry = manifest.shards(next(iter(manifest.splits)))[shard]
+    packs = packs_of(out, shard)
+    edit(packs)
+    schema = shard_schema(manifest.columns)
+    with pa.ipc.new_stream(out / entry.path, schema) as writer:
+        for first in range(0, len(packs), 4):
+            writer.write_table(pa.Table.from_pylist(packs[first : first + 4], schema))
+    seal(out, entry.path, len(packs), sum(len(pack["tokens"]) for pack in packs))
+
+
+def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:
+    """A manifest and a report that agree with the bytes on disk, for a shard of so many packs and tokens."""
+    manifest = read_manifest(out)
+    data: dict[str, Any] = json.loads(json.dumps(manifest.data))
+    entry = next(entry for entry in data["files"] if entry["path"] == shard)
+    split = data["splits"][entry["split"]]
+    more = tokens - entry["tokens"]
+    split["packs"] += packs - entry["packs"]
+    split["tokens"] += more
+    entry |= {"packs": packs, "tokens": tokens, "bytes": (out / shard).stat().st_size}
+    entry |= {"sha256": file_digest(out / shard)}
+    if segments is not None:
+        split["segments"] = segments
+    data["ledger"]["tokens_packed"] += more
+    data["ledger"]["tokens_in"] += more
+    report = json.loads((out / "report.json").read_bytes())
+    report["splits"], report["packs"] = data["splits"], sum(split["packs"] for split in data["splits"].values())
+    report["tokens"] |= data["ledger"]
+    write_file(out / "report.json", canonical_json(report))
+    run = json.loads(json.dumps(manifest.run))
+    path = out / "report.json"
+    run["files"][0] |= {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+    write_manifest(out, data, run)
