@@ -3,12 +3,15 @@
 Everything goes to standard error; standard output is for results.
 """
 
+import os
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 _PLAIN_EVERY = 10.0  # seconds between plain lines
+_LIVE_EVERY = 0.1  # and between changes of a live one
 
 
 class Progress(Protocol):
@@ -77,9 +80,11 @@ class Console:
         text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")
         left = (total - done) / rate if total and rate and total > done else None
         if self._live is not None:
-            self._show(stage, done, total, text + _left(left))
+            if now - self._spoken >= _LIVE_EVERY or done == total or stage not in self._tasks:
+                self._show(stage, done, total, text + _left(left) + _memory())
+                self._spoken = now
         elif now - self._spoken >= _PLAIN_EVERY:
-            self.say(f"{stage}: {text}{_left(left)}")
+            self.say(f"{stage}: {text}{_left(left)}{_memory()}")
             self._spoken = now
 
     def _show(self, stage: str, done: float, total: float | None, text: str) -> None:
@@ -92,3 +97,12 @@ class Console:
 
 def _left(seconds: float | None) -> str:
     return "" if seconds is None else f", {seconds:,.0f} s left"
+
+
+def _memory() -> str:
+    """What this process holds in memory now; nothing where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return ""
+    return f", {pages * os.sysconf('SC_PAGE_SIZE') / 1e6:,.0f} MB of memory"

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from packprep import BuildConfig
@@ -77,6 +78,27 @@ def test_a_command_is_listed_with_its_own_line_and_shows_an_example(name: str) -
     command = importlib.import_module(f"packprep.command_{name}").command
     assert (command.name, command.get_short_help_str(200)) == (name, COMMANDS[name])
     assert f"packprep {name} " in run(name, "--help").out.split("Example")[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_on_its_help_page_with_a_sentence(name: str) -> None:
+    command = importlib.import_module(f"packprep.command_{name}").command
+    page = run(name, "--help").out
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    assert options
+    for option in options:
+        assert not option.hidden
+        assert option.help and option.help.strip().split("  [")[0].endswith("."), option.name
+        spelled = [*option.opts, f"--[no-]{option.opts[-1].removeprefix('--')}"]
+        assert any(f" {spelling}" in page for spelling in spelled), option.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_imports_nothing_that_takes_time(name: str) -> None:
+    code = "import sys; from packprep.cli import cli; cli(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, name, "--help"], capture_output=True, text=True, check=True)
+    loaded = {module.split(".")[0] for module in done.stdout.splitlines()[-1].split()}
+    assert loaded.isdisjoint({"numpy", "pyarrow", "datasets", "numba", "tokenizers", "rich"})
 
 
 def test_build_prints_a_table_and_nothing_else_on_standard_output(here: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from packprep.progress import Console, Silent
+from packprep.progress import Console, Silent, _memory
 
 
 class Clock:
@@ -16,6 +16,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("packprep.progress.time.monotonic", clock)
+    monkeypatch.setattr("packprep.progress._memory", lambda: ", 97 MB of memory")
     return clock
 
 
@@ -26,7 +27,7 @@ def test_a_line_every_ten_seconds_with_rate_and_time_left(clock: Clock, capsys: 
             console.advance("tokenize", 20.0 * second, 1000.0, "MB")
     assert capsys.readouterr() == (
         "",
-        "tokenize: 200 MB, 20.0 MB/s, 40 s left\ntokenize: 400 MB, 20.0 MB/s, 30 s left\n",
+        "tokenize: 200 MB, 20.0 MB/s, 40 s left, 97 MB of memory\ntokenize: 400 MB, 20.0 MB/s, 30 s left, 97 MB of memory\n",
     )
 
 
@@ -36,7 +37,7 @@ def test_a_stage_is_timed_from_the_end_of_the_one_before(clock: Clock, capsys: p
         console.advance("tokenize", 50.0, 50.0, "MB")
         clock.now = 115.0
         console.advance("pack", 1, 4, "windows")
-    assert capsys.readouterr().err == "pack: 1 windows, 0.1 windows/s, 30 s left\n"
+    assert capsys.readouterr().err == "pack: 1 windows, 0.1 windows/s, 30 s left, 97 MB of memory\n"
 
 
 def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
@@ -47,7 +48,10 @@ def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
         console.advance("tokenize", 1234.0, None, "MB")
         clock.now = 120.0
         console.advance("tokenize", 2000.0, 2000.0, "MB")
-    assert capsys.readouterr().err == "tokenize: 1,234 MB, 123.4 MB/s\ntokenize: 2,000 MB, 100.0 MB/s\n"
+    assert (
+        capsys.readouterr().err
+        == "tokenize: 1,234 MB, 123.4 MB/s, 97 MB of memory\ntokenize: 2,000 MB, 100.0 MB/s, 97 MB of memory\n"
+    )
 
 
 def test_what_must_be_said_is_said_at_once_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,3 +64,8 @@ def test_python_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Silent().say("a")
     Silent().advance("tokenize", 1, 2, "MB")
     assert capsys.readouterr() == ("", "")
+
+
+def test_memory_is_what_the_process_holds() -> None:
+    held = _memory()
+    assert held == "" or (held.startswith(", ") and int(held.split()[1].replace(",", "")) > 10)

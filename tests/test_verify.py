@@ -407,7 +407,7 @@ def test_outputs_of_every_format_version_are_read(tmp_path: Path) -> None:
         verdict = verify(golden)
         # Their manifests and reports say three documents, whatever their packs hold: they are there for readers.
         kinds = set(verdict.findings.counts)
-        assert kinds <= {"document", "lost documents", "ledger", "label at start"}, [str(finding) for finding in verdict.findings]
+        assert kinds <= {"document", "lost documents", "ledger", "label at start"}, list(map(str, verdict.findings))
         assert verdict.not_checked == ["BOS and EOS: the manifest does not say what they are"]
 
 
