@@ -285,7 +285,10 @@ def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
 
 
 def _rates(coverage: Coverage) -> list[dict[str, Any]]:
-    """How many documents of each source begin with BOS and end with EOS, where the policy wants them."""
+    """What share of the documents of each source begins with BOS and ends with EOS; None where none should.
+
+    Only documents whose beginning, or whose end, is in a pack count.
+    """
     if not coverage.knows_documents:
         return []
     counts, policy = coverage.by_source, coverage.policy
@@ -300,5 +303,5 @@ def _rates(coverage: Coverage) -> list[dict[str, Any]]:
     ]
 
 
-def _share(part: int, whole: int) -> float:
-    return float(part / whole) if whole else 1.0
+def _share(part: int, whole: int) -> float | None:
+    return float(part / whole) if whole else None

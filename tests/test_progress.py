@@ -27,7 +27,8 @@ def test_a_line_every_ten_seconds_with_rate_and_time_left(clock: Clock, capsys: 
             console.advance("tokenize", 20.0 * second, 1000.0, "MB")
     assert capsys.readouterr() == (
         "",
-        "tokenize: 200 MB, 20.0 MB/s, 40 s left, 97 MB of memory\ntokenize: 400 MB, 20.0 MB/s, 30 s left, 97 MB of memory\n",
+        "tokenize: 200 MB, 20.0 MB/s, 40 s left, 97 MB of memory\n"
+        "tokenize: 400 MB, 20.0 MB/s, 30 s left, 97 MB of memory\n",
     )
 
 
@@ -48,10 +49,10 @@ def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
         console.advance("tokenize", 1234.0, None, "MB")
         clock.now = 120.0
         console.advance("tokenize", 2000.0, 2000.0, "MB")
-    assert (
-        capsys.readouterr().err
-        == "tokenize: 1,234 MB, 123.4 MB/s, 97 MB of memory\ntokenize: 2,000 MB, 100.0 MB/s, 97 MB of memory\n"
-    )
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenize: 1,234 MB, 123.4 MB/s, 97 MB of memory",
+        "tokenize: 2,000 MB, 100.0 MB/s, 97 MB of memory",
+    ]
 
 
 def test_what_must_be_said_is_said_at_once_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
