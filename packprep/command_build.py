@@ -63,6 +63,8 @@ def _option(field: "dataclasses.Field[Any]") -> _Option:
     elif not field.metadata["size"]:
         kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
         settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
+    if field.name == "carry":
+        settings["multiple"] = True
     if field.type is not bool:
         settings["metavar"] = metavar
     return _Option(
@@ -152,7 +154,7 @@ def resolve_options(
             raise ConfigError(f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help")
         config = Path(DEFAULT_FILE)
     given = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
-    given |= _with_order({key: value for key, value in typed.items() if value is not None})
+    given |= _with_order({key: value for key, value in typed.items() if value not in (None, ())})
     run = {key: given.pop(key, False) for key in _RUN}
     for key, value in run.items():
         if not isinstance(value, bool):

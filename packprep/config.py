@@ -17,7 +17,18 @@ from packprep.errors import ConfigError
 DEFAULT_FILE = "packprep.yaml"
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
+# What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
+# the names that columns of shards and token files have of their own.
+CARRY_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "float64")
+RESERVED = (
+    "tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts", "labels", "segment_lengths",
+    "text", "ids", "group", "problem", "trained", "specials",
+)  # fmt: skip
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+_LISTS = ("columns", "carry")  # options that take names with commas between them
 
 
 def _option(
@@ -59,12 +70,25 @@ class BuildConfig:
     text_template: str | None = _option(
         None, "Sources", 'Text made of several columns: "{title}\\n\\n{body}".', "TEMPLATE"
     )
+    input_ids_column: str | None = _option(None, "Sources", "Column of token ids, in place of text.", "COLUMN")
+    labels_column: str | None = _option(
+        None, "Sources", "Beside token ids: column of labels, -100 where there is no loss.", "COLUMN"
+    )
+    loss_mask_column: str | None = _option(
+        None, "Sources", "Beside token ids: column of 0 and 1, 1 where there is a loss.", "COLUMN"
+    )
+    carry: tuple[str, ...] = _option(
+        (),
+        "Sources",
+        "Columns to keep in the shards: a number per row or per token id; may be repeated.",
+        "NAME[:TYPE]",
+    )
     sample_by: Literal["document", "paragraph", "line"] = _option(
         "document", "Sources", "What one document of a .txt file is."
     )
     limit: int | None = _option(None, "Sources", "Only the first N rows of the whole input.")
     max_tokens: int | None = _option(None, "Sources", "Stop after the unit of text that reaches N tokens.")
-    on_error: Literal["stop", "skip"] = _option("stop", "Sources", "What to do with a row that has no usable text.")
+    on_error: Literal["stop", "skip"] = _option("stop", "Sources", "What to do with a row that cannot be used.")
     unit_size: int = _option(
         "64MB", "Sources", "Text tokenized by one task; decides what is shuffled.", "SIZE", size=True
     )
@@ -83,6 +107,7 @@ class BuildConfig:
         "SHARE",
         identity=False,
     )
+    vocab_size: int | None = _option(None, "Tokenizer", "Token ids are below this; with --input-ids-column.")
     truncate_at: str | None = _option(None, "Tokenizer", "Cut the text at the first match of this regex.", "REGEX")
     keep_tokens: str | None = _option(
         None, "Tokenizer", "Token store: tokens are kept there and reused.", "DIR", identity=False
@@ -157,7 +182,7 @@ class BuildConfig:
     def _check_ranges(self) -> None:
         least = {
             "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
-            "max_memory": 1, "min_loss_tokens": 0,
+            "max_memory": 1, "min_loss_tokens": 0, "vocab_size": 1,
             "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
             "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
         }  # fmt: skip
@@ -182,6 +207,7 @@ class BuildConfig:
         self.cost()
 
     def _check_combinations(self) -> None:
+        self._check_columns()
         if self.text_template is not None and self.text_column != "text":
             raise ConfigError("text_column and text_template both say what the text is; give one of them")
         if self.stride:
@@ -217,6 +243,31 @@ class BuildConfig:
         if self.max_len is not None and self.max_len < self.min_len:
             raise ConfigError(f"max_len {self.max_len:,} is less than min_len {self.min_len:,}; no document would stay")
 
+    def _check_columns(self) -> None:
+        """Which columns make a row."""
+        if self.input_ids_column is None:
+            for key in ("labels_column", "loss_mask_column", "vocab_size"):
+                if getattr(self, key) is not None:
+                    raise ConfigError(f"{key} is for rows of token ids; give --input-ids-column too")
+            if self.truncation_side == "balanced":
+                raise ConfigError("truncation_side balanced is for rows with a prompt and a response, not for text")
+        else:
+            for key in ("text_template", "truncate_at"):
+                if getattr(self, key) is not None:
+                    raise ConfigError(f"{key} is for text, and input_ids_column has token ids; give one of them")
+        names = [entry.partition(":")[0] for entry in self.carry]
+        for entry, name in zip(self.carry, names, strict=True):
+            dtype = entry.removeprefix(name)[1:]
+            if ":" in entry and dtype not in CARRY_TYPES:
+                raise ConfigError(f"carry {entry!r} has the type {dtype!r}{nearest(dtype, CARRY_TYPES)}")
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", name):
+                raise ConfigError(f"carry {name!r} is no name for a column of a shard; rename it to letters, digits, _")
+            if name in RESERVED:
+                instead = "give --labels-column" if name == "labels" else "rename the column"
+                raise ConfigError(f"carry {name!r} is a name that packprep uses itself; {instead}")
+            if names.count(name) > 1:
+                raise ConfigError(f"carry names {name!r} twice; give it once")
+
     def cost(self) -> tuple[float, float]:
         """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
         try:
@@ -240,15 +291,17 @@ class BuildConfig:
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
-    """A tuple of names; columns may also be one text with commas."""
+    """A tuple of names; those of columns may also be one text with commas."""
     if isinstance(value, str):
-        value = value.split(",") if key == "columns" else [value]
+        value = value.split(",") if key in _LISTS else [value]
     elif isinstance(value, os.PathLike):
         value = [value]
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, (str, os.PathLike)) for name in value):
         raise ConfigError(f"{key} is {value!r}, expected a list of names")
     names = [os.fspath(name) for name in value]
-    return tuple(name for name in map(str.strip, names) if name) if key == "columns" else tuple(names)
+    if key not in _LISTS:
+        return tuple(names)
+    return tuple(name for part in names for name in map(str.strip, part.split(",")) if name)
 
 
 def parse_size(value: int | str, key: str) -> int:

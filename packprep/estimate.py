@@ -16,17 +16,19 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packprep.carried import RowNumbers
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
+from packprep.reading import row_numbers
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
 from packprep.sources import Source, open_hub, resolve
-from packprep.tokenizer import Tokenizer, load_tokenizer
+from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import TokenFile, quiet_datasets, tokenize_slice
 from packprep.units import Part, Slice, read_slices
-from packprep.windows import carried_columns, read_documents
+from packprep.windows import carried_columns, file_schema, read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
 _BEGINNING = 10_000_000  # plain bytes of a compressed file, enough to tell how well it compresses
@@ -46,19 +48,31 @@ class _Sample:
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """Two tables: the resolved `options`, and the `prediction` for the whole input."""
-    tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
-    engine = choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])
+    tokenizer = tokenizer_of(config)
+    engine = _engine(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
-        samples = list(_samples(sources, engine, tokenizer, config, scratch))
+        numbers = row_numbers(sources, config, scratch, tokenizer.vocab_size)
+        samples = list(_samples(sources, engine, tokenizer, config, scratch, numbers))
         prediction = _prediction(samples, sources, tokenizer, config, scratch)
     options = {key: value for key, value in asdict(config).items() if value is not None}
     return {"options": options | {"tokenizer": str(config.tokenizer)}, "prediction": prediction}
 
 
+def _engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
+    if config.input_ids_column is not None:
+        return None
+    return choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])
+
+
 def _samples(
-    sources: list[Source], engine: EngineChoice, tokenizer: Tokenizer, config: BuildConfig, scratch: Path
+    sources: list[Source],
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    scratch: Path,
+    numbers: RowNumbers,
 ) -> Iterator[_Sample]:
     """A sample of each source, as large a part of the whole sample as the source is of the input."""
     size = sum(source.bytes for source in sources)
@@ -76,7 +90,7 @@ def _samples(
         reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
         files: list[TokenFile] = []
         read = text = 0
-        for piece in read_slices([part], reading, scratch):
+        for piece in read_slices([part], reading, scratch, numbers=numbers):
             read, text = read + len(piece.table), text + piece.text_bytes
             if sum(file.text_bytes for file in files) < share or not files:
                 files.append(tokenize_slice(_numbered(piece, number, place), scratch, engine, tokenizer, config))
@@ -125,7 +139,12 @@ def _prediction(
         "packs": round(packs * grow),
         "utilization": round(packed / (packs * config.max_length), 4) if packs else 1.0,
         "bytes": round(
-            float(shard_bytes(plan.packs, Layout.of(config, tokenizer, carried_columns(scratch, files))).sum()) * grow
+            float(
+                shard_bytes(
+                    plan.packs, Layout.of(config, tokenizer, carried_columns(file_schema(scratch, files)))
+                ).sum()
+            )
+            * grow
         ),
     }
 

@@ -58,6 +58,18 @@ def add_ends(ids: Int32, offsets: Int64, bos: int, eos: int) -> tuple[Int32, Int
 
 
 @njit(cache=True, nogil=True)
+def make_room(values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: NDArray[Any]) -> None:
+    """Values of documents at their places among those of `add_ends`: behind `before` values of the document's BOS.
+
+    offsets, wider: [documents + 1], where documents lie in values and in out. What is no document's value stays.
+    """
+    for document in range(len(offsets) - 1):
+        first, last = offsets[document], offsets[document + 1]
+        at = wider[document] + before
+        out[at : at + last - first] = values[first:last]
+
+
+@njit(cache=True, nogil=True)
 def fill_values(
     address: Int64, own: Int64, padded: Int64, bos: NDArray[np.bool_], before: float, after: float, out: NDArray[Any]
 ) -> None:

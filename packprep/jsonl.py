@@ -4,13 +4,14 @@ The JSON builder of `datasets` fixes the type of every column by the first 10 MB
 key stops it, and a number in the text column becomes text. Here other columns may differ from row to row, a value
 that is not text stays a finding, and the row that is wrong is known.
 
-Each table has the asked columns as strings (null where the row has none) and `problem`, null or "reason: detail".
+Each table has the asked columns as strings, or as numbers of a given type (null where the row has none), and `problem`,
+null or "reason: detail".
 """
 
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -20,14 +21,19 @@ import pyarrow.json as paj
 from packprep.rowbuilder import RowBuilder
 
 BLOCK_BYTES = 8 << 20
+# Types of numbers as JSON has them, by the names that Arrow gives them.
+_TYPES = {str(kind): kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))}
+Columns = Mapping[str, pa.DataType]
 _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
 
 
 @dataclasses.dataclass
 class JsonRowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
-    """columns: names of the columns to read."""
+    """columns: names of the columns to read. numbers: those that are no text, and their Arrow types as Arrow names
+    them, such as list<item: int64>."""
 
     columns: tuple[str, ...] = ("text",)
+    numbers: tuple[tuple[str, str], ...] = ()
 
 
 class JsonRows(RowBuilder):
@@ -37,10 +43,37 @@ class JsonRows(RowBuilder):
 
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """See `RowBuilder.tables`."""
-        return _tables(file, self.config.columns)
+        types = {name: _TYPES[written] for name, written in self.config.numbers}
+        return _tables(file, {name: types.get(name, pa.string()) for name in self.config.columns})
 
 
-def _tables(file: Any, columns: Sequence[str]) -> Iterator[pa.Table]:
+def first_types(file: Any, columns: Sequence[str]) -> dict[str, pa.DataType]:
+    """Arrow types of columns in the first rows; null where none of them has a value, string where they are at odds."""
+    block = file.read(1 << 20).removeprefix(b"\xef\xbb\xbf")
+    if block.lstrip()[:1] == b"[":
+        rows = json.loads(block + file.read())
+    else:
+        block += file.readline()
+        rows = _single_object(block) or [_loads(line)[0] for line in _lines(block)]
+    types = {}
+    for name in columns:
+        values = [row.get(name) for row in rows[:512] if isinstance(row, dict)]
+        try:
+            types[name] = pa.array(values).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            types[name] = pa.string()
+    return types
+
+
+def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...]:
+    """`JsonRowsConfig.numbers` for columns of these types; a type that is no number's is read as whole numbers, so that
+    every row with something else is named."""
+    lists = {name: kind.value_type if pa.types.is_list(kind) else None for name, kind in types.items()}
+    fallback = {name: "int64" if lists[name] is None else "list<item: int64>" for name in types}
+    return tuple((name, str(kind) if str(kind) in _TYPES else fallback[name]) for name, kind in types.items())
+
+
+def _tables(file: Any, columns: Columns) -> Iterator[pa.Table]:
     block = file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
         yield from _array(block + file.read(), columns)
@@ -53,11 +86,11 @@ def _tables(file: Any, columns: Sequence[str]) -> Iterator[pa.Table]:
         block = file.read(BLOCK_BYTES)
 
 
-def _parse(block: bytes, columns: Sequence[str]) -> pa.Table | None:
+def _parse(block: bytes, columns: Columns) -> pa.Table | None:
     """The block by the compiled parser, or None when some row needs a closer look."""
     if block.lstrip()[:1] != b"{":
         return None  # the parser crashes on a block that is nothing but null
-    schema = pa.schema([(name, pa.string()) for name in columns])
+    schema = pa.schema(list(columns.items()))
     try:
         table = paj.read_json(
             pa.BufferReader(block),
@@ -74,7 +107,7 @@ def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
 
 
-def _array(data: bytes, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _array(data: bytes, columns: Columns) -> Iterator[pa.Table]:
     values = json.loads(data, object_pairs_hook=_Pairs)
     for start in range(0, len(values), 1000):
         yield _from_values(values[start : start + 1000], columns)
@@ -89,9 +122,9 @@ def _single_object(block: bytes) -> list[Any] | None:
     return [loaded]
 
 
-def _from_values(rows: Iterable[Any], columns: Sequence[str]) -> pa.Table:
+def _from_values(rows: Iterable[Any], columns: Columns) -> pa.Table:
     """Rows given as JSON bytes or as parsed values."""
-    values: dict[str, list[str | None]] = {name: [] for name in columns}
+    values: dict[str, list[Any]] = {name: [] for name in columns}
     problems = []
     for row in rows:
         parsed, problem = _loads(row) if isinstance(row, bytes) else (row, None)
@@ -100,11 +133,11 @@ def _from_values(rows: Iterable[Any], columns: Sequence[str]) -> pa.Table:
         if not isinstance(parsed, dict):
             problem = problem or f"bad_json: it is {_word(parsed)}, expected an object"
             parsed = {}
-        for name in columns:
-            value, problem = _text(parsed, name, problem)
+        for name, kind in columns.items():
+            value, problem = _value(parsed, name, kind, problem)
             values[name].append(value)
         problems.append(problem)
-    arrays = [pa.array(values[name], pa.string()) for name in columns]
+    arrays = [pa.array(values[name], kind) for name, kind in columns.items()]
     return pa.table([*arrays, pa.array(problems, pa.string())], names=[*columns, "problem"])
 
 
@@ -128,12 +161,35 @@ class _Pairs(dict[str, Any]):
         self.twice = {key for key, count in counts.items() if count > 1}
 
 
-def _text(row: dict[str, Any], name: str, problem: str | None) -> tuple[str | None, str | None]:
+def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:
     value = row.get(name)
     if name in getattr(row, "twice", ()):
         return None, problem or f"bad_json: the key {name!r} stands twice"
     if value is None:
         return None, problem
+    return _numbers(value, name, kind, problem) if kind in _TYPES.values() else _text(value, name, problem)
+
+
+def _numbers(value: Any, name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:
+    """A number or a list of them as a column of this type takes it."""
+    is_list = pa.types.is_list(kind)
+    if isinstance(value, list) != is_list:
+        expected = "a list of numbers" if is_list else "a number"
+        return None, problem or f"not_numbers: {name!r} is {_word(value)}, expected {expected}"
+    single = kind.value_type if is_list else kind
+    wanted = {pa.bool_(): (bool,), pa.int64(): (int,), pa.float64(): (int, float)}[single]
+    said = {pa.bool_(): "true or false", pa.int64(): "a whole number", pa.float64(): "a number"}[single]
+    for item in value if is_list else [value]:
+        right = isinstance(item, wanted) and isinstance(item, bool) == (single == pa.bool_())
+        if item is not None and (not right or (isinstance(item, int) and not -(2**63) <= item < 2**63)):
+            shown = item if isinstance(item, (int, float)) else _word(item)
+            return None, problem or f"not_numbers: {name!r} has {shown}, expected {said} as in the first rows"
+    if single == pa.float64():
+        value = [item if item is None else float(item) for item in value] if is_list else float(value)
+    return value, problem
+
+
+def _text(value: Any, name: str, problem: str | None) -> tuple[str | None, str | None]:
     if not isinstance(value, str):
         return None, problem or f"not_text: {name!r} is {_word(value)}, expected text"
     try:

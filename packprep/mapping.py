@@ -6,22 +6,25 @@ at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep buil
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from packprep.carried import RowNumbers, carried_types
 from packprep.config import BuildConfig, check_keys
 from packprep.errors import ConfigError, InputError
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
-from packprep.reading import as_text, text_columns
+from packprep.reading import as_rows, columns_read
+from packprep.schemas import Column
 from packprep.segments import TooLongError
 from packprep.shards import Layout, iterate_batches
-from packprep.tokenizer import Tokenizer, load_tokenizer
+from packprep.tokenizer import tokenizer_of
 from packprep.tokens import cut_text, encode_table
 from packprep.units import Part
-from packprep.windows import Documents, documents_of
+from packprep.windows import Documents, carried_columns, documents_of
 
 _SMALL_BATCH = 10_000  # documents; below it a warning says what the batch size costs
 _NOT_HERE = (
@@ -33,9 +36,10 @@ _NOT_HERE = (
 class TokenizeAndPack:
     """A picklable function for `dataset.map(fn, batched=True, batch_size=None, remove_columns=dataset.column_names)`.
 
-    tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer. options: those of `BuildConfig` that
-    concern text, tokens, packing and columns. With `with_indices=True` document_ids are rows of the dataset, otherwise
-    of the batch. Works on plain and Arrow-format datasets, and gives what `build` writes when the batch is all rows.
+    tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer; None where rows are token ids and
+    vocab_size is given. options: those of `BuildConfig` that concern columns read, tokens, packing and columns
+    written. With `with_indices=True` document_ids are rows of the dataset, otherwise of the batch. Works on plain and
+    Arrow-format datasets, and gives what `build` writes when the batch is all rows.
 
     Each batch is packed by itself: a small one leaves packs half empty, and how many rows end up together then depends
     on batch_size and num_proc. Below 10,000 rows a warning says so, once.
@@ -47,10 +51,8 @@ class TokenizeAndPack:
             if key in _NOT_HERE:
                 raise ConfigError(f"{key} is an option of packprep.build; a function inside map sees one batch only")
         self.config = BuildConfig(**options)
-        text_columns(self.config)
-        self.tokenizer: Tokenizer = load_tokenizer(
-            tokenizer, revision=self.config.tokenizer_revision, bos=self.config.bos, eos=self.config.eos
-        )
+        columns_read(self.config)
+        self.tokenizer = tokenizer_of(replace(self.config, tokenizer=tokenizer))
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with bos=")
         self._engine: EngineChoice | None = None
@@ -76,33 +78,34 @@ class TokenizeAndPack:
         return packed if arrow else packed.to_pydict()
 
     def _as_table(self, batch: Mapping[str, Any]) -> pa.Table:
-        names = text_columns(self.config)
-        if self.config.group_column is not None:
-            names.append(self.config.group_column)
+        names = columns_read(self.config)
         missing = [name for name in names if name not in batch]
         if missing:
             raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(batch)}")
         try:
             return pa.table({name: pa.array(batch[name]) for name in names})
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"the columns {', '.join(names)} are not text: {error}") from None
+            raise InputError(f"the columns {', '.join(names)} make no table: {error}") from None
 
     def _pack(self, table: pa.Table, ids: Any) -> pa.Table:
-        names = text_columns(self.config)
+        names = columns_read(self.config)
         missing = [name for name in names if name not in table.column_names]
         if missing:
             raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(table.column_names)}")
-        text = as_text(table, names, self.config)
+        types = {name: table[name].type for name in names}
+        numbers = RowNumbers(carried_types(types, self.config, "the dataset"), self.tokenizer.vocab_size)
+        text = as_rows(table, self.config, numbers)
         bad = text["problem"].is_valid().to_numpy()
         if self.config.on_error == "stop" and bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise InputError(f"row {ids[row]}: {text['problem'][row].as_py().split(': ', 1)[1]}; see on_error")
-        text = text.set_column(0, "text", text["text"].cast(pa.large_string()))
+        if "text" in text.column_names:
+            text = text.set_column(0, "text", text["text"].cast(pa.large_string()))
         if self.config.truncate_at is not None:
             import re
 
             text, _ = cut_text(text, re.compile(self.config.truncate_at), [Part(0, len(text), {})])
-        if self._engine is None:
+        if self._engine is None and "text" in text.column_names:
             self._engine = choose_engine(
                 self.config.engine,
                 self.tokenizer.json,
@@ -111,10 +114,11 @@ class TokenizeAndPack:
             )
         encoded, _ = encode_table(text, ids, self._engine, self.tokenizer, self.config)
         batches = encoded.drop_columns(["problem"]).combine_chunks().to_batches()
-        return self._packed(documents_of(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32)))
+        documents = documents_of(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
+        return self._packed(documents, carried_columns(batches[0].schema))
 
-    def _packed(self, documents: Documents) -> pa.Table:
-        layout = Layout.of(self.config, self.tokenizer)
+    def _packed(self, documents: Documents, carried: tuple[Column, ...]) -> pa.Table:
+        layout = Layout.of(self.config, self.tokenizer, carried)
         try:
             plan = plan_window(documents, self.tokenizer, self.config, window_seed(self.config, 0, 0))
         except TooLongError as error:
@@ -134,7 +138,7 @@ def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
     """
     function = TokenizeAndPack(tokenizer, **options)
     function._warned = True  # the batch is all there is
-    unknown = [name for name in text_columns(function.config) if name not in dataset.column_names]
+    unknown = [name for name in columns_read(function.config) if name not in dataset.column_names]
     if unknown:
         raise InputError(f"the dataset has no column {unknown[0]!r}; it has {', '.join(dataset.column_names)}")
     rows = dataset.with_format("arrow")

@@ -21,14 +21,14 @@ from packprep.output import already_built, output_of, publish, remove_replaced
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, remainders
 from packprep.progress import Progress, Silent
-from packprep.reading import read_rows
+from packprep.reading import read_rows, row_numbers
 from packprep.report import Account
 from packprep.schemas import MANIFEST, Manifest
 from packprep.shards import ShardFile
 from packprep.signoff import name_shards, sign, write_report
 from packprep.sources import Source, resolve
 from packprep.staging import build_facts, staged, sweep
-from packprep.tokenizer import Tokenizer, load_tokenizer
+from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import TokenFile, committed, start_after, stored, tokenize
 from packprep.units import read_slices
 from packprep.windowfiles import Windows
@@ -44,7 +44,7 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
     progress = progress or Silent()
     clock = _Clock()
     output = output_of(config)
-    tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
+    tokenizer = tokenizer_of(config)
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN")
     for note in tokenizer.notes:
@@ -169,16 +169,21 @@ class _Work:
         with ThreadPoolExecutor(1) as pool:
             # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
             engine = pool.submit(self._engine, self._sample())
-            slices = read_slices(sources, config, self.job.scratch, start_after(there, len(sources), config))
+            numbers = row_numbers(sources, config, self.job.scratch, self.job.tokenizer.vocab_size)
+            start = start_after(there, len(sources), config)
+            slices = read_slices(sources, config, self.job.scratch, start, numbers)
             files = tokenize(slices, directory, engine.result, self.job.tokenizer, config, report, there)
-        self.gate = engine.result().gate
-        for note in engine.result().engine.notes:
-            self.progress.say(note)
+        if (choice := engine.result()) is not None:
+            self.gate = choice.gate
+            for note in choice.engine.notes:
+                self.progress.say(note)
         return files
 
     def _sample(self) -> list[str]:
         """The first documents of some sources, to compare engines on."""
         sample: list[str] = []
+        if self.job.config.input_ids_column is not None:
+            return sample
         for source in self.job.sources[:8]:
             if source.compression and source.kind not in ("json", "csv"):
                 continue  # it would be unpacked twice
@@ -186,7 +191,10 @@ class _Work:
             sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
         return sample
 
-    def _engine(self, sample: Sequence[str]) -> EngineChoice:
+    def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
+        """What tokenizes; None where rows are token ids."""
+        if self.job.config.input_ids_column is not None:
+            return None
         choice = choose_engine(
             self.job.config.engine,
             self.job.tokenizer.json,

@@ -1,13 +1,16 @@
-"""Rows of a source as text: every format comes out as Arrow tables with the same columns.
+"""Rows of a source: every format comes out as Arrow tables with the same columns.
 
 text     string, the document; null where the row has none to use
-problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8)
+ids      list<int32>, in place of text with `input_ids_column`
+problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8, and those of carried.py)
 group    string, only with `group_column`
+labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see carried.py
 
 Sources are opened through `datasets` in streaming form: nothing is cached in the user's home (but hub datasets, whose
 cache is theirs), and `limit` reads no further than it must. Only what cannot be streamed is unpacked into `scratch`.
 """
 
+import contextlib
 import glob
 import itertools
 import json
@@ -15,7 +18,6 @@ import shutil
 import string
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
+from packprep.carried import RowNumbers, RowProblems, carried_types, number_columns, read_numbers, text_type
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.sources import Source, decompressed, open_hub
@@ -31,28 +34,75 @@ from packprep.sources import Source, decompressed, open_hub
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
 
 
-def read_rows(source: Source, config: BuildConfig, scratch: Path) -> Iterator[pa.Table]:
-    """Tables of `text`, `problem` and perhaps `group`, in row order. Raises InputError naming the source."""
-    names = text_columns(config)
-    wanted = [*names, *([config.group_column] if config.group_column else [])]
+NO_NUMBERS = RowNumbers()
+
+
+def read_rows(
+    source: Source, config: BuildConfig, scratch: Path, numbers: RowNumbers = NO_NUMBERS
+) -> Iterator[pa.Table]:
+    """Tables of the columns above, in row order. Raises InputError naming the source."""
+    wanted = columns_read(config)
     empty = True
-    try:
-        with _unpacked(source, scratch) as path:
-            for table in _open(source, path, wanted, config, scratch).iter(batch_size=ROWS_PER_TABLE):
-                if empty:
-                    _check_columns(source, path, table, wanted)
-                    empty = False
-                yield as_text(table, names, config)
-    except InputError:
-        raise
-    except Exception as error:  # what the readers of each format raise is theirs; the user needs the file's name
-        raise InputError(f"{source.name} {_reason(error, source)}") from None
+    with _readable(source), _unpacked(source, scratch) as path:
+        for table in _open(source, path, wanted, config, scratch).iter(batch_size=ROWS_PER_TABLE):
+            if empty:
+                _check_columns(source, path, table, wanted, text_columns(config))
+                empty = False
+            yield as_rows(table, config, numbers)
     if empty:
         raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
+@contextlib.contextmanager
+def _readable(source: Source) -> Iterator[None]:
+    """What the readers of each format raise is theirs; the user needs the file's name."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{source.name} {_reason(error, source)}") from None
+
+
+def row_numbers(sources: Sequence[Source], config: BuildConfig, scratch: Path, vocab_size: int) -> RowNumbers:
+    """Which numbers rows carry, typed by the first rows of the first source."""
+    if not config.carry:
+        return RowNumbers(vocab_size=vocab_size)
+    source, names = sources[0], number_columns(config)
+    with _readable(source), _unpacked(source, scratch) as path:
+        if source.kind == "json":
+            types = _json_types(source, names)
+        else:
+            table = next(_open(source, path, columns_read(config), config, scratch).iter(batch_size=ROWS_PER_TABLE))
+            _check_columns(source, path, table, columns_read(config), text_columns(config))
+            types = {name: text_type(table[name]) if source.kind == "csv" else table[name].type for name in names}
+    return RowNumbers(carried_types(types, config, source.name), vocab_size)
+
+
+def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
+    from packprep.jsonl import first_types
+
+    assert source.path is not None
+    with decompressed(source.path) as file:
+        types = first_types(file, names)
+    if empty := [name for name in names if pa.types.is_null(types[name])]:
+        there = empty
+        with contextlib.suppress(ValueError):  # of a first row that is no JSON: reading it says so
+            there = _first_keys(source)
+        _check_names(source, there, empty, ())
+    return types
+
+
+def columns_read(config: BuildConfig) -> list[str]:
+    """All columns of the input that a build looks at."""
+    group = [config.group_column] if config.group_column else []
+    return list(dict.fromkeys([*text_columns(config), *group, *number_columns(config)]))
+
+
 def text_columns(config: BuildConfig) -> list[str]:
-    """The columns that make the text, in the order of the template."""
+    """The columns that make the text, in the order of the template; none where rows are token ids."""
+    if config.input_ids_column is not None:
+        return []
     if config.text_template is None:
         return [config.text_column]
     try:
@@ -64,7 +114,7 @@ def text_columns(config: BuildConfig) -> list[str]:
     return list(dict.fromkeys(fields))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _unpacked(source: Source, scratch: Path) -> Iterator[Path | None]:
     """The file to open: the source's own, or a plain copy of a compressed one that its reader cannot stream."""
     if source.path is None or not source.compression or source.kind in ("json", "csv"):
@@ -89,9 +139,10 @@ def _open(source: Source, path: Path | None, columns: Sequence[str], config: Bui
         return datasets.load_from_disk(str(path)).with_format("arrow")
     options: dict[str, Any] = {"data_files": [glob.escape(str(path))], "cache_dir": str(scratch)}
     if source.kind == "json":
-        from packprep.jsonl import JsonRows
+        from packprep.jsonl import JsonRows, number_types
 
-        rows = JsonRows(columns=tuple(columns), **options).as_streaming_dataset(split="train")
+        numbers = number_types(_json_types(source, number_columns(config)))
+        rows = JsonRows(columns=tuple(columns), numbers=numbers, **options).as_streaming_dataset(split="train")
     elif source.kind == "csv":
         from packprep.csvrows import CsvRows
 
@@ -108,7 +159,9 @@ def _open(source: Source, path: Path | None, columns: Sequence[str], config: Bui
     return rows.with_format("arrow")
 
 
-def _check_columns(source: Source, path: Path | None, table: pa.Table, wanted: Sequence[str]) -> None:
+def _check_columns(
+    source: Source, path: Path | None, table: pa.Table, wanted: Sequence[str], texts: Sequence[str]
+) -> None:
     """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
     there = table.column_names
     if source.kind == "json":
@@ -119,13 +172,17 @@ def _check_columns(source: Source, path: Path | None, table: pa.Table, wanted: S
         there = _csv_header(source)
     elif source.kind == "parquet":
         there = pq.read_schema(path).names
+    _check_names(source, there, wanted, texts)
+
+
+def _check_names(source: Source, there: Sequence[str], wanted: Sequence[str], texts: Sequence[str]) -> None:
+    """InputError unless each wanted column is there once. texts: those that an option for text chooses."""
     for name in wanted:
         if there.count(name) != 1:
+            options = "--text-column or --text-template" if name in texts else "the option that names it"
             found = "has no column" if name not in there else "has more than one column"
             listed = ", ".join(there) or "none"
-            raise InputError(
-                f"{source.name} {found} {name!r}; it has {listed}: choose with --text-column or --text-template"
-            )
+            raise InputError(f"{source.name} {found} {name!r}; it has {listed}: choose with {options}")
 
 
 def _csv_header(source: Source) -> list[str]:
@@ -163,6 +220,32 @@ def _line_not_utf8(path: Path) -> int | None:
     """Number of the first line that is not UTF-8, from 1."""
     with decompressed(path) as file:
         return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), None)
+
+
+def as_rows(table: pa.Table, config: BuildConfig, numbers: RowNumbers) -> pa.Table:
+    """The columns above of a table of rows with the columns `columns_read(config)`."""
+    names = text_columns(config)
+    rows = as_text(table, names, config) if names else _without_text(table, config)
+    if not number_columns(config):
+        return rows
+    problems = RowProblems(rows["problem"])
+    read = read_numbers(table, config, numbers, problems)
+    problem = problems.array
+    rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
+    if names:
+        text = rows["text"].combine_chunks()
+        rows = rows.set_column(0, "text", pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text))
+    for name, values in read.items():
+        rows = rows.append_column(name, values)
+    return rows
+
+
+def _without_text(table: pa.Table, config: BuildConfig) -> pa.Table:
+    """`problem` and perhaps `group`."""
+    arrays = {"problem": table["problem"] if "problem" in table.column_names else pa.nulls(len(table), pa.string())}
+    if config.group_column is not None:
+        arrays["group"] = table[config.group_column].combine_chunks().cast(pa.string())
+    return pa.table(arrays)
 
 
 def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Table:

@@ -9,11 +9,11 @@ An explicit null, or a post-processor that adds nothing at that end, means none.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packprep.config import nearest
+from packprep.config import BuildConfig, nearest
 from packprep.errors import ConfigError, InputError
 from packprep.schemas import Manifest
 
@@ -47,6 +47,24 @@ class Special:
 
     text: str
     id: int
+
+
+def tokenizer_of(config: BuildConfig) -> Tokenizer:
+    """The tokenizer of a build. Where rows are token ids, it only says which ids there are, and no BOS or EOS is added
+    unless asked for; with `vocab_size` it may be left out.
+    """
+    bos, eos = config.bos, config.eos
+    if config.input_ids_column is not None:
+        bos, eos = ("none" if asked == "auto" else asked for asked in (bos, eos))
+        if config.tokenizer is None:
+            if config.vocab_size is None:
+                raise ConfigError("token ids are checked against a vocabulary; give --vocab-size or --tokenizer")
+            if (bos, eos) != ("none", "none"):
+                raise ConfigError("--bos and --eos name tokens of a tokenizer; give --tokenizer too")
+            nothing = hashlib.sha256(b"").hexdigest()
+            return Tokenizer(json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0)
+    tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos)
+    return tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
 
 
 def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto", eos: str = "auto") -> Tokenizer:

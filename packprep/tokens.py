@@ -3,6 +3,9 @@
 `map` sees a table of text and gives back a table of tokens; no Python int stands between. A token file keeps every
 row of its slice; an empty document and a skipped row have no tokens. Beside it lies a receipt with its digest.
 
+Beside `tokens` a file has what its rows bring: `group` (string), `labels` (list<int32> with NO_LOSS where there is no
+loss, or list<int8>, 1 where there is one), carried columns (lists with a value per token, numbers with one per row).
+
 With `keep_tokens` the files live in a store that outlasts the build, under a key made of everything that decides them
 (source digests, tokenizer, text options): another max_length or strategy finds them again, another tokenizer cannot.
 """
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +28,9 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.errors import InputError
-from packprep.gather import add_ends
+from packprep.gather import add_ends, make_room
 from packprep.parity import EngineChoice, verify_batch
-from packprep.schemas import canonical_json, digest_of, file_digest, same_file, temporary_name, write_file
+from packprep.schemas import NO_LOSS, canonical_json, digest_of, file_digest, same_file, temporary_name, write_file
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer
 from packprep.units import SLICE_BYTES, Part, Slice, Start, ranges, text_bytes
@@ -35,6 +39,7 @@ from packprep.units import SLICE_BYTES, Part, Slice, Start, ranges, text_bytes
 BATCH_BYTES = 4 << 20
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
+_FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `datasets` name differently
 STORE_VERSION = 2  # raised when the same inputs would give other token files
 
 
@@ -87,7 +92,8 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
     options = config.identity()
     names = (
         "text_column", "text_template", "sample_by", "limit", "max_tokens", "on_error", "unit_size",
-        "parse_special_tokens", "truncate_at", "group_column",
+        "parse_special_tokens", "truncate_at", "group_column", "input_ids_column", "labels_column", "loss_mask_column",
+        "carry",
     )  # fmt: skip
     return digest_of(
         {
@@ -150,7 +156,7 @@ def read_receipt(directory: Path, name: str) -> TokenFile | None:
 def tokenize(
     slices: Iterator[Slice],
     directory: Path,
-    engine: Callable[[], EngineChoice],
+    engine: Callable[[], EngineChoice | None],
     tokenizer: Tokenizer,
     config: BuildConfig,
     report: Callable[[TokenFile], None],
@@ -229,14 +235,15 @@ def finished_slice(part: Slice, directory: Path) -> TokenFile | None:
 def tokenize_slice(
     part: Slice,
     directory: Path,
-    engine: EngineChoice,
+    engine: EngineChoice | None,
     tokenizer: Tokenizer,
     config: BuildConfig,
     stop: threading.Event | None = None,
 ) -> TokenFile:
     """Write the token file of a slice and its receipt. The file appears under its name only when it is whole.
 
-    stop: set by another thread, ends the work within a batch by CancelledError, so that Ctrl-C need not wait.
+    engine: None where rows are token ids. stop: set by another thread, ends the work within a batch by CancelledError,
+    so that Ctrl-C need not wait.
     """
     import datasets
 
@@ -255,17 +262,15 @@ def tokenize_slice(
         tokens, verified = encode_table(table, numbers, engine, tokenizer, config, stop)
         return tokens
 
-    features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
-    if config.group_column is not None:
-        features["group"] = datasets.Value("large_string")
+    features = _features(part.table.schema)
     temporary = temporary_name(path)
     rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
         encode,
         batched=True,
         batch_size=None,
-        remove_columns=["text"],
-        features=datasets.Features(features),
+        remove_columns=[name for name in ("text", "ids") if name in part.table.column_names],
+        features=features,
         cache_file_name=str(temporary),
         load_from_cache_file=False,
         new_fingerprint=fingerprint,
@@ -283,10 +288,25 @@ def tokenize_slice(
     return receipt
 
 
+def _features(schema: pa.Schema) -> Any:
+    """The columns of the token file of a slice with these columns."""
+    import datasets
+
+    features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
+    for column in schema:
+        if column.name not in ("text", "ids"):
+            is_list = pa.types.is_list(column.type)
+            value = datasets.Value(
+                _FEATURES.get(str(kind := column.type.value_type if is_list else column.type), str(kind))
+            )
+            features[column.name] = datasets.Sequence(value) if is_list else value
+    return datasets.Features(features)
+
+
 def encode_table(
     table: pa.Table,
     numbers: NDArray[np.int64],
-    engine: EngineChoice,
+    engine: EngineChoice | None,
     tokenizer: Tokenizer,
     config: BuildConfig,
     stop: threading.Event | None = None,
@@ -294,8 +314,11 @@ def encode_table(
     """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens.
 
     numbers: [documents], which decide what is compared with the reference. Also returns how many were.
+    engine: None where the table has `ids` in place of text.
     """
-    bos, eos = (token.id if token else -1 for token in (tokenizer.bos, tokenizer.eos))
+    if engine is None:
+        return _with_ends(table, tokenizer), 0
+    bos, eos = _end_ids(tokenizer)
     chunks, verified = [], 0
     for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
         if stop is not None and stop.is_set():
@@ -313,6 +336,53 @@ def encode_table(
         chunks.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids)))
     tokens = pa.chunked_array(chunks, pa.list_(pa.int32()))
     return table.drop_columns(["text"]).append_column("tokens", tokens), verified
+
+
+def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
+    """`ids` to `tokens`, with BOS and EOS where they were asked for; other lists keep in step with them.
+
+    An added BOS has no loss, an added EOS has one where the token before it has; carried columns have 0 there.
+    """
+    bos, eos = _end_ids(tokenizer)
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    lists = {name: column for name, column in columns.items() if pa.types.is_list(column.type)}
+    if bos >= 0 or eos >= 0:
+        flat = {name: _flat(column) for name, column in lists.items()}
+        ids, offsets = flat["ids"]
+        tokens, wider = add_ends(ids, offsets, bos, eos)
+        lists["ids"] = _lists(tokens, wider)
+        full = np.diff(offsets) > 0
+        for name, (values, _) in flat.items():
+            if name == "ids":
+                continue
+            nothing = NO_LOSS if name == "labels" and values.dtype == np.int32 else 0
+            out = np.full(len(tokens), nothing, values.dtype)
+            make_room(values, offsets, wider, int(bos >= 0), out)
+            if name == "labels" and eos >= 0:
+                last = wider[1:][full] - 1
+                out[last] = np.where(out[last - 1] != nothing, 1 if nothing == 0 else eos, nothing)
+            lists[name] = _lists(out, wider)
+    columns |= lists
+    return pa.table({"tokens": columns.pop("ids")} | columns)
+
+
+def _end_ids(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Ids of BOS and EOS, -1 for none."""
+    bos, eos = (token.id if token else -1 for token in (tokenizer.bos, tokenizer.eos))
+    return bos, eos
+
+
+def _flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Values and int64 offsets, from 0."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    values: NDArray[Any] = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+    return values, offsets - offsets[0]
+
+
+def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
+    if len(values) >= 2**31:
+        raise InputError(f"the documents of a slice have {len(values):,} tokens, more than an Arrow list holds")
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
 def cut_text(

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from packprep.carried import RowNumbers
 from packprep.config import BuildConfig
 from packprep.errors import InputError
-from packprep.reading import line_of_row, read_rows
+from packprep.reading import NO_NUMBERS, line_of_row, read_rows
 from packprep.sources import Source
 
 # Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the system.
@@ -37,7 +38,8 @@ class Part:
 class Slice:
     """A run of documents tokenized by one task: slice `number` of unit `unit`.
 
-    table: `text` (string, null where the row was skipped) and perhaps `group`, [documents]. text_bytes: UTF-8.
+    table: the columns of reading.py without `problem`, [documents]; null text or no ids where the row was skipped.
+    text_bytes: UTF-8, or four for each id.
     """
 
     unit: int
@@ -63,7 +65,11 @@ class Start:
 
 
 def read_slices(
-    sources: Sequence[Source], config: BuildConfig, scratch: Path, start: Start | None = None
+    sources: Sequence[Source],
+    config: BuildConfig,
+    scratch: Path,
+    start: Start | None = None,
+    numbers: RowNumbers = NO_NUMBERS,
 ) -> Iterator[Slice]:
     """The slices of the input in order, from `start` on.
 
@@ -73,7 +79,7 @@ def read_slices(
     pending: list[tuple[int, pa.Table]] = []
     unit, number, first = start.unit, start.number, start.first_document
     size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
-    for source, table in _rows(sources, config, scratch, start.rows):
+    for source, table in _rows(sources, config, scratch, numbers, start.rows):
         while len(table):
             room = min(config.unit_size - before, SLICE_BYTES) - size
             taken, added = _fill(table, room)
@@ -92,7 +98,7 @@ def read_slices(
 
 
 def _rows(
-    sources: Sequence[Source], config: BuildConfig, scratch: Path, done: Sequence[int]
+    sources: Sequence[Source], config: BuildConfig, scratch: Path, numbers: RowNumbers, done: Sequence[int]
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
 
@@ -104,7 +110,7 @@ def _rows(
         return
     for number, source in enumerate(sources[begun:], begun):
         row, skip = 0, done[number] if number < len(done) else 0
-        for table in read_rows(source, config, scratch):
+        for table in read_rows(source, config, scratch, numbers):
             if row < skip:
                 row += len(table)
                 if row <= skip:
@@ -133,7 +139,7 @@ def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:
     """How many rows to take until they reach `room` bytes of text, and their bytes; all of them if they don't."""
-    ends = np.cumsum(text_bytes(table["text"]))
+    ends = np.cumsum(text_bytes(table["text"]) if "text" in table.column_names else id_bytes(table["ids"]))
     taken = int(np.searchsorted(ends, room)) + 1
     return (taken, int(ends[taken - 1])) if taken <= len(ends) else (len(ends), int(ends[-1]))
 
@@ -141,6 +147,12 @@ def _fill(table: pa.Table, room: int) -> tuple[int, int]:
 def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
     """UTF-8 bytes of each document, int64 [documents]; 0 for null."""
     lengths: NDArray[np.int64] = pc.fill_null(pc.binary_length(text), 0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Four bytes for each id of each document, int64 [documents]: what units and windows count in place of text."""
+    lengths: NDArray[np.int64] = 4 * pc.list_value_length(ids).to_numpy().astype(np.int64)
     return lengths
 
 
@@ -154,7 +166,12 @@ def _slice(unit: int, number: int, first: int, size: int, pending: Sequence[tupl
     parts = tuple(Part(source, count, dict(sorted(skipped[source].items()))) for source, count in sorted(rows.items()))
     # One text type for all formats: some readers give 64-bit offsets.
     tables = [table.drop_columns(["problem"]) for _, table in pending]
-    schema = pa.schema([(name, pa.large_string()) for name in tables[0].column_names])
+    schema = pa.schema(
+        [
+            (field.name, pa.large_string() if field.name in ("text", "group") else field.type)
+            for field in tables[0].schema
+        ]
+    )
     return Slice(unit, number, first, pa.concat_tables([table.cast(schema) for table in tables]), size, parts)
 
 

@@ -18,7 +18,7 @@ from packprep.segments import TooLongError
 from packprep.shards import Layout, ShardFile, cut_shards, read_receipt, write_shard
 from packprep.signoff import first_documents
 from packprep.tokens import BASE_MEMORY, TokenFile, rows_of_sources
-from packprep.windows import Documents, carried_columns, form_windows, held_out, read_documents
+from packprep.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Windows:
     @cached_property
     def layout(self) -> Layout:
         """The columns of the shards: what token files carry is known only now."""
-        return Layout.of(self.job.config, self.job.tokenizer, carried_columns(self.job.tokens, self.files))
+        return Layout.of(self.job.config, self.job.tokenizer, carried_columns(file_schema(self.job.tokens, self.files)))
 
     def __len__(self) -> int:
         return len(self.windows)

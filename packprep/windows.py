@@ -124,11 +124,15 @@ def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sour
     )  # fmt: skip
 
 
-def carried_columns(directory: Path, files: Sequence[TokenFile]) -> tuple[Column, ...]:
-    """The columns of a build's token files that go into its shards, beside the tokens; all files have the same."""
-    columns = []
+def file_schema(directory: Path, files: Sequence[TokenFile]) -> pa.Schema:
+    """The columns of a build's token files, which are the same in all of them."""
     with pa.ipc.open_stream(directory / files[0].name) as reader:
-        schema = reader.schema
+        return reader.schema
+
+
+def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:
+    """The columns of token files with this schema that go into shards beside the tokens."""
+    columns = []
     for of_file in schema:
         if of_file.name == "labels":
             columns.append(STANDARD_COLUMNS["labels"])

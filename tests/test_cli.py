@@ -163,9 +163,10 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "columns": "position_ids", "text_template": "{a}", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB",
         "holdout": 0.5, "verify_engine": 0.5, "min_len": 2, "pad_segment_to_multiple": 8,
     }  # fmt: skip
+    ids = {"input_ids_column": "ids"}
     all_needs: dict[str, dict[str, Any]] = {
         "num_packs": {"strategy": "balanced"}, "truncation_side": {"overflow": "truncate"},
-        "train_overlap": {"stride": 5},
+        "train_overlap": {"stride": 5}, "labels_column": ids, "loss_mask_column": ids, "vocab_size": ids,
     }  # fmt: skip
     needs = all_needs.get(field.name, {})
     kind = str(field.type)
@@ -182,7 +183,11 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
 def _arguments(field: Any, example: Any, needs: dict[str, Any]) -> list[str]:
     flag = "--" + field.name.replace("_", "-")
     arguments = [flag] if field.type is bool else [flag, str(example)]
-    return ["a", *arguments, *(word for key, value in needs.items() for word in (f"--{key}", str(value)))]
+    return [
+        "a",
+        *arguments,
+        *(word for key, value in needs.items() for word in (f"--{key.replace('_', '-')}", str(value))),
+    ]
 
 
 def test_what_to_do_with_a_build_is_a_key_of_the_file_too(here: Path) -> None:

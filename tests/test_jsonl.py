@@ -3,16 +3,18 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import jsonl
-from packprep.jsonl import _tables
+from packprep.jsonl import _tables, first_types
 
 
-def rows(data: bytes, columns: Sequence[str] = ("text",)) -> list[dict[str, Any]]:
-    return [row for table in _tables(io.BytesIO(data), columns) for row in table.to_pylist()]
+def rows(data: bytes, columns: Sequence[str] = ("text",), **numbers: pa.DataType) -> list[dict[str, Any]]:
+    types = {name: numbers.get(name, pa.string()) for name in [*columns, *numbers]}
+    return [row for table in _tables(io.BytesIO(data), types) for row in table.to_pylist()]
 
 
 def texts_of(data: bytes) -> list[str | None]:
@@ -86,6 +88,37 @@ def test_several_columns_are_read_at_once() -> None:
         {"b": "2", "a": "1", "problem": None},
         {"b": "3", "a": None, "problem": None},
     ]
+
+
+def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named() -> None:
+    lists = pa.list_(pa.int64())
+    data = b'{"text": "a", "ids": [1, 2], "reward": 1}\n'
+    good = {"text": "a", "ids": [1, 2], "reward": 1.0, "problem": None}
+    assert rows(data, ids=lists, reward=pa.float64()) == [good]
+    wrong = b'{"text": "b", "ids": [1, 0.5], "reward": 0.5}\n{"text": "c", "ids": 7}\n{"ids": [true], "reward": "x"}\n'
+    found = rows(data + wrong, ids=lists, reward=pa.float64())
+    assert found[0] == good
+    assert [row["problem"] for row in found[1:]] == [
+        "not_numbers: 'ids' has 0.5, expected a whole number as in the first rows",
+        "not_numbers: 'ids' is a number, expected a list of numbers",
+        "not_numbers: 'ids' has True, expected a whole number as in the first rows",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b'{"a": 1}\n{"a": 2}', pa.int64()),
+        (b'{"a": 1}\n{"a": 0.5}', pa.float64()),
+        (b'not json\n{"a": [true]}\n', pa.list_(pa.bool_())),
+        (b'[{"a": [1]}, {"b": 2}]', pa.list_(pa.int64())),
+        (b'{\n"a": [0.5]\n}', pa.list_(pa.float64())),
+        (b'{"b": 1}\n', pa.null()),
+        (b'{"a": 1}\n{"a": "x"}', pa.string()),
+    ],
+)
+def test_the_type_of_a_column_is_that_of_its_first_rows(data: bytes, kind: pa.DataType) -> None:
+    assert first_types(io.BytesIO(data), ["a"]) == {"a": kind}
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.booleans(), st.integers(1, 60))
