@@ -51,7 +51,7 @@ def command(
     from packprep.coverage import Sources
     from packprep.lookup import document_number, find_documents, find_pack
     from packprep.schemas import read_manifest
-    from packprep.tokenizer import tokenizer_of
+    from packprep.tokenizer import recorded_tokenizer
 
     if pack is not None and doc is not None:
         raise ConfigError("--pack and --doc each say what to show; give one of them")
@@ -71,7 +71,7 @@ def command(
     if not raw:
         from tokenizers import Tokenizer
 
-        decoder = Tokenizer.from_buffer(tokenizer_of(manifest, tokenizer, bos="none", eos="none").json)
+        decoder = Tokenizer.from_buffer(recorded_tokenizer(manifest, tokenizer, bos="none", eos="none").json)
     if as_json:
         click.echo(json.dumps([_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2))
         return

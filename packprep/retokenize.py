@@ -25,7 +25,7 @@ from packprep.progress import Progress
 from packprep.reading import read_rows
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest
 from packprep.sources import Source, resolve
-from packprep.tokenizer import Tokenizer, tokenizer_of
+from packprep.tokenizer import Tokenizer, recorded_tokenizer
 from packprep.tokens import cut_text, encode_table
 from packprep.units import Part
 from packprep.verify import Verdict
@@ -88,7 +88,7 @@ def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokeni
         return
     try:
         config = _config(coverage.manifest)
-        loaded = tokenizer_of(coverage.manifest, tokenizer, root=root, bos=config.bos, eos=config.eos)
+        loaded = recorded_tokenizer(coverage.manifest, tokenizer, root=root, bos=config.bos, eos=config.eos)
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
         return

@@ -99,7 +99,7 @@ def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto
     )  # fmt: skip
 
 
-def tokenizer_of(
+def recorded_tokenizer(
     manifest: Manifest,
     moved: str | None = None,
     *,

@@ -14,7 +14,7 @@ from packprep import build
 from packprep.errors import ConfigError
 from packprep.retokenize import Sample, _two_parts
 from packprep.schemas import digest_of, read_manifest, write_manifest
-from packprep.tokenizer import tokenizer_of
+from packprep.tokenizer import recorded_tokenizer
 from packprep.verify import verify
 
 from .command import run
@@ -152,8 +152,8 @@ def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) ->
     run_part = {key: value for key, value in manifest.run.items() if key != "given"}
     unnamed = write_manifest(here / "out", manifest.data, run_part)
     with pytest.raises(ConfigError, match="does not say where the tokenizer is; give it with --tokenizer"):
-        tokenizer_of(unnamed)
-    assert tokenizer_of(unnamed, "tok").sha256 == manifest.data["inputs"]["tokenizer"]["sha256"]
+        recorded_tokenizer(unnamed)
+    assert recorded_tokenizer(unnamed, "tok").sha256 == manifest.data["inputs"]["tokenizer"]["sha256"]
 
 
 def test_a_piece_cut_in_its_middle_is_a_beginning_and_a_later_part() -> None:
