@@ -18,6 +18,8 @@ from packprep.errors import ConfigError, InputError
 from packprep.schemas import Manifest
 
 _SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_TEMPLATE_FILE = "chat_template.jinja"
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class Tokenizer:
     eos: "Special | None"
     pad_id: int
     notes: tuple[str, ...] = ()
+    named_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token, ...: what templates see
+    chat_templates: Mapping[str, str] = field(default_factory=dict, repr=False)  # name to Jinja source
 
     def facts(self) -> dict[str, Any]:
         """What enters the identity of a build."""
@@ -96,6 +100,7 @@ def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto
     return Tokenizer(
         json=cleaned, sha256=hashlib.sha256(raw).hexdigest(), vocab_size=max(vocab.values()) + 1,
         bos=chosen["bos"], eos=chosen["eos"], pad_id=(pad_ids or [0])[0], notes=tuple(notes),
+        named_tokens=_named_tokens(sides), chat_templates=_chat_templates(sides, name),
     )  # fmt: skip
 
 
@@ -127,6 +132,27 @@ def recorded_tokenizer(
     return found
 
 
+def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Text of each token that has a name in the side files, the first file that speaks of it deciding."""
+    named = {}
+    for key in _NAMED:
+        file = next((file for file in _SIDE_FILES if key in sides.get(file, {})), None)
+        if file is not None and (text := _content(sides[file][key])):
+            named[key] = text
+    return named
+
+
+def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, str]:
+    """The chat templates by name: files of their own before the key of tokenizer_config.json, which has one or many."""
+    found = sides.get(_TEMPLATE_FILE) or sides.get(_SIDE_FILES[0], {}).get("chat_template")
+    if isinstance(found, list):
+        found = {entry["name"]: entry["template"] for entry in found if {"name", "template"} <= set(entry)}
+    templates = {"default": found} if isinstance(found, str) else dict(found or {})
+    if not all(isinstance(source, str) for source in templates.values()):
+        raise InputError(f"the chat_template of {name} is no text; expected a Jinja template")
+    return templates
+
+
 def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     """Id of every token, read from the file: loading the tokenizer itself would take up to a second."""
     tokens = parsed["model"]["vocab"]
@@ -156,9 +182,21 @@ def _read(source: Any, revision: str | None) -> tuple[str, bytes, dict[str, dict
         path = _download(str(source), revision)
     try:
         sides = {name: _json_object(path.parent / name) for name in _SIDE_FILES if (path.parent / name).exists()}
+        sides[_TEMPLATE_FILE] = _template_files(path.parent)
         return str(source), path.read_bytes(), sides
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _template_files(folder: Path) -> dict[str, Any]:
+    """Chat templates that are files of their own: chat_template.jinja, and others under additional_chat_templates."""
+    files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (folder / _TEMPLATE_FILE).exists():
+        files["default"] = folder / _TEMPLATE_FILE
+    try:
+        return {name: path.read_text("utf-8") for name, path in files.items()}
+    except UnicodeDecodeError:
+        raise InputError(f"a chat template in {folder} is not UTF-8; expected Jinja templates") from None
 
 
 def _json_object(path: Path) -> dict[str, Any]:
@@ -174,10 +212,14 @@ def _json_object(path: Path) -> dict[str, Any]:
 def _read_object(source: Any) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
     """transformers is recognised by its attributes and never imported."""
     name = type(source).__name__
-    sides = {}
+    sides: dict[str, dict[str, Any]] = {}
     if hasattr(source, "backend_tokenizer"):
         ends = {key: getattr(source, key, None) for key in ("bos_token", "eos_token", "pad_token")}
         sides[_SIDE_FILES[0]] = {key: None if text is None else str(text) for key, text in ends.items()}
+        named = getattr(source, "special_tokens_map", {})
+        sides[_SIDE_FILES[0]] |= {key: str(named[key]) for key in _NAMED if key in named}
+        template = getattr(source, "chat_template", None)
+        sides[_TEMPLATE_FILE] = {"default": template} if isinstance(template, str) else dict(template or {})
         source = source.backend_tokenizer
     if not hasattr(source, "to_str"):
         raise InputError(f"{name} is not a tokenizer; expected a path, a tokenizers.Tokenizer or a fast tokenizer")
@@ -190,7 +232,7 @@ def _download(name: str, revision: str | None) -> Path:
 
     try:
         path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
-        for side in _SIDE_FILES:
+        for side in (*_SIDE_FILES, _TEMPLATE_FILE):
             try:
                 hf_hub_download(name, side, revision=revision)
             except LocalEntryNotFoundError:

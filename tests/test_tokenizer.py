@@ -189,7 +189,8 @@ def test_any_other_name_is_asked_of_the_hub_with_its_revision(tmp_path: Path, mo
     asked = hub(monkeypatch, {path.name: path for path in folder.iterdir()}, EntryNotFoundError("no such file"))
     assert ends(load_tokenizer("user/name", revision="v1")) == (BOS, EOS)
     assert asked == [
-        ("user/name", file, "v1") for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+        ("user/name", file, "v1")
+        for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
     ]
 
 

@@ -1,0 +1,99 @@
+"""Marks: code points that are no characters, put into a conversation to see where its texts come out of a template.
+
+A rendering of a marked conversation counts only where it is the plain rendering once the marks are taken out; then
+the positions of the marks say where in the plain text each message stands. U+FDD0 to U+FDDD are used, which Unicode
+reserves for such ends: text that holds one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packprep.conversations import Conversation, Message
+
+GENERATED = "\ufdd0"  # around what stands in {% generation %}
+BREAK = "\ufddd"  # inside a special token that a message spells
+MARKS = re.compile("[\ufdd0-\ufddd]")
+
+_OPEN, _CLOSE, _ZERO = "\ufdd1", "\ufddc", 0xFDD2
+_MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
+_TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
+_FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
+
+# Where a message says something; its other strings (ids, names of tools) templates compare and measure.
+TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
+
+
+def numbered(number: int) -> str:
+    """The mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC"""
+    return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """A marked rendering without its marks.
+
+    pieces: the text between two marks each, of any kind; `text` is all of them.
+    marks: (position, number of the text it belongs to), as they stand; the first is (0, -1), where the text begins.
+    generated: (marks before, position) of every GENERATED.
+    """
+
+    text: str
+    pieces: list[str]
+    marks: list[tuple[int, int]]
+    generated: list[tuple[int, int]]
+
+
+def unmark(rendering: str) -> Unmarked:
+    """Take the marks out of a rendering."""
+    pieces, marks, generated, last, size = [], [(0, -1)], [], 0, 0
+    for found in _MARK.finditer(rendering):
+        pieces.append(rendering[last : found.start()])
+        size += len(pieces[-1])
+        last = found.end()
+        if found[1] is not None:
+            marks.append((size, int(found[1].translate(_TO_DIGIT))))
+        elif found[0] == GENERATED:
+            generated.append((len(marks), size))
+    pieces.append(rendering[last:])
+    return Unmarked("".join(pieces), pieces, marks, generated)
+
+
+def with_texts(
+    conversation: Conversation, change: Callable[[int, str], str]
+) -> tuple[Conversation, list[tuple[int, str]]]:
+    """The conversation with each of its texts put through `change(number, text)`, and (message, text) of each.
+
+    A text is what a message says: text content, the text parts of a list of parts, reasoning. Blank ones are left.
+    """
+    texts: list[tuple[int, str]] = []
+
+    def changed(message: int, text: Any) -> Any:
+        if not isinstance(text, str) or not text.strip():
+            return text
+        texts.append((message, text))
+        return change(len(texts) - 1, text)
+
+    def part(message: int, value: Any) -> Any:
+        if isinstance(value, dict) and "text" in value:
+            return {**value, "text": changed(message, value["text"])}
+        return changed(message, value)
+
+    messages: list[Message] = []
+    for number, message in enumerate(conversation.messages):
+        copy = dict(message)
+        same: dict[str, str] = {}  # one thought under several names is one text
+        for key in TEXT_KEYS:
+            value = message.get(key)
+            if isinstance(value, list):
+                copy[key] = [part(number, item) for item in value]
+            elif isinstance(value, str) and key != "content":
+                copy[key] = same.setdefault(value, "") or changed(number, value)
+                same[value] = copy[key]
+            elif isinstance(value, str):
+                copy[key] = changed(number, value)
+        messages.append(copy)
+    return replace(conversation, messages=messages), texts

@@ -1,0 +1,241 @@
+"""Where chat templates run: Jinja2's immutable sandbox as transformers sets it up, and bounded on top.
+
+A template is data that somebody else wrote. It sees the values it is given and nothing else, and it is stopped, always
+at the same place, when it takes more than MAX_STEPS loop rounds and calls or makes something larger than MAX_SIZE.
+Counted are rounds and calls, not seconds: the same template and row stop on every machine or on none.
+
+What the sandbox of Jinja2 leaves open is closed here: nested loops, macros that call themselves twice, values that
+double in each `set`, paddings and products of a billion characters, and attributes that begin with an underscore,
+which it lets pass as an empty text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from jinja2 import Template, nodes
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Macro, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
+MAX_SIZE = 1 << 26  # characters of one rendering or of one value inside it
+
+
+class StoppedError(TemplateError):
+    """A rendering that went over one of the bounds."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of one template. Several threads may render in it at once.
+
+    mark: text put around what stands in {% generation %} blocks, in renderings that ask for it.
+    """
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self._here = threading.local()
+        self._mark = mark
+        self.generates = False  # whether a template with {% generation %} was parsed
+        self.filters |= {"tojson": _tojson, "counted": self._counted, "sized": _sized}
+        for name in _GROWING_FILTERS:
+            self.filters[name] = _checked(self.filters[name])
+        self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
+
+    def render(self, template: Template, variables: Mapping[str, Any], *, marked: bool = False) -> str:
+        """What the template makes of the variables; any failure of the template is a TemplateError."""
+        self._here.steps, self._here.mark = 0, self._mark if marked else ""
+        parts, size = [], 0
+        try:
+            for part in template.root_render_func(template.new_context(dict(variables))):
+                parts.append(part)
+                size += len(part)
+                if size > MAX_SIZE:
+                    raise StoppedError(f"the template writes more than {MAX_SIZE:,} characters")
+        except TemplateError:
+            raise
+        except RecursionError:
+            raise StoppedError("the template calls itself without end") from None
+        except (MemoryError, Exception) as error:  # a template can raise whatever an operator of Python raises
+            raise TemplateError(f"{type(error).__name__}: {error}") from None
+        return "".join(parts)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """The syntax tree, with every loop counted and every assigned value measured."""
+        tree = super()._parse(source, name, filename)
+        for loop in list(tree.find_all(nodes.For)):
+            loop.iter = _filter(loop.iter, "counted")
+        for assign in list(tree.find_all(nodes.Assign)):
+            assign.node = _filter(assign.node, "sized")
+        for block in list(tree.find_all(nodes.AssignBlock)):
+            block.filter = _filter(block.filter, "sized")
+        return tree
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
+        __self._count(1)
+        _check_arguments(getattr(__obj, "__self__", None), getattr(__obj, "__name__", ""), (*args, *kwargs.values()))
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and not (_is_small(left) and _is_small(right)):
+            raise StoppedError(f"the template takes a power of {str(left)[:20]}")
+        if operator == "*":
+            _check_product(left, right)
+        if operator == "%" and isinstance(left, str):
+            _check_widths(left)
+        return super().call_binop(context, operator, left, right)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        raise SecurityError(f"the template reads the attribute {attribute!r} of a {type(obj).__name__}")
+
+    def _counted(self, items: Any) -> Any:
+        """The same items; their number is added to the steps before a loop over them begins."""
+        if hasattr(items, "__len__") and not isinstance(items, Undefined):
+            self._count(1 + len(items))
+            return items
+        return self._one_by_one(items)
+
+    def _one_by_one(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._count(1)
+            yield item
+
+    def _count(self, steps: int) -> None:
+        self._here.steps += steps
+        if self._here.steps > MAX_STEPS:
+            raise StoppedError(f"the template takes more than {MAX_STEPS:,} steps")
+
+
+class _Generation(Extension):
+    """{% generation %} ... {% endgeneration %}: what the assistant says."""
+
+    tags = {"generation"}  # noqa: RUF012 as in Jinja2
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        self.environment.generates = True  # type: ignore[attr-defined]
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+    def _marked(self, caller: Macro) -> str:
+        mark = self.environment._here.mark  # type: ignore[attr-defined]
+        return f"{mark}{caller()}{mark}"
+
+
+class _PlainNamespace(Namespace):
+    """`namespace` without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        Namespace.__init__(self, *rest, **kwargs)
+        for name in dict(*rest, **kwargs):
+            _check_name(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if str(name).startswith("_"):
+        raise SecurityError(f"the template sets the attribute {name!r} of a namespace")
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is: Jinja2's own filter escapes what HTML would not take."""
+    if isinstance(indent, int):
+        _check_arguments(None, "indent", (indent,))
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _filter(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno if node is not None else 1)
+
+
+def _sized(value: Any) -> Any:
+    """The same value, if it is not too large. Nested lists are counted through: [x, x] of [x, x] doubles each time."""
+    pending, size = [value], 0
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            pending.extend(item)
+        size += 1
+        if size + len(pending) > MAX_SIZE:
+            raise StoppedError(f"the template makes a value of more than {MAX_SIZE:,} characters")
+    return value
+
+
+# Filters whose result can be much larger than what they are given; methods of str of these names are checked alike.
+_GROWING_FILTERS = ("center", "format", "indent", "join", "replace", "wordwrap")
+_WIDTH = re.compile(r"[0-9*]{7,}|\*")
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, its arguments looked at first. Jinja2 marks filters that want its environment; the mark is kept."""
+    name = function.__name__.removeprefix("do_")
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        values = args[1:] if hasattr(function, "jinja_pass_arg") else args
+        _check_arguments(values[0], name, (*values[1:], *kwargs.values()))
+        return function(*args, **kwargs)
+
+    checked.__dict__.update(function.__dict__)
+    return checked
+
+
+def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse a call whose result could be larger than MAX_SIZE: a huge number, a huge text, a product of two texts."""
+    for argument in arguments:
+        if isinstance(argument, int) and abs(argument) > MAX_SIZE:
+            raise StoppedError(f"the template calls {name} with {argument:,}")
+        if isinstance(argument, str) and len(argument) > MAX_SIZE:
+            raise StoppedError(f"the template makes a text of more than {MAX_SIZE:,} characters")
+    if not isinstance(owner, (str, list, tuple)):
+        return
+    if name in ("format", "format_map") and isinstance(owner, str):
+        _check_widths(owner)
+    elif name in ("replace", "join", "indent", "wordwrap"):
+        longest = max((len(argument) for argument in arguments if hasattr(argument, "__len__")), default=1)
+        _check_product(owner or "-", longest)
+
+
+def _check_widths(text: str) -> None:
+    if _WIDTH.search(text):
+        raise StoppedError(f"the template formats with {text[:30]!r}")
+
+
+def _check_product(left: Any, right: Any) -> None:
+    for many, times in ((left, right), (right, left)):
+        if isinstance(many, (str, list, tuple)) and isinstance(times, int) and len(many) * times > MAX_SIZE:
+            raise StoppedError(f"the template makes a value of more than {MAX_SIZE:,} characters")
+
+
+def _is_small(number: Any) -> bool:
+    return isinstance(number, (int, float)) and abs(number) < 1000
