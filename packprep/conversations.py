@@ -196,7 +196,7 @@ def _message(value: Any, number: int) -> Message:
         raise BadRowError("no_content", f"message {number} ({role}) has {_kind(content)} as content, expected text")
     reasoning = next((message[key] for key in _REASONING if key in message), None)
     if reasoning is not None:  # one thought, several names for it: templates read one or another
-        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+        message = {**message, "reasoning_content": reasoning, "thinking": message.get("thinking", reasoning)}
     return message
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from packprep.conversations import Conversation, Message
@@ -23,10 +24,12 @@ _MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
 _TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
 _FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
 
-# Where a message says something; its other strings (ids, names of tools) templates compare and measure.
-TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
+# Where a message says something. Strings that templates compare or measure are not touched.
+TEXT_KEYS = ("content", "reasoning_content", "thinking")
+UNTOUCHED = ("id", "type", "role", "tool_call_id")
 
 
+@lru_cache(4096)
 def numbered(number: int) -> str:
     """The mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC"""
     return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
@@ -63,37 +66,34 @@ def unmark(rendering: str) -> Unmarked:
 
 
 def with_texts(
-    conversation: Conversation, change: Callable[[int, str], str]
+    conversation: Conversation, change: Callable[[int, str], str], roles: frozenset[str] | None = None
 ) -> tuple[Conversation, list[tuple[int, str]]]:
     """The conversation with each of its texts put through `change(number, text)`, and (message, text) of each.
 
-    A text is what a message says: text content, the text parts of a list of parts, reasoning. Blank ones are left.
+    A text is what a message says: text content, the text parts of a list of parts, reasoning, names and arguments of
+    calls. roles: of these messages only. One thought under several names is one text.
     """
     texts: list[tuple[int, str]] = []
 
-    def changed(message: int, text: Any) -> Any:
-        if not isinstance(text, str) or not text.strip():
-            return text
-        texts.append((message, text))
-        return change(len(texts) - 1, text)
-
-    def part(message: int, value: Any) -> Any:
-        if isinstance(value, dict) and "text" in value:
-            return {**value, "text": changed(message, value["text"])}
-        return changed(message, value)
+    def changed(message: int, value: Any) -> Any:
+        if isinstance(value, str):
+            texts.append((message, value))
+            return change(len(texts) - 1, value)
+        if isinstance(value, list):
+            return [changed(message, item) for item in value]
+        if isinstance(value, dict):
+            return {key: item if key in UNTOUCHED else changed(message, item) for key, item in value.items()}
+        return value
 
     messages: list[Message] = []
     for number, message in enumerate(conversation.messages):
         copy = dict(message)
-        same: dict[str, str] = {}  # one thought under several names is one text
-        for key in TEXT_KEYS:
-            value = message.get(key)
-            if isinstance(value, list):
-                copy[key] = [part(number, item) for item in value]
-            elif isinstance(value, str) and key != "content":
-                copy[key] = same.setdefault(value, "") or changed(number, value)
-                same[value] = copy[key]
-            elif isinstance(value, str):
-                copy[key] = changed(number, value)
+        if roles is None or message["role"] in roles:
+            if "reasoning_content" in message:
+                copy["reasoning_content"] = copy["thinking"] = changed(number, message["reasoning_content"])
+            if "content" in message:
+                copy["content"] = changed(number, message["content"])
+            if "tool_calls" in message:
+                copy["tool_calls"] = changed(number, message["tool_calls"])
         messages.append(copy)
     return replace(conversation, messages=messages), texts

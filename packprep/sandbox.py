@@ -182,7 +182,7 @@ def _sized(value: Any) -> Any:
         item = pending.pop()
         if isinstance(item, str):
             size += len(item)
-        elif isinstance(item, Mapping):
+        elif isinstance(item, dict):
             pending.extend(item.values())
         elif isinstance(item, (list, tuple)):
             pending.extend(item)

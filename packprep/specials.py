@@ -1,11 +1,18 @@
-"""Special tokens, and strings of a conversation that spell one or a part of one."""
+"""Special tokens, and strings of a conversation that spell one or could become part of one.
+
+A message may spell every special token there is and none may come of it. A template can also make one out of parts: it
+writes "<" + name + ">", or cuts something out of the middle of a text. Strings that could take part are found here, and
+broken by marks, so that what is still whole in a rendering is the template's own.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
+from os.path import commonprefix
 from typing import Any
 
 from packprep.conversations import Conversation
@@ -13,102 +20,112 @@ from packprep.marks import BREAK, TEXT_KEYS
 
 Span = tuple[int, int]
 
+# A part of a token without such a sign does not count: a template that writes "<|" and "|>" around a word means it.
+_SIGN = re.compile(r"[^\w\s]")
+
 
 class Specials:
-    """The special tokens of a tokenizer, and texts that spell them or parts of them."""
+    """The special tokens of a tokenizer. closing: one more that may close a turn."""
 
-    def __init__(self, tokens: Iterable[str], end: str | None) -> None:
-        named = sorted(set(tokens), key=lambda token: (-len(token), token))
-        self.pattern = _any_of(named)
-        self._closing = _any_of([*named, end] if end else named)
-        self._beginning = _any_of({token[:2] for token in named})
-        marked = re.compile(r"[^\w\s]")
+    def __init__(self, tokens: Iterable[str], closing: str | None = None) -> None:
+        named = set(tokens)
+        self._named = any_of(named)
+        self._closing = any_of({*named, closing} if closing else named)
+        self._openings = any_of({token[:2] for token in named})
         cuts = [(token[:at], token[at:]) for token in named for at in range(1, len(token))]
-        self._heads = {head for head, _ in cuts if marked.search(head)}
-        self._tails = {tail for _, tail in cuts if marked.search(tail)}
+        self._heads = frozenset(head for head, _ in cuts if _SIGN.search(head))
+        self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
+        self._all = "\n".join(sorted(named))
         self._longest = max(map(len, named), default=0)
-        self._named = named
-        self._marked = marked
-        self.may_take_part = lru_cache(1 << 14)(self._may_take_part)
-
-    def _may_take_part(self, text: str) -> bool:
-        """Whether a special token is in the text, or could be made of it and what a template puts around it.
-
-        A part without a sign such as < or | does not count: a template that writes "<|" and "|>" around a word means
-        it to be one.
-        """
-        if self.pattern.search(text):
-            return True
-        for size in range(1, min(self._longest, len(text) + 1)):
-            if text[-size:] in self._heads or text[:size] in self._tails:
-                return True
-        inside = len(text) < self._longest and self._marked.search(text) is not None
-        return inside and any(text in token for token in self._named)
+        self.is_risky = lru_cache(1 << 14)(self._is_risky)
 
     def spans(self, text: str) -> list[Span]:
-        return [found.span() for found in self.pattern.finditer(text)]
+        """Where special tokens stand in a text."""
+        return [found.span() for found in self._named.finditer(text)]
 
-    def ends(self, text: str) -> list[Span]:
+    def closing_spans(self, text: str) -> list[Span]:
+        """The same with the token that may close a turn."""
         return [found.span() for found in self._closing.finditer(text)]
 
-    def spans_of_pieces(self, pieces: Iterable[str]) -> list[Span]:
-        """In a text laid out in pieces, those within one piece."""
+    def spans_within(self, pieces: Iterable[str]) -> list[Span]:
+        """Where they stand in a text that is laid out in pieces, each within one piece."""
         spans, start = [], 0
         for piece in pieces:
-            spans += [(start + a, start + b) for a, b in self.spans(piece)]
+            spans += [(start + first, start + last) for first, last in self.spans(piece)]
             start += len(piece)
         return spans
 
-    def broken(self, text: str) -> str:
-        """The text with a mark inside each special token that it spells."""
-        return self.pattern.sub(lambda found: found[0][0] + BREAK + found[0][1:], text)
+    def _is_risky(self, text: str) -> bool:
+        """Whether a special token is or begins in the text, or the text could be a part of one at its ends."""
+        return self._openings.search(text) is not None or any(self._open_ends(text))
 
-    def broken_up(self, text: str) -> str:
-        """The text with a mark at both ends and wherever two characters could begin a special token."""
-        return BREAK + self._beginning.sub(lambda found: found[0][0] + BREAK + found[0][1:], text) + BREAK
+    def _open_ends(self, text: str) -> tuple[bool, bool]:
+        """Whether what stands before the text could complete a token with it, and what stands behind."""
+        if len(text) < self._longest and _SIGN.search(text) and text in self._all:
+            return True, True
+        sizes = range(1, min(self._longest, len(text) + 1))
+        return any(text[:size] in self._tails for size in sizes), any(text[-size:] in self._heads for size in sizes)
+
+    def broken(self, conversation: Conversation) -> Conversation:
+        """The conversation with marks in all risky strings, names of keys too; roles are checked words."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, str):
+                return self._broken(value) if self.is_risky(value) else value
+            if isinstance(value, Mapping):
+                return {changed(key): item if key == "role" else changed(item) for key, item in value.items()}
+            return [changed(item) for item in value] if isinstance(value, list) else value
+
+        return replace(
+            conversation, messages=changed(conversation.messages), tools=changed(conversation.tools),
+            variables=changed(conversation.variables),
+        )  # fmt: skip
+
+    def _broken(self, text: str) -> str:
+        before, behind = self._open_ends(text)
+        inner = self._openings.sub(lambda found: found[0][0] + BREAK + found[0][1:], text)
+        return BREAK * before + inner + BREAK * behind
 
 
-def _any_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the tokens, the longest where several begin at one place; nothing where there are none."""
-    return re.compile("|".join(map(re.escape, sorted(tokens, key=lambda token: (-len(token), token)))) or "(?!)")
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of the tokens, the longest where several begin at one place; nothing where there are none.
+
+    Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at every "<".
+    """
+    return re.compile(_shared(sorted(set(tokens) - {""})) or "(?!)")
 
 
-def strings_beside(conversation: Conversation) -> Iterator[str]:
-    """Every string of a conversation, names of keys too, but its texts, roles and the keys of messages."""
-    for message in conversation.messages:
-        for key, value in message.items():
-            if key == "role" or (key in TEXT_KEYS and isinstance(value, str)):
-                continue
-            yield from _strings(value)
-    yield from _strings(conversation.tools)
-    yield from _strings(dict(conversation.variables))
+def _shared(tokens: list[str]) -> str:
+    """A regular expression of sorted tokens. Example: ["<a>", "<b>", "<b>c"] -> "<(?:a>|b>(?:c)?)" """
+    options = []
+    for _, group in groupby(tokens, key=lambda token: token[:1]):
+        same = list(group)
+        head = commonprefix(same)  # noqa: RUF071 of characters is what is meant
+        rest = [token[len(head) :] for token in same]
+        inner = _shared([token for token in rest if token])
+        options.append(re.escape(head) + (f"(?:{inner})" + "?" * ("" in rest) if inner else ""))
+    return "|".join(options)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a value made of lists and objects, names of keys too, but roles."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield str(key)
-            yield from _strings(item)
+            if key != "role":
+                yield from strings(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _strings(item)
+            yield from strings(item)
 
 
-def everywhere(conversation: Conversation, change: Callable[[str], str], risky: Callable[[str], bool]) -> Conversation:
-    """The conversation with every string changed but roles, and of the keys the risky ones."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, str):
-            return change(value) if value else value
-        if isinstance(value, Mapping):
-            # Templates look for the names they know; a name of its own that spells a token is data.
-            return {change(key) if risky(key) else key: changed(item) for key, item in value.items()}
-        return [changed(item) for item in value] if isinstance(value, list) else value
-
-    messages = [
-        {key: value if key == "role" else changed(value) for key, value in message.items()}
-        for message in conversation.messages
-    ]
-    return replace(conversation, messages=messages, tools=changed(conversation.tools))
+def strings_beside(conversation: Conversation) -> Iterator[str]:
+    """Every string of a conversation but its texts, roles and the keys of messages."""
+    for message in conversation.messages:
+        for key, value in message.items():
+            if key != "role" and not (key in TEXT_KEYS and isinstance(value, str)):
+                yield from strings(value)
+    yield from strings(conversation.tools)
+    yield from strings(conversation.variables)

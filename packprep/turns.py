@@ -18,18 +18,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from itertools import accumulate
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, product
 from typing import Literal
 
 from packprep.chat import ChatTemplate, RenderError
 from packprep.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.marks import MARKS, Unmarked, numbered, unmark, with_texts
-from packprep.specials import Span, Specials, everywhere, strings_beside
+from packprep.specials import Span, Specials, strings, strings_beside
 
 TrainOn = Literal["all", "assistant", "last-turn"]
 
+_GONE = -2  # the number of a mark that is nobody's
 _FORMS = 1024  # forms remembered; a corpus of plain chats has one for each number of messages
 _ADVICE = "give a template with {% generation %} by --chat-template, or --train-on all"
 
@@ -66,27 +68,34 @@ class _Form:
     turns: list[_Turn]
     specials: list[tuple[int, Span]]
 
-    @property
-    def names(self) -> list[str]:
-        """The special tokens in order."""
-        return [self.unmarked.text[a:b] for _, (a, b) in self.specials]
-
     def place(self, text: str, texts: Sequence[str]) -> tuple[list[Span], list[Span]] | None:
         """Trained spans and the template's special tokens in a rendering; None if it is not this form, filled."""
-        order = [number for _, number in self.unmarked.marks[1:]]
-        literals = [
-            self.unmarked.text[a:b] for (a, _), (b, _) in zip(self.unmarked.marks, _ends(self.unmarked), strict=True)
-        ]
-        for values in (texts, [value.strip() for value in texts]):
-            filled = [values[number] for number in order]
-            if "".join(part for pair in zip(literals, [*filled, ""], strict=True) for part in pair) != text:
-                continue
-            before = [0, 0, *accumulate(map(len, filled))]
-            turns = [
-                (turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]]) for turn in self.turns
-            ]
-            return turns, [(a + before[marks], b + before[marks]) for marks, (a, b) in self.specials]
-        return None
+        filled = self._fill(text, [texts[number] for _, number in self.unmarked.marks[1:]])
+        if filled is None:
+            return None
+        before = [0, 0, *accumulate(map(len, filled))]
+        turns = [(turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]]) for turn in self.turns]
+        return turns, [(first + before[marks], last + before[marks]) for marks, (first, last) in self.specials]
+
+    def _fill(self, text: str, values: Sequence[str]) -> list[str] | None:
+        """The values as they stand between the literals: whole, or without white space at their ends."""
+        if "".join(part for pair in zip(self._literals, [*values, ""], strict=True) for part in pair) == text:
+            return list(values)
+        at = len(self._literals[0])
+        filled = []
+        for value, literal in zip(values, self._literals[1:], strict=True):
+            forms = (value, value.strip(), value.lstrip(), value.rstrip(), value.lstrip("\n"), value.strip("\n"))
+            form = next((form for form in forms if text.startswith(form + literal, at)), None)
+            if form is None:
+                return None
+            filled.append(form)
+            at += len(form) + len(literal)
+        return filled if at == len(text) and text.startswith(self._literals[0]) else None
+
+    @cached_property
+    def _literals(self) -> list[str]:
+        marks = [position for position, _ in self.unmarked.marks]
+        return [self.unmarked.text[a:b] for a, b in zip(marks, [*marks[1:], None], strict=True)]
 
 
 @dataclass(frozen=True)
@@ -115,18 +124,25 @@ class TurnFinder:
         text = self.template.render(conversation)
         if found := MARKS.search(text):
             raise RenderError(f"its text has U+{ord(found[0]):04X}, which is no character; take it out")
+        trained, own = self._by_form(conversation, text) or self._by_itself(conversation, text)
+        spelled = self._tokens.spans(text)
+        return Rendered(text, trained if self.train_on != "all" else None, None if spelled == own else own)
+
+    def _by_form(self, conversation: Conversation, text: str) -> tuple[list[Span], list[Span]] | None:
+        """Trained spans and the template's special tokens of a conversation that is its form, filled; else None."""
+        if any("tool_calls" in message for message in conversation.messages):
+            return None  # every row has a form of its own
         blank, texts = with_texts(conversation, lambda number, _: numbered(number))
+        if any(map(self._tokens.is_risky, strings_beside(blank))):
+            return None
         beside = json.dumps([blank.messages, blank.tools, dict(blank.variables)], ensure_ascii=False, default=repr)
         form = self._form(_Key(beside, blank, [message for message, _ in texts]))
-        suspicious = any(map(self._tokens.may_take_part, strings_beside(blank)))
-        placed = form.place(text, [value for _, value in texts]) if form and not suspicious else None
-        if placed is not None:
-            trained, own = placed
-        else:
-            own = self._own_specials(conversation, text, form if not suspicious else None)
-            trained = self._spans(conversation, text) if self.train_on != "all" else []
-        spelled = [found.span() for found in self._tokens.pattern.finditer(text)]
-        return Rendered(text, trained if self.train_on != "all" else None, None if spelled == own else own)
+        return form.place(text, [value for _, value in texts]) if form is not None else None
+
+    def _by_itself(self, conversation: Conversation, text: str) -> tuple[list[Span], list[Span]]:
+        """The same by marking this very conversation."""
+        own = self._own_specials(conversation, text)
+        return self._spans(conversation, text) if self.train_on != "all" else [], own
 
     def _make_form(self, key: _Key) -> _Form | None:
         """The form of a conversation, or None where the template does not take it or its turns cannot be told."""
@@ -146,12 +162,16 @@ class TurnFinder:
     def _spans(self, conversation: Conversation, text: str) -> list[Span]:
         """The trained spans of one conversation, by marks in its own texts: behind each, or else in its middle.
 
-        In the middle because a template may look at how a text begins or ends.
+        In the middle because a template may look at how a text begins or ends; or in none of the user's texts, because
+        it may compare them.
         """
-        for at in (_behind_text, _inside_text):
-            changed, texts = with_texts(conversation, partial(_marked, at))
+        for roles, at in product((None, ASSISTANT_ROLES | TOOL_ROLES), (_behind_text, _inside_text)):
+            changed, texts = with_texts(conversation, partial(_marked, at), roles)
             moved = partial(_moved, rests=[value[at(value) :] for _, value in texts])
-            whole = unmark(self._render(changed))
+            try:
+                whole = unmark(self._render(changed))
+            except RenderError:
+                continue
             if whole.text == text:
                 turns = self._turns(changed, moved(whole), [message for message, _ in texts], moved)
                 return [(turn.first[1], turn.last[1]) for turn in turns]
@@ -169,33 +189,58 @@ class TurnFinder:
             return self._generated(whole, owners, after)
         turns: list[_Turn] = []
         for index in trained:
-            try:
-                before = moved(unmark(self._render(replace(marked, messages=messages[:index]), prompt=True)))
-            except RenderError as error:
-                raise RenderError(f"where message {index} begins cannot be told: {error}; {_ADVICE}") from None
             upto = whole
             if index < len(messages) - 1:
                 upto = moved(unmark(self._render(replace(marked, messages=messages[: index + 1]))))
-            first = _behind(whole, before, f"where message {index} begins")
+            first = self._beginning(marked, whole, index, moved)
             last = _behind(whole, upto, f"where message {index} ends")
             turn = _Turn(first, self._end_of_turn(whole, first, last, index))
-            inside = {owners[number] for position, number in whole.marks[first[0] : last[0]]}
-            outside = {
-                owners[number]
-                for at, (_, number) in enumerate(whole.marks)
-                if not first[0] <= at < last[0] and number >= 0
-            }
-            if inside - {index} or index in outside or (turns and turns[-1].last[1] > first[1]):
+            inside = {owners[number] for _, number in whole.marks[first[0] : last[0]] if number >= 0}
+            beside = whole.marks[: first[0]] + whole.marks[last[0] :]
+            if (
+                inside - {index}
+                or index in {owners[number] for _, number in beside if number >= 0}
+                or (turns and turns[-1].last[1] > first[1])
+            ):
                 raise RenderError(f"the template mixes message {index} with others; {_ADVICE}")
             turns.append(turn)
         return turns
+
+    def _beginning(
+        self, marked: Conversation, whole: Unmarked, index: int, moved: Callable[[Unmarked], Unmarked]
+    ) -> tuple[int, int]:
+        """Where a turn begins: behind everything before it, rendered with the generation prompt."""
+        what = f"where message {index} begins"
+        try:
+            before = self._render(replace(marked, messages=marked.messages[:index]), prompt=True)
+        except RenderError as error:
+            if index > 0:
+                raise RenderError(f"{what} cannot be told: {error}; {_ADVICE}") from None
+            return self._first_beginning(marked, whole, what)
+        return _behind(whole, moved(unmark(before)), what)
+
+    def _first_beginning(self, marked: Conversation, whole: Unmarked, what: str) -> tuple[int, int]:
+        """The same for the first message of all, where a template renders no messages not at all.
+
+        Behind the generation prompt that stands once before the message's own text.
+        """
+        first = replace(marked, messages=marked.messages[:1])
+        without, prompted = self._render(first), self._render(first, prompt=True)
+        prompt = prompted.removeprefix(without)
+        found = whole.text.find(prompt)
+        stop = next((position for position, number in whole.marks if number >= 0), 0)
+        if not prompt or not prompted.startswith(without) or found < 0 or found + len(prompt) > stop:
+            raise RenderError(
+                f"{what} cannot be told: the template renders nothing before the first message; {_ADVICE}"
+            )
+        return 1, found + len(prompt)
 
     def _end_of_turn(
         self, whole: Unmarked, first: tuple[int, int], last: tuple[int, int], index: int
     ) -> tuple[int, int]:
         """Behind the token that closes a turn: the last special one in it, in the template's own text."""
         start = max(first[1], whole.marks[last[0] - 1][0])
-        ends = self._tokens.ends(whole.text[start : last[1]])
+        ends = self._tokens.closing_spans(whole.text[start : last[1]])
         if not ends:
             raise RenderError(
                 f"the template closes message {index} with no special token, so a model never learns to stop; {_ADVICE}"
@@ -213,37 +258,19 @@ class TurnFinder:
                 )
             least = own[-1] + 1
         starts, stops = whole.generated[::2], whole.generated[1::2]
-        turns = [
-            _Turn(start, stop)
-            for start, stop in zip(starts, stops, strict=True)
-            if start[1] < stop[1] or start[0] < stop[0]
-        ]
+        turns = [_Turn(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
         return [turn for turn in turns if turn.first[0] >= least]
 
-    def _own_specials(self, conversation: Conversation, text: str, form: _Form | None) -> list[Span]:
+    def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
         """Where the template's own special tokens are in a rendering that is not just its form filled."""
-        strings = [
-            *strings_beside(conversation),
-            *(value for _, value in with_texts(conversation, lambda _, value: value)[1]),
-        ]
-        if not any(map(self._tokens.may_take_part, strings)):
+        everything = [conversation.messages, conversation.tools, conversation.variables]
+        if not any(map(self._tokens.is_risky, strings(everything))):
             return self._tokens.spans(text)
-        broken = with_texts(conversation, lambda _, value: self._tokens.broken(value))[0]
-        for attempt in (
-            broken if form else None,
-            everywhere(conversation, self._tokens.broken_up, self._tokens.may_take_part),
-        ):
-            if attempt is None:
-                continue
-            try:
-                marked = unmark(self.template.render(attempt))
-            except RenderError:
-                continue
-            if marked.text != text:
-                continue
-            spans = self._tokens.spans_of_pieces(marked.pieces)
-            if form is None or attempt is not broken or [text[a:b] for a, b in spans] == form.names:
-                return spans
+        broken = self._tokens.broken(conversation)
+        with suppress(RenderError):
+            marked = unmark(self.template.render(broken))
+            if marked.text == text:
+                return self._tokens.spans_within(marked.pieces)
         raise RenderError(
             "it spells special tokens that cannot be told from the template's own; take them out of its text"
         )
@@ -274,7 +301,7 @@ def _inside_text(value: str) -> int:
 
 
 def _marked(at: Callable[[str], int], number: int, value: str) -> str:
-    return value[: at(value)] + numbered(number) + value[at(value) :]
+    return value[: at(value)] + numbered(number) + value[at(value) :] if value.strip() else value
 
 
 def _ends(whole: Unmarked) -> list[tuple[int, int]]:
@@ -299,12 +326,10 @@ def _behind(whole: Unmarked, part: Unmarked, what: str) -> tuple[int, int]:
 
 
 def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
-    """Marks moved over the rest of their texts, to the end; one behind which its text goes on otherwise is left out."""
+    """Marks moved over the rest of their texts, to the end; one whose text goes on otherwise is nobody's."""
     marks = []
     for position, number in unmarked.marks:
         rest = rests[number] if number >= 0 else ""
-        for ending in (rest, rest.rstrip()):
-            if unmarked.text.startswith(ending, position):
-                marks.append((position + len(ending), number))
-                break
+        ending = next((end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position)), None)
+        marks.append((position + len(ending), number) if ending is not None else (position, _GONE))
     return replace(unmarked, marks=marks)
