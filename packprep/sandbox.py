@@ -26,7 +26,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
-MAX_SIZE = 1 << 26  # characters of one rendering or of one value inside it
+MAX_SIZE = 1 << 24  # characters of one rendering or of one value inside it
+MAX_ITEMS = 1 << 20  # lists, objects and what is in them, of one value
 
 
 class StoppedError(TemplateError):
@@ -82,7 +83,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
         __self._count(1)
-        _check_arguments(getattr(__obj, "__self__", None), getattr(__obj, "__name__", ""), (*args, *kwargs.values()))
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
+        _check_arguments(getattr(method, "__self__", None), getattr(method, "__name__", ""), (*args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -177,18 +179,20 @@ def _filter(node: Any, name: str) -> nodes.Filter:
 
 def _sized(value: Any) -> Any:
     """The same value, if it is not too large. Nested lists are counted through: [x, x] of [x, x] doubles each time."""
-    pending, size = [value], 0
+    pending, size, items = [value], 0, 0
     while pending:
         item = pending.pop()
+        items += 1
         if isinstance(item, str):
             size += len(item)
         elif isinstance(item, dict):
             pending.extend(item.values())
         elif isinstance(item, (list, tuple)):
             pending.extend(item)
-        size += 1
-        if size + len(pending) > MAX_SIZE:
-            raise StoppedError(f"the template makes a value of more than {MAX_SIZE:,} characters")
+        if size > MAX_SIZE or items + len(pending) > MAX_ITEMS:
+            raise StoppedError(
+                f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} items"
+            )
     return value
 
 

@@ -8,7 +8,7 @@ broken by marks, so that what is still whole in a rendering is the template's ow
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -32,6 +32,9 @@ class Specials:
         self._named = any_of(named)
         self._closing = any_of({*named, closing} if closing else named)
         self._openings = any_of({token[:2] for token in named})
+        self._at_opening, self._at_named = (
+            re.compile(f"(?={pattern.pattern})(.)", re.DOTALL) for pattern in (self._openings, self._named)
+        )
         cuts = [(token[:at], token[at:]) for token in named for at in range(1, len(token))]
         self._heads = frozenset(head for head, _ in cuts if _SIGN.search(head))
         self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
@@ -66,25 +69,50 @@ class Specials:
         sizes = range(1, min(self._longest, len(text) + 1))
         return any(text[:size] in self._tails for size in sizes), any(text[-size:] in self._heads for size in sizes)
 
-    def broken(self, conversation: Conversation) -> Conversation:
-        """The conversation with marks in all risky strings, names of keys too; roles are checked words."""
+    def broken(self, conversation: Conversation) -> Iterator[Conversation]:
+        """The conversation with marks in all risky strings, names of keys too; roles are checked words.
 
-        def changed(value: Any) -> Any:
-            if isinstance(value, str):
-                return self._broken(value) if self.is_risky(value) else value
-            if isinstance(value, Mapping):
-                return {changed(key): item if key == "role" else changed(item) for key, item in value.items()}
-            return [changed(item) for item in value] if isinstance(value, list) else value
+        First wherever a token could begin. Then, for templates that look for a word such as </think>, only in whole
+        tokens and at ends, if nothing that a template cuts out of a string could make a token of what is left.
+        """
+        yield _changed(conversation, lambda text: self._broken(text, self._at_opening) if self.is_risky(text) else text)
+        milder = _changed(
+            conversation, lambda text: self._broken(text, self._at_named) if self.is_risky(text) else text
+        )
+        everything = [milder.messages, milder.tools, milder.variables]
+        if not any(map(self._could_join, filter(self.is_risky, strings(everything)))):
+            yield milder
 
-        return replace(
-            conversation, messages=changed(conversation.messages), tools=changed(conversation.tools),
-            variables=changed(conversation.variables),
-        )  # fmt: skip
-
-    def _broken(self, text: str) -> str:
+    def _broken(self, text: str, where: re.Pattern[str]) -> str:
         before, behind = self._open_ends(text)
-        inner = self._openings.sub(lambda found: found[0][0] + BREAK + found[0][1:], text)
-        return BREAK * before + inner + BREAK * behind
+        return BREAK * before + where.sub(rf"\1{BREAK}", text) + BREAK * behind
+
+    def _could_join(self, text: str) -> bool:
+        """Whether two characters or more of a token's beginning stand before the rest of it."""
+        for token in self._all.split("\n"):
+            for at in range(2, len(token)):
+                start = text.find(token[:at])
+                if start < 0:
+                    break
+                if text.find(token[at:], start + at) >= 0:
+                    return True
+        return False
+
+
+def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conversation:
+    """The conversation with every string changed, names of keys too, but roles."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, str):
+            return change(value)
+        if isinstance(value, Mapping):
+            return {changed(key): item if key == "role" else changed(item) for key, item in value.items()}
+        return [changed(item) for item in value] if isinstance(value, list) else value
+
+    return replace(
+        conversation, messages=changed(conversation.messages), tools=changed(conversation.tools),
+        variables=changed(conversation.variables),
+    )  # fmt: skip
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
@@ -92,7 +120,7 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
 
     Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at every "<".
     """
-    return re.compile(_shared(sorted(set(tokens) - {""})) or "(?!)")
+    return re.compile(f"(?:{_shared(sorted(set(tokens) - {''}))})" if any(tokens) else "(?!)")
 
 
 def _shared(tokens: list[str]) -> str:

@@ -266,11 +266,11 @@ class TurnFinder:
         everything = [conversation.messages, conversation.tools, conversation.variables]
         if not any(map(self._tokens.is_risky, strings(everything))):
             return self._tokens.spans(text)
-        broken = self._tokens.broken(conversation)
-        with suppress(RenderError):
-            marked = unmark(self.template.render(broken))
-            if marked.text == text:
-                return self._tokens.spans_within(marked.pieces)
+        for broken in self._tokens.broken(conversation):
+            with suppress(RenderError):
+                marked = unmark(self.template.render(broken))
+                if marked.text == text:
+                    return self._tokens.spans_within(marked.pieces)
         raise RenderError(
             "it spells special tokens that cannot be told from the template's own; take them out of its text"
         )

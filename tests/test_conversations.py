@@ -1,0 +1,137 @@
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from packprep.conversations import BadRowError, Conversation, find_conversations, read_conversations
+from packprep.errors import InputError
+
+HI = {"role": "user", "content": "hi"}
+HELLO = {"role": "assistant", "content": "hello"}
+
+
+def read(row: dict[str, Any], **named: str) -> Conversation | BadRowError:
+    """The first row of a table of Arrow's own types."""
+    table = pa.table({name: [value] for name, value in row.items()})
+    columns = find_conversations(table.column_names, **named)
+    assert columns is not None
+    return next(read_conversations(table, columns))
+
+
+def problem(messages: Any) -> str:
+    """What is wrong with messages given as JSON text."""
+    bad = read({"messages": json.dumps(messages)})
+    assert isinstance(bad, BadRowError)
+    return f"{bad.reason}: {bad}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "said"),
+    [
+        (["id", "messages"], ("messages",), "conversations are read from 'messages'"),
+        (
+            ["conversations", "tools"],
+            ("conversations",),
+            "conversations are read from 'conversations' and tools from 'tools'",
+        ),
+        (["prompt", "response"], ("prompt", "response"), "conversations are read from 'prompt' and 'response'"),
+        (["prompt", "completion"], ("prompt", "completion"), "conversations are read from 'prompt' and 'completion'"),
+    ],
+)  # fmt: skip
+def test_columns_are_found_by_name_and_said(columns: list[str], names: tuple[str, ...], said: str) -> None:
+    found = find_conversations(columns)
+    assert found is not None
+    assert (found.names, found.said) == (names, said)
+
+
+def test_a_table_of_text_has_no_conversations() -> None:
+    assert find_conversations(["text", "prompt"]) is None
+
+
+def test_a_named_column_goes_before_a_known_one_and_must_exist() -> None:
+    found = find_conversations(["messages", "chat"], messages_column="chat")
+    assert found is not None and found.names == ("chat",)
+    with pytest.raises(InputError, match="no column 'talk'; there are messages, chat"):
+        find_conversations(["messages", "chat"], messages_column="talk")
+    with pytest.raises(InputError, match="go together"):
+        find_conversations(["a"], prompt_column="a")
+    with pytest.raises(InputError, match="both say"):
+        find_conversations(["a", "b"], messages_column="a", prompt_column="a", response_column="b")
+
+
+def test_messages_are_read_from_structs_and_from_json_text() -> None:
+    expected = Conversation([HI, HELLO])
+    assert read({"messages": [HI, HELLO]}) == expected
+    assert read({"messages": json.dumps([HI, HELLO])}) == expected
+
+
+def test_sharegpt_names_are_translated() -> None:
+    rows = [{"from": "system", "value": "s"}, {"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+    assert read({"conversations": rows}) == Conversation([{"role": "system", "content": "s"}, HI, HELLO])
+
+
+def test_a_prompt_and_a_response_are_one_turn_each_or_messages() -> None:
+    assert read({"prompt": "hi", "response": "hello"}) == Conversation([HI, HELLO])
+    assert read({"prompt": [HI], "completion": [HELLO]}) == Conversation([HI, HELLO])
+    assert read({"q": "hi", "a": "hello"}, prompt_column="q", response_column="a") == Conversation([HI, HELLO])
+
+
+def test_keys_that_arrow_adds_to_every_struct_are_left_out_and_nulls_of_json_stay_inside() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert read({"messages": [HI, calling]}) == Conversation([HI, calling])
+    schema = [{"type": "function", "function": {"default": None}}]
+    read_back = read({"messages": json.dumps([{**HI, "name": None}]), "tools": json.dumps(schema)})
+    assert read_back == Conversation([HI], schema)
+
+
+def test_tools_and_variables_of_a_row_reach_the_template() -> None:
+    row = {"messages": [HI], "tools": '[{"name": "f"}]', "chat_template_kwargs": '{"enable_thinking": false}'}
+    assert read(row) == Conversation([HI], [{"name": "f"}], {"enable_thinking": False})
+    assert read({"messages": [HI], "tools": "[]"}) == Conversation([HI])
+    assert read({"messages": [HI], "tools": ""}) == Conversation([HI])
+
+
+def test_reasoning_is_found_under_each_of_its_names() -> None:
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        conversation = read({"messages": [{**HELLO, name: "hm"}]})
+        assert isinstance(conversation, Conversation)
+        message = conversation.messages[0]
+        assert (message["reasoning_content"], message["thinking"]) == ("hm", "hm")
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (None, "null: 'messages' is null, expected a list of messages"),
+        ([], "no_messages: 'messages' is empty, expected at least one message"),
+        ({"role": "user"}, "not_messages: 'messages' is an object, expected a list of messages"),
+        (["hi"], "not_messages: message 0 is text, expected an object with role and content"),
+        ([HI, {"content": "x"}], "no_role: message 1 has no role; it has 'content'"),
+        ([{}], "no_role: message 0 has no role; it has nothing"),
+        ([{"role": "user"}], "no_content: message 0 (user) has no content"),
+        ([{"role": "user", "content": None}], "no_content: message 0 (user) has no content"),
+        ([{"role": "user", "content": 3}], "no_content: message 0 (user) has a int as content, expected text"),
+        ([{"from": "human"}], "no_content: message 0 (user) has no content"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_its_reason(messages: Any, expected: str) -> None:
+    assert problem(messages) == expected
+
+
+def test_an_unknown_role_is_refused_and_the_known_ones_are_listed() -> None:
+    assert problem([{"role": "<|im_end|>", "content": "x"}]).startswith(
+        "bad_role: message 0 has the role '<|im_end|>', expected one of assistant, developer, "
+    )
+
+
+def test_text_that_is_not_json_and_tools_that_are_no_list_are_refused() -> None:
+    for row, reason in (
+        ({"messages": "[{"}, "bad_json"),
+        ({"messages": [HI], "tools": '{"a": 1}'}, "bad_tools"),
+        ({"messages": [HI], "chat_template_kwargs": "[1]"}, "bad_variables"),
+        ({"prompt": "hi", "response": None}, "no_content"),
+    ):
+        bad = read(row)
+        assert isinstance(bad, BadRowError) and bad.reason == reason

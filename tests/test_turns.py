@@ -1,0 +1,239 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.chat import RenderError
+from packprep.conversations import Conversation
+from packprep.turns import Rendered, TrainOn, TurnFinder, trained_messages
+
+from .test_chat import CHATS, TOOL, template
+
+SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "tokenizer"
+
+
+def find(folder: Path, source: str, messages: Any, train_on: TrainOn = "assistant", tools: Any = None) -> Rendered:
+    return TurnFinder(template(folder, source), SPECIALS, train_on).render(Conversation(messages, tools))
+
+
+def trained(rendered: Rendered) -> list[str]:
+    return [rendered.text[first:last] for first, last in rendered.trained or []]
+
+
+def chat(*texts: str) -> list[dict[str, Any]]:
+    """User and assistant in turn."""
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("roles", "train_on", "expected"),
+    [
+        ("uaua", "assistant", ([1, 3], 0)),
+        ("uaua", "last-turn", ([3], 2)),
+        ("uaatau", "last-turn", ([1, 2, 4], 0)),
+        ("suata", "last-turn", ([2, 4], 1)),
+        ("au", "assistant", ([0], -1)),
+        ("u", "assistant", ([], -1)),
+        ("ua", "all", ([], -1)),
+    ],
+)
+def test_which_messages_are_trained(roles: str, train_on: TrainOn, expected: tuple[list[int], int]) -> None:
+    names = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
+    assert trained_messages([names[role] for role in roles], train_on) == expected
+
+
+def test_a_turn_runs_from_the_generation_prompt_to_its_end_token(folder: Path) -> None:
+    found = find(folder, CHATML, chat("hi", "hello", "bye", "ciao"))
+    assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>"]
+    assert found.specials is None
+    assert trained(find(folder, CHATML, chat("hi", "hello", "bye", "ciao"), "last-turn")) == ["ciao<|im_end|>"]
+    assert find(folder, CHATML, chat("hi", "hello"), "all").trained is None
+    assert trained(find(folder, CHATML, chat("hi"))) == []
+
+
+def test_what_the_generation_prompt_does_not_write_is_trained(folder: Path) -> None:
+    thinking = CHATML.replace(
+        "{{ m.content }}", "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}"
+    )
+    assert trained(find(folder, thinking, chat("hi", "hello"))) == ["<think></think>hello<|im_end|>"]
+    prompted = thinking.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}")
+    assert trained(find(folder, prompted, chat("hi", "hello"))) == ["hello<|im_end|>"]
+
+
+def test_a_template_without_a_generation_prompt_begins_where_the_messages_before_end(folder: Path) -> None:
+    source = (
+        "<s>{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+        "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
+    )
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [" hello</s>", " ciao</s>"]
+
+
+def test_a_template_that_drops_earlier_thinking_is_exact(folder: Path) -> None:
+    source = CHATML.replace("{{ m.content }}", "{{ m.content if loop.last else m.content.split('</t>')[-1] }}")
+    found = find(folder, source, chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"))
+    assert trained(found) == ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"]
+
+
+def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> None:
+    source = (
+        "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[{% if loop.revindex <= 2 and "
+        "(loop.last or loop.revindex == 2) %}{{ messages[0].content }} {% endif %}{{ m.content }}]"
+        "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "system", "content": "be"}, *chat("hi", "hello", "bye", "ciao")]
+    found = find(folder, source, messages)
+    assert found.text == "[hi]hello</s>[be bye]ciao</s>"
+    assert trained(found) == ["hello</s>", "ciao</s>"]
+
+
+def test_a_template_may_trim_and_look_at_how_a_text_begins_and_ends(folder: Path) -> None:
+    source = (
+        "{% for m in messages %}{% if m.content.startswith('<r>') and m.content.endswith('</r>') %}R{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    found = find(folder, source, chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b"))
+    assert found.text.count("R") == 2
+    assert trained(found) == ["a<|im_end|>", "<r>b<|im_end|>"]
+
+
+def test_a_template_may_compare_the_messages_of_the_user(folder: Path) -> None:
+    source = CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{% if m == messages[0] %}tools{% endif %}")
+    found = find(folder, source, chat("hi", "hello", "hi", "ciao"))
+    assert found.text.count("tools") == 2
+    assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>"]
+
+
+def test_calls_and_empty_texts_are_turns_too(folder: Path) -> None:
+    source = CHATML.replace("<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>")
+    call = {"id": "1", "function": {"name": "f", "arguments": {"a": 'x"y'}}}
+    messages = [
+        *chat("hi", ""),
+        {"role": "user", "content": "so"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    found = find(
+        folder, source, [*messages, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "three"}]
+    )
+    assert trained(found) == [
+        "<|im_end|>", '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>', "three<|im_end|>",
+    ]  # fmt: skip
+
+
+def test_a_conversation_that_the_assistant_begins_is_told_by_the_generation_prompt(folder: Path) -> None:
+    source = "{{ messages[0].role }}:" + CHATML
+    messages = chat("", "hello", "hi", "ciao")[1:]
+    assert trained(find(folder, source, messages)) == ["hello<|im_end|>", "ciao<|im_end|>"]
+
+
+def test_generation_blocks_say_what_is_trained(folder: Path) -> None:
+    source = (
+        "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
+    )
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == ["hello</s>", "ciao</s>"]
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"), "last-turn")) == ["ciao</s>"]
+    filtered = "{% filter upper %}" + source + "{% endfilter %}"
+    with pytest.raises(RenderError, match="what is trained cannot be told"):
+        find(folder, filtered.replace("upper", "trim | reverse"), chat("hi", "hello"))
+    assert trained(find(folder, filtered, chat("hi", "hello"))) == ["HELLO</S>"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (CHATML.replace("<|im_end|>", ""), "closes message 1 with no special token"),
+        ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", "message 1"),
+        ("{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}", "message 1 begins"),
+        ("{{ messages | map(attribute='content') | map('length') | join }}</s>", "what is trained cannot be told"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_refused_with_advice(folder: Path, source: str, reason: str) -> None:
+    with pytest.raises(RenderError, match=reason) as error:
+        find(folder, source, chat("hi", "hello", "bye", "ciao"))
+    assert "--train-on all" in str(error.value)
+    assert find(folder, source, chat("hi", "hello", "bye", "ciao"), "all").trained is None
+
+
+def test_special_tokens_in_messages_are_told_from_the_templates(folder: Path) -> None:
+    found = find(folder, CHATML, chat("<|im_end|>", "a</s>b"))
+    assert found.specials is not None
+    assert found.text == "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\na</s>b<|im_end|>\n"
+    assert [first for first, _ in found.specials] == [0, 27, 38, 66]
+    assert trained(found) == ["a</s>b<|im_end|>"]
+
+
+@pytest.mark.parametrize("name", ["|im_end|", "im_end|>", "<|im_end|>"])
+def test_special_tokens_made_of_a_name_and_the_templates_own_signs_are_told(folder: Path, name: str) -> None:
+    source = "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% endfor %}" + CHATML
+    found = find(folder, source, chat("hi", "hello"), tools=[{name: name}])
+    assert found.specials is not None
+    assert [found.text[first:last] for first, last in found.specials] == ["<|im_start|>", "<|im_end|>"] * 2
+
+
+def test_a_token_that_a_template_makes_by_cutting_a_text_is_told(folder: Path) -> None:
+    source = CHATML.replace("{{ m.content }}", "{{ m.content.replace('<think>', '') }}")
+    found = find(folder, source, chat("<|im_<think>end|>", "hello"))
+    assert "<|im_end|><|im_end|>" in found.text
+    assert found.specials is not None and len(found.specials) == 4
+
+
+def test_a_text_with_a_mark_is_refused(folder: Path) -> None:
+    with pytest.raises(RenderError, match=r"its text has U\+FDD1, which is no character"):
+        find(folder, CHATML, chat("\ufdd1", "a"))
+
+
+TEXTS = st.text("ab \n<|>/s_imend</think>", max_size=12) | st.sampled_from(
+    ["<|im_end|>", "</s>", " x\n", "", "<think>a</think>b"]
+)
+
+
+@given(st.lists(TEXTS, min_size=2, max_size=6))
+def test_a_form_and_the_row_itself_tell_the_same(texts: list[str]) -> None:
+    finder = _finder()
+    conversation = Conversation(chat(*texts))
+    text = finder.template.render(conversation)
+    by_form = finder._by_form(conversation, text)
+    assert by_form is not None
+    assert by_form == finder._by_itself(conversation, text)
+    expected, at = [], 0
+    for message in conversation.messages:
+        at += len(f"<|im_start|>{message['role']}\n")
+        end = at + len(message["content"]) + len("<|im_end|>")
+        expected += [(at, end)] if message["role"] == "assistant" else []
+        at = end + 1
+    assert by_form[0] == expected
+
+
+def _finder() -> TurnFinder:
+    from packprep.chat import ChatTemplate
+
+    return TurnFinder(ChatTemplate(sources={"default": CHATML}, variables={}), SPECIALS)
+
+
+def test_conversations_of_one_form_are_rendered_once_each() -> None:
+    finder = _finder()
+    for number in range(5):
+        finder.render(Conversation(chat("hi", str(number), "bye", "ciao")))
+    info = finder._form.cache_info()
+    assert (info.hits, info.misses) == (4, 1)
+
+
+@pytest.mark.parametrize("messages", CHATS.values(), ids=list(CHATS))
+def test_spans_rise_and_lie_in_the_text(folder: Path, messages: Sequence[dict[str, Any]]) -> None:
+    source = CHATML.replace("<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>")
+    found = find(folder, source, list(messages), tools=[TOOL])
+    bounds = [bound for span in found.trained or [] for bound in span]
+    assert bounds == sorted(set(bounds)) and all(0 <= bound <= len(found.text) for bound in bounds)
