@@ -120,7 +120,8 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
 
     Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at every "<".
     """
-    return re.compile(f"(?:{_shared(sorted(set(tokens) - {''}))})" if any(tokens) else "(?!)")
+    named = sorted(set(tokens) - {""})
+    return re.compile(f"(?:{_shared(named)})" if named else "(?!)")
 
 
 def _shared(tokens: list[str]) -> str:

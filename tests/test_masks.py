@@ -281,3 +281,22 @@ def test_rows_that_are_no_conversations_have_no_tokens_and_say_why(tmp_path: Pat
     assert tokens.offsets[-1] == len(tokens.ids) == len(tokens.trained) > 0
     nothing = encode_chats(rendered.slice(0, 0), load_engine("hf", tokenizer.json, parse_special_tokens=True), exact)
     assert (len(nothing.ids), nothing.offsets.tolist(), len(nothing.trained)) == (0, [0], 0)
+
+
+def test_generation_blocks_give_the_mask_of_transformers(tmp_path: Path) -> None:
+    if not TOKENIZERS.exists():
+        pytest.skip("the shared data is not there")
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    )
+    (file := tmp_path / "chat.jinja").write_text(source)
+    rows = chats(50)
+    tokens = encode(TOKENIZERS / "qwen3", rows, file=file)
+    for number, messages in enumerate(rows):
+        expected = transformers_tokenizer("qwen3").apply_chat_template(
+            messages, chat_template=source, return_assistant_tokens_mask=True
+        )
+        ids, mask = row(tokens, number)
+        assert ids == expected["input_ids"]
+        assert list(map(int, mask)) == expected["assistant_masks"]
