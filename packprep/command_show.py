@@ -12,8 +12,8 @@ import click
 from packprep.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packprep.coverage import Sources
     from packprep.lookup import FoundPack, Segment
+    from packprep.provenance import Sources
     from packprep.schemas import Manifest
 
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring segments never share one
@@ -48,8 +48,8 @@ def command(
     Example:
       packprep show packed --pack 17
     """
-    from packprep.coverage import Sources
     from packprep.lookup import document_number, find_documents, find_pack
+    from packprep.provenance import Sources
     from packprep.schemas import read_manifest
     from packprep.tokenizer import recorded_tokenizer
 

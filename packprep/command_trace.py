@@ -10,8 +10,8 @@ from packprep.errors import ConfigError
 from packprep.printing import print_columns
 
 if TYPE_CHECKING:
-    from packprep.coverage import Sources
     from packprep.lookup import Segment
+    from packprep.provenance import Sources
 
 
 @click.command("trace", short_help="Which rows are in a pack, and which packs hold a row.")
@@ -38,8 +38,8 @@ def command(
       packprep trace packed --pack 17 --segment 2
       packprep trace packed --document docs/a.jsonl:1042
     """
-    from packprep.coverage import Sources
     from packprep.lookup import document_number, find_documents, find_pack
+    from packprep.provenance import Sources
     from packprep.schemas import read_manifest
 
     if (pack is None) == (document is None):

@@ -83,7 +83,11 @@ def _print(verdict: "Verdict") -> None:
         if more := verdict.findings.counts[kind] - len(kept):
             click.echo(f"{click.style(kind, fg='red', bold=True)}  and {more:,} more")
     found = len(verdict.findings)
-    result = click.style("sound", fg="green") if verdict.sound else click.style(f"{found:,} findings", fg="red")
+    result = (
+        click.style("sound", fg="green")
+        if verdict.sound
+        else click.style("1 finding" if found == 1 else f"{found:,} findings", fg="red")
+    )
     rows = [("result", result), ("files", f"{verdict.files:,} of {verdict.bytes:,} bytes")]
     rows.append(("packs", f"{verdict.packs:,} of {verdict.segments:,} segments, {verdict.tokens:,} tokens"))
     for source in verdict.sources[:12]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.provenance import Sources
 from packprep.schemas import FILLER, NO_LOSS, BatchView, Finding, Findings, FormatError, Manifest
 
 Int64 = NDArray[np.int64]
@@ -72,35 +73,6 @@ class Policy:
     def any_part_may_lack(self) -> bool:
         """Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, so any document may lack any part."""
         return bool(set(self.dropped) - {*_WHOLE, *_TAILS})
-
-
-class Sources:
-    """Which source a document id belongs to."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        sources, paths = manifest.data["sources"], manifest.run.get("source_paths")
-        self.names = [str(path) for path in paths] if isinstance(paths, list) else []
-        self.names += [f"source {number}" for number in range(len(self.names), len(sources))]
-        self.rows = [int(source["documents"]) for source in sources]
-        self.firsts = np.array([source["first_document"] for source in sources], np.int64)
-        self.total = sum(self.rows)
-        if self.firsts.tolist() != [sum(self.rows[:number]) for number in range(len(sources))]:
-            raise FormatError("manifest.json has sources whose first_document are not the sums of documents before")
-
-    def of(self, documents: Int64) -> Int64:
-        """Number of the source of each document."""
-        return np.searchsorted(self.firsts, documents, side="right") - 1
-
-    def place(self, document: int) -> tuple[str, int]:
-        """Source and row in it."""
-        source = int(self.of(np.array([document]))[0])
-        return self.names[source], document - int(self.firsts[source])
-
-    def row(self, document: int) -> str:
-        """a.jsonl row 17"""
-        if not 0 <= document < self.total:
-            return f"document {document}"
-        return "{} row {}".format(*self.place(document))
 
 
 class _Piece(NamedTuple):

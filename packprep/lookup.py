@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config import nearest
-from packprep.coverage import Sources
 from packprep.errors import ConfigError
+from packprep.provenance import Sources
 from packprep.schemas import BatchView, FileEntry, Findings, FormatError, Manifest, check_file, list_view, sound_parts
 from packprep.shardfiles import UNREADABLE
 

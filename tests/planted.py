@@ -27,6 +27,7 @@ def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
     packs = packs_of(out, shard)
     edit(packs)
     schema = shard_schema(manifest.columns)
+    (out / entry.path).unlink()  # merge may have linked it: another output must not change
     with pa.ipc.new_stream(out / entry.path, schema) as writer:
         for first in range(0, len(packs), 4):
             writer.write_table(pa.Table.from_pylist(packs[first : first + 4], schema))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from packprep import build
-from packprep.coverage import Sources
 from packprep.errors import ConfigError
 from packprep.lookup import document_number, find_documents, find_pack
+from packprep.provenance import Sources
 from packprep.schemas import FormatError, read_manifest, write_manifest
 
 from .command import run

@@ -13,6 +13,7 @@ import pytest
 
 from packprep import build
 from packprep.errors import ConfigError, InputError
+from packprep.merging import merge
 from packprep.schemas import file_digest, read_manifest, write_dataset_files, write_manifest
 from packprep.verify import verify
 
@@ -411,6 +412,44 @@ def test_outputs_of_every_format_version_are_read(tmp_path: Path) -> None:
         assert verdict.not_checked == ["BOS and EOS: the manifest does not say what they are"]
 
 
+def test_outputs_that_merge_made_are_sound_and_what_they_do_not_say_is_not_checked(
+    built: Path, corpus: Path, tmp_path: Path
+) -> None:
+    build(
+        config(
+            sources=[corpus / "a.jsonl"], output=str(tmp_path / "wrapped"), tokenizer=corpus / "tok", max_length=64,
+            strategy="wrapped", on_error="skip",
+        )
+    )  # fmt: skip
+    merge([built, built], tmp_path / "same")
+    assert (verify(tmp_path / "same").sound, verify(tmp_path / "same").not_checked) == (True, [])
+    merge([built, tmp_path / "wrapped"], tmp_path / "both")
+    verdict = verify(tmp_path / "both", level="full")
+    assert verdict.sound, list(map(str, verdict.findings))
+    assert verdict.not_checked[0].startswith("where documents were cut: the outputs merged here")
+    assert verdict.not_checked[1].startswith(
+        "documents against their sources: the manifest does not say on_error, strategy"
+    )
+    packs = packs_of(tmp_path / "both")
+    number = whole_document(packs)[0]
+    plant(tmp_path / "both", lambda packs: packs.append(packs[number]))
+    assert any("stands in more than one place" in line for line in found(tmp_path / "both"))
+
+
+def test_a_label_on_the_first_token_of_a_segment_is_found(corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    build(
+        config(
+            sources=[corpus / "a.jsonl"], output=str(output), tokenizer=corpus / "tok", max_length=64,
+            on_error="skip", pad_segment_to_multiple=4,
+        )
+    )  # fmt: skip
+    assert verify(output).sound
+    plant(output, lambda packs: packs[1]["labels"].__setitem__(0, packs[1]["tokens"][0]))
+    (said,) = found(output)
+    assert said.startswith("data-00000-of-00001.arrow pack 1 segment 0: the first token has a label")
+
+
 def test_a_damaged_manifest_is_the_one_finding(out: Path) -> None:
     (out / "manifest.json").write_bytes((out / "manifest.json").read_bytes()[:-2])
     verdict = verify(out)
@@ -465,7 +504,7 @@ def test_the_command_prints_findings_by_kind_and_exits_1(out: Path) -> None:
     result = run("verify", out)
     assert result.code == 1
     assert result.out.startswith(f"doubled BOS  {place}")
-    assert "result" in result.out and "1 findings" in result.out
+    assert "result" in result.out and "1 finding\n" in result.out
     as_json = run("verify", out, "--json")
     loaded = json.loads(as_json.out)
     assert (as_json.code, loaded["sound"], loaded["counts"]) == (1, False, {"doubled BOS": 1})

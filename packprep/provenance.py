@@ -1,0 +1,37 @@
+"""From document ids to sources and rows, by the manifest's table of sources and the paths of its run part."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.schemas import FormatError, Manifest
+
+Int64 = NDArray[np.int64]
+
+
+class Sources:
+    """Which source a document id belongs to."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        sources, paths = manifest.data["sources"], manifest.run.get("source_paths")
+        self.names = [str(path) for path in paths] if isinstance(paths, list) else []
+        self.names += [f"source {number}" for number in range(len(self.names), len(sources))]
+        self.rows = [int(source["documents"]) for source in sources]
+        self.firsts = np.array([source["first_document"] for source in sources], np.int64)
+        self.total = sum(self.rows)
+        if self.firsts.tolist() != [sum(self.rows[:number]) for number in range(len(sources))]:
+            raise FormatError("manifest.json has sources whose first_document are not the sums of documents before")
+
+    def of(self, documents: Int64) -> Int64:
+        """Number of the source of each document."""
+        return np.searchsorted(self.firsts, documents, side="right") - 1
+
+    def place(self, document: int) -> tuple[str, int]:
+        """Source and row in it."""
+        source = int(self.of(np.array([document]))[0])
+        return self.names[source], document - int(self.firsts[source])
+
+    def row(self, document: int) -> str:
+        """a.jsonl row 17"""
+        if not 0 <= document < self.total:
+            return f"document {document}"
+        return "{} row {}".format(*self.place(document))
