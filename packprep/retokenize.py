@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.carried import RowNumbers
 from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
 from packprep.errors import ConfigError, PackprepError
@@ -25,7 +26,7 @@ from packprep.progress import Progress
 from packprep.reading import read_rows
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest
 from packprep.sources import Source, resolve
-from packprep.tokenizer import Tokenizer, recorded_tokenizer
+from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.tokens import cut_text, encode_table
 from packprep.units import Part
 from packprep.verify import Verdict
@@ -34,8 +35,8 @@ Ids = NDArray[np.int32]
 
 # Options that decide which tokens of a text are in packs; a merged output keeps those its parts agree on.
 _SHAPING = frozenset(
-    ("text_column", "text_template", "sample_by", "on_error", "parse_special_tokens", "truncate_at", "min_len",
-     "max_len", "max_length", "strategy", "overflow", "stride", "continuation_bos", "truncation_side")
+    ("text_column", "text_template", "input_ids_column", "sample_by", "on_error", "parse_special_tokens", "truncate_at",
+     "min_len", "max_len", "max_length", "strategy", "overflow", "stride", "continuation_bos", "truncation_side")
 )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokeni
         return
     try:
         config = _config(coverage.manifest)
-        loaded = recorded_tokenizer(coverage.manifest, tokenizer, root=root, bos=config.bos, eos=config.eos)
+        loaded = _tokenizer(coverage, config, tokenizer, root)
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
         return
@@ -123,7 +124,16 @@ def _config(manifest: Manifest) -> BuildConfig:
         )
     given = manifest.run.get("given", {})
     more = {key: given[key] for key in ("name", "split", "revision", "tokenizer_revision") if given.get(key)}
-    return replace(BuildConfig(**options | more), group_column=None)
+    beside = {"group_column": None, "labels_column": None, "loss_mask_column": None, "carry": ()}
+    return BuildConfig(**options | more | beside)
+
+
+def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
+    """The tokenizer of the build; of rows that are token ids, only what was added to them, which the manifest says."""
+    if config.input_ids_column is None:
+        return recorded_tokenizer(coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos)
+    bos, eos = (None if id_ is None else Special("", id_) for id_ in (coverage.policy.bos, coverage.policy.eos))
+    return Tokenizer(json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0)
 
 
 def _source(
@@ -147,14 +157,17 @@ def _encoded(
     source: Source, rows: NDArray[np.int64], tokenizer: Tokenizer, config: BuildConfig, scratch: Path
 ) -> Iterator[tuple[int, Ids]]:
     """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no usable text."""
-    engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parse_special_tokens)
+    column, engine = "ids", None
+    if config.input_ids_column is None:
+        column, engine = "text", choose_engine("hf", tokenizer.json, parse_special_tokens=config.parse_special_tokens)
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
     first = 0
-    for table in read_rows(source, config, scratch):
+    for table in read_rows(source, config, scratch, RowNumbers(vocab_size=tokenizer.vocab_size)):
         begin, end = np.searchsorted(rows, [first, first + len(table)])
         if begin < end:
-            text = table.select(["text"]).take(pa.array(rows[begin:end] - first))
-            text = text.cast(pa.schema([("text", pa.large_string())]))
+            text = table.select([column]).take(pa.array(rows[begin:end] - first))
+            if column == "text":
+                text = text.cast(pa.schema([("text", pa.large_string())]))
             if pattern is not None:
                 text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
             encoded, _ = encode_table(text, rows[begin:end], engine, tokenizer, config)

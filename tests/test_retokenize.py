@@ -147,6 +147,28 @@ def test_templates_and_saved_datasets_are_read_as_the_build_read_them(here: Path
     assert (verdict.sound, verdict.sampled) == (True, 1)
 
 
+def test_rows_of_token_ids_are_compared_without_a_tokenizer(here: Path) -> None:
+    rows = [
+        {"input_ids": [5, 6, 7, 8, 9][: number % 5 + 1] * 30, "mask": [0, 1, 1, 0, 1][: number % 5 + 1] * 30}
+        for number in range(20)
+    ]
+    write_jsonl(here / "ids.jsonl", rows)
+    numbers = {"sources": ["ids.jsonl"], "input_ids_column": "input_ids", "loss_mask_column": "mask"}
+    built(**numbers, tokenizer=None, vocab_size=10, output="other")
+    verdict = verify("other", level="full")
+    assert (verdict.sound, verdict.sampled) == (True, 20), list(map(str, verdict.findings))
+    built(**numbers, bos="<s>", eos="</s>", overflow="truncate", truncation_side="balanced", output="more")
+    verdict = verify("more", level="full")
+    assert (verdict.sound, verdict.sampled) == (True, 20), list(map(str, verdict.findings))
+
+    def edit(packs: Packs) -> None:
+        packs[0]["tokens"][2] = 1 + packs[0]["tokens"][2] % 9
+
+    plant(here / "other", edit)
+    (said,) = [str(finding) for finding in verify("other", level="full").findings]
+    assert said.startswith("data-00000-of-00001.arrow pack 0 segment 0: 1 ids differ from those of ids.jsonl row")
+
+
 def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) -> None:
     manifest = read_manifest(here / "out")
     run_part = {key: value for key, value in manifest.run.items() if key != "given"}
