@@ -1,5 +1,6 @@
 """`packprep show`: a pack as a person would read it."""
 
+import hashlib
 import json
 import shutil
 import sys
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from packprep.provenance import Sources
     from packprep.schemas import Manifest
 
+_NO_TOKENIZER = hashlib.sha256(b"").hexdigest()  # what a build of rows of token ids has in its place
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring segments never share one
 
 
@@ -51,7 +53,6 @@ def command(
     from packprep.lookup import document_number, find_documents, find_pack
     from packprep.provenance import Sources
     from packprep.schemas import read_manifest
-    from packprep.tokenizer import recorded_tokenizer
 
     if pack is not None and doc is not None:
         raise ConfigError("--pack and --doc each say what to show; give one of them")
@@ -67,11 +68,7 @@ def command(
             raise ConfigError(f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace --help")
         packs = {place.place: find_pack(directory, manifest, place.place.pack, place.place.split) for place in places}
         shown = [(packs[place.place], place) for place in places]
-    decoder = None
-    if not raw:
-        from tokenizers import Tokenizer
-
-        decoder = Tokenizer.from_buffer(recorded_tokenizer(manifest, tokenizer, bos="none", eos="none").json)
+    decoder = None if raw else _decoder(manifest, tokenizer)
     if as_json:
         click.echo(json.dumps([_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2))
         return
@@ -86,6 +83,17 @@ def command(
         click.echo()
         click.secho(_title(segment, sources, with_pack=doc is not None), fg=colour, bold=True)
         _print_segment(found, segment, decoder, special, colour, head)
+
+
+def _decoder(manifest: "Manifest", moved: str | None) -> Any:
+    """What turns ids into text. None, so ids are shown, where rows were ids already and no tokenizer is given."""
+    from tokenizers import Tokenizer
+
+    from packprep.tokenizer import load_tokenizer, recorded_tokenizer
+
+    if manifest.data["inputs"]["tokenizer"].get("sha256") != _NO_TOKENIZER:
+        return Tokenizer.from_buffer(recorded_tokenizer(manifest, moved, bos="none", eos="none").json)
+    return None if moved is None else Tokenizer.from_buffer(load_tokenizer(moved, bos="none", eos="none").json)
 
 
 def _title(segment: "Segment", sources: "Sources", *, with_pack: bool) -> str:

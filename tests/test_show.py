@@ -129,6 +129,13 @@ def test_what_is_not_trained_stands_in_brackets_where_there_is_no_colour(here: P
     assert lines[3] == "   0  ‹<s>›The cat sat.</s>"
 
 
+def test_rows_that_were_ids_are_shown_as_ids_unless_a_tokenizer_is_given(here: Path) -> None:
+    write_jsonl(here / "ids.jsonl", [{"input_ids": ids_of("The cat")}])
+    build(config(sources=["ids.jsonl"], input_ids_column="input_ids", vocab_size=320, output="ids"))
+    assert run("show", "ids").out.splitlines()[-1].split() == ["0", *map(str, ids_of("The cat"))]
+    assert run("show", "ids", "--tokenizer", "tok").out.splitlines()[-1] == "   0  The cat"
+
+
 def test_json_holds_tokens_labels_and_text(here: Path) -> None:
     (first, second) = json.loads(run("show", "padded", "--json").out)[:2]
     assert first["text"] == "<s>The cat sat.</s>"
