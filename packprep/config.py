@@ -332,6 +332,25 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
     return check_keys({str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}, str(path), extra)
 
 
+def to_yaml(config: BuildConfig) -> str:
+    """The options of a build as the YAML file that `from_yaml` reads back to an equal config; see `_not_kept`."""
+    import yaml
+
+    options = {
+        spec.name: list(value) if isinstance(value := getattr(config, spec.name), tuple) else value
+        for spec in fields(config)
+        if not _not_kept(spec.name, getattr(config, spec.name))
+    }
+    text = yaml.safe_dump(options, sort_keys=False, allow_unicode=True, width=10**9)
+    # PyYAML writes some line breaks of Unicode as they are and reads them as spaces; escaped, they are safe.
+    return text if yaml.safe_load(text) == options else yaml.safe_dump(options, sort_keys=False, width=10**9)
+
+
+def _not_kept(key: str, value: Any) -> bool:
+    """What a file of options leaves out: what was not given, a tokenizer that is an object, leave to overwrite."""
+    return value is None or key == "overwrite" or (key == "tokenizer" and not isinstance(value, str))
+
+
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:
     """The same options; an unknown name raises ConfigError that suggests the nearest one."""
     known = [*(spec.name for spec in fields(BuildConfig)), *extra]

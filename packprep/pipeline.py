@@ -25,7 +25,7 @@ from packprep.reading import read_rows, row_numbers
 from packprep.report import Account
 from packprep.schemas import MANIFEST, Manifest
 from packprep.shards import ShardFile
-from packprep.signoff import name_shards, sign, write_report
+from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.sources import Source, resolve
 from packprep.staging import build_facts, staged, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
@@ -77,6 +77,7 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         with clock("sign off"):
             entries = name_shards(staging.path, shards)
         report = write_report(staging.path, account, files, sources, config, entries, clock.total())
+        write_settings(staging.path, config, inputs)
         run = {"num_proc": config.num_proc, "engine": work.gate}
         manifest = sign(staging.path, inputs, windows.layout, account, files, sources, entries, report, run, config)
         publish(staging.path, output)

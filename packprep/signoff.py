@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packprep.config import BuildConfig
+from packprep.config import BuildConfig, to_yaml
 from packprep.report import Account, ledger, make_report
 from packprep.schemas import (
     FORMAT_VERSION,
@@ -26,6 +26,8 @@ from packprep.shards import Layout, ShardFile
 from packprep.sources import Source
 from packprep.staging import NAMES
 from packprep.tokens import TokenFile, rows_of_sources
+
+SETTINGS = "build.yaml"
 
 
 def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, Any]]:
@@ -58,6 +60,19 @@ def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, An
         write_dataset_dict(staging, splits)
         entries.append(_entry(staging, staging / "dataset_dict.json"))
     return entries
+
+
+def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
+    """build.yaml, the resolved options: `packprep build -c OUT/build.yaml -o ELSEWHERE` gives the same bytes again."""
+    lines = [
+        f"# Every option of this output, as packprep {importlib.metadata.version('packprep')} resolved it.",
+        "# The same bytes again, from the folder of the first build: packprep build -c THIS_FILE -o ELSEWHERE",
+    ]
+    if not isinstance(config.tokenizer, str):
+        lines.append(f"# The tokenizer was an object (sha256 {inputs['tokenizer']['sha256']}): add --tokenizer.")
+    if "planner" in inputs["options"]:
+        lines.append(f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) runs it.")
+    write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
 
 
 def write_report(
@@ -121,7 +136,7 @@ def sign(
         "peak_memory_bytes": report["peak_memory_bytes"],
         "source_paths": [source.name for source in sources],
         "given": _given(config),
-        "files": [_entry(staging, staging / "report.json")],
+        "files": [_entry(staging, staging / name) for name in (SETTINGS, "report.json")],
     }
     return write_manifest(staging, data, run | facts)
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from packprep import BuildConfig
 from packprep.cli import COMMANDS
 from packprep.command_build import command as build_command
 from packprep.command_build import resolve_options
+from packprep.config import to_yaml
 from packprep.errors import ConfigError
 from packprep.schemas import read_manifest
 
@@ -178,6 +179,8 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         parameters = {key: value for key, value in context.params.items() if key not in ("sources", "config")}
     assert resolve_options(("a",), None, parameters)[0] == from_file
     assert getattr(from_file, field.name) != field.default
+    (here / "resolved.yaml").write_text(to_yaml(from_file))
+    assert replace(resolve_options((), Path("resolved.yaml"), {})[0], overwrite=from_file.overwrite) == from_file
 
 
 def _arguments(field: Any, example: Any, needs: dict[str, Any]) -> list[str]:

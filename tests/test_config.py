@@ -3,10 +3,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config import BuildConfig, from_yaml, nearest, parse_size
+from packprep.config import BuildConfig, from_yaml, nearest, parse_size, to_yaml
 from packprep.errors import ConfigError
 from packprep.strategies import STRATEGIES
 
@@ -154,3 +155,22 @@ def test_nearest_suggests_one_word_or_lists_them_all() -> None:
 def test_the_strategies_on_offer_are_those_that_exist() -> None:
     offered = next(get_args(field.type) for field in fields(BuildConfig) if field.name == "strategy")
     assert set(offered) == {*STRATEGIES, "wrapped"}
+
+
+@given(st.lists(st.text(min_size=1)), st.text(), st.floats(0, 1), st.integers(0, 2**70))
+def test_options_written_as_yaml_are_read_back_as_they_were(
+    sources: list[str], column: str, share: float, seed: int
+) -> None:
+    options = BuildConfig(sources=sources, text_column=column, verify_engine=share, seed=seed, truncate_at="\\n+: #")  # type: ignore[arg-type]
+    assert BuildConfig(**yaml.safe_load(to_yaml(options))) == options
+
+
+def test_a_file_name_that_is_no_unicode_survives_yaml(tmp_path: Path) -> None:
+    name = b"caf\xe9.jsonl".decode(errors="surrogateescape")
+    (tmp_path / "build.yaml").write_bytes(to_yaml(BuildConfig(sources=(name,))).encode())
+    assert from_yaml(tmp_path / "build.yaml")["sources"] == [name]
+
+
+def test_yaml_leaves_out_what_was_not_given_a_tokenizer_that_is_no_path_and_leave_to_overwrite() -> None:
+    keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, limit=3))).keys()
+    assert "limit" in keys and not {"max_tokens", "tokenizer", "overwrite"} & keys

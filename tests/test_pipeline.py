@@ -10,14 +10,16 @@ import datasets
 import jsonschema
 import numpy as np
 import pytest
+import yaml
 
 from packprep import BuildConfig, PackPlan, build, pack_lengths
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
 from packprep.progress import Silent
 from packprep.report import read_report
-from packprep.schemas import check_files, read_manifest
+from packprep.schemas import check_files, file_digest, read_manifest
 
+from .command import run
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -90,6 +92,33 @@ def test_manifest_and_report_are_as_their_schemas_say_and_list_every_file(corpus
         jsonschema.validate(json.loads((output / f"{name}.json").read_text()), schema)
     assert check_files(output, manifest, "sha256") == []
     assert not output.with_name("out.incomplete").exists()
+
+
+def test_build_yaml_builds_the_same_bytes_elsewhere_and_nothing_here(
+    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    corpus |= {"sources": ("[ab].jsonl",), "tokenizer": "tokenizer", "output": "out", "num_proc": 2}
+    first = build(BuildConfig(**corpus, stride=8, columns=("position_ids",), holdout=0.2, truncate_at="x{3}"))
+    assert run("build", "-c", "out/build.yaml", "-o", "elsewhere", "-q").code == 0
+    again = read_manifest(tmp_path / "elsewhere")
+    assert again.data == first.data
+    entries = {entry.path: entry for entry in again.all_files}
+    assert entries["build.yaml"].sha256 == file_digest(tmp_path / "elsewhere" / "build.yaml")
+    assert run("build", "-c", "out/build.yaml").err.endswith("out is this build already: nothing to do\n")
+
+
+def test_build_yaml_says_what_no_file_can_hold(corpus: dict[str, Any]) -> None:
+    def planner(lengths: np.ndarray, max_length: int) -> PackPlan:
+        return pack_lengths(lengths, max_length, "greedy")
+
+    manifest = build(
+        BuildConfig(**corpus | {"tokenizer": tiny_tokenizer(), "bos": "<s>", "eos": "</s>"}), planner=planner
+    )
+    text = (Path(corpus["output"]) / "build.yaml").read_text()
+    assert f"# The tokenizer was an object (sha256 {manifest.data['inputs']['tokenizer']['sha256']})" in text
+    assert "planner: only packprep.build(..., planner=) runs it." in text
+    assert "tokenizer" not in yaml.safe_load(text)
 
 
 def test_the_ledger_balances_for_each_source(corpus: dict[str, Any]) -> None:
