@@ -15,7 +15,7 @@ from packprep.hashing import mix
 from packprep.packing import pack_lengths
 from packprep.packs import Packs
 from packprep.plan import PackPlan
-from packprep.segments import Account, cut_segments, wrap
+from packprep.segments import Account, Segments, cut_segments, wrap
 from packprep.tokenizer import Tokenizer
 from packprep.windows import Documents
 
@@ -42,37 +42,53 @@ def plan_window(
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
     labels = documents.labels
     segments, account = cut_segments(documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=labels)
-    multiple = config.pad_segment_to_multiple
-    if config.strategy == "wrapped" and planner is None:
-        segments, edges = wrap(segments, config.max_length)
-        padded = segments.own
-        plan = _ordered(PackPlan(padded, config.max_length, np.arange(len(segments)), edges), config, seed)
-    else:
-        padded = -(-segments.lengths // multiple) * multiple
-        if planner is not None:
-            plan = _ordered(_planned(planner, padded, config), config, seed)
-        else:
-            plan = pack_lengths(
-                padded,
-                config.max_length,
-                config.strategy,
-                seed,
-                order=config.order,
-                shuffle_documents=config.shuffle_documents,
-                max_segments_per_pack=config.max_segments_per_pack,
-                groups=None if documents.group is None else documents.group[segments.document],
-                num_packs=config.num_packs,
-                balance_ranks=config.balance_ranks,
-                cost=config.cost(),
-            )
+    groups = None if documents.group is None else documents.group[segments.document]
+    segments, plan = plan_segments(segments, config, seed, groups, planner)
     return WindowPlan(
-        packs=Packs(documents=documents, segments=segments, padded=padded, order=plan.order, offsets=plan.offsets),
+        packs=Packs(
+            documents=documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
+        ),
         account=account,
         trained=None if labels is None else segments.trained(labels, config),
         bound=plan.bound,
         bias=plan.bias,
         straggler=plan.straggler(config.balance_ranks, config.cost()),
     )
+
+
+def plan_segments(
+    segments: Segments,
+    config: BuildConfig,
+    seed: int,
+    groups: NDArray[np.integer] | None = None,
+    planner: Planner | None = None,
+) -> tuple[Segments, PackPlan]:
+    """The plan of a window's segments, in the order of packs that is asked for; its lengths are those with padding.
+
+    The segments come back as planned: strategy wrapped cuts them where packs end. groups: [segments].
+    """
+    if config.strategy == "wrapped" and planner is None:
+        segments, edges = wrap(segments, config.max_length)
+        plan = PackPlan(segments.own, config.max_length, np.arange(len(segments)), edges)
+        return segments, _ordered(plan, config, seed)
+    multiple = config.pad_segment_to_multiple
+    padded = -(-segments.lengths // multiple) * multiple
+    if planner is not None:
+        return segments, _ordered(_planned(planner, padded, config), config, seed)
+    plan = pack_lengths(
+        padded,
+        config.max_length,
+        config.strategy,
+        seed,
+        order=config.order,
+        shuffle_documents=config.shuffle_documents,
+        max_segments_per_pack=config.max_segments_per_pack,
+        groups=groups,
+        num_packs=config.num_packs,
+        balance_ranks=config.balance_ranks,
+        cost=config.cost(),
+    )
+    return segments, plan
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:
