@@ -85,6 +85,7 @@ class WindowPacks:
     the column was not written. extra: int64 [segments], 1 where a BOS that is not the document's begins the segment.
     """
 
+    window: int
     split: str
     packs: int
     lengths: Int64
@@ -182,13 +183,13 @@ def read_windows(output: Path, manifest: Manifest) -> Iterator[WindowPacks]:
         windows.setdefault(window["split"], []).append(window["packs"])
     for split, counts in manifest.splits.items():
         sizes = windows.get(split, [])
-        parts = _read_split(output, manifest, split)
-        for packs in sizes if sum(sizes) == counts.packs else [counts.packs]:
+        parts = read_batches(output, manifest, split)
+        for number, packs in enumerate(sizes if sum(sizes) == counts.packs else [counts.packs]):
             held: list[WindowPacks] = []
             while sum(part.packs for part in held) < packs:
                 held.append(next(parts))
             if held:
-                yield _joined(held)
+                yield _joined(held, number)
 
 
 def _report(output: Path, manifest: Manifest) -> dict[str, Any]:
@@ -200,8 +201,8 @@ def _report(output: Path, manifest: Manifest) -> dict[str, Any]:
     return {}
 
 
-def _read_split(output: Path, manifest: Manifest, split: str) -> Iterator[WindowPacks]:
-    """Each record batch of a split; packs counted from 0 in each."""
+def read_batches(output: Path, manifest: Manifest, split: str) -> Iterator[WindowPacks]:
+    """Each record batch of a split, as part of no window; packs are counted from 0 in each."""
     for entry in manifest.shards(split):
         path, packs = check_file(output, entry), 0
         try:
@@ -242,19 +243,20 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
     labels = columns.get("labels")
     trained = 0 if labels is None else int((labels.values[labels.offsets[0] : labels.offsets[-1]] != NO_LOSS).sum())
     return WindowPacks(
-        split=split, packs=len(batch), lengths=lengths, real=real, pack=pack, document=document, start=start,
+        window=0, split=split, packs=len(batch), lengths=lengths, real=real, pack=pack, document=document, start=start,
         extra=extra, loss_tokens=trained,
     )  # fmt: skip
 
 
-def _joined(parts: list[WindowPacks]) -> WindowPacks:
-    """Record batches that follow each other as one."""
+def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
+    """Record batches that follow each other as one window."""
     firsts = np.cumsum([0, *(part.packs for part in parts)])
 
     def together(name: str) -> Int64:
         return np.concatenate([getattr(part, name) for part in parts])
 
     return WindowPacks(
+        window=window,
         split=parts[0].split,
         packs=int(firsts[-1]),
         lengths=together("lengths"),
