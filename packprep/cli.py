@@ -14,6 +14,7 @@ from packprep.printing import stopped
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
     "status": "How far a running or stopped build is.",
+    "report": "Show an output as a web page, or as plots.",
     "verify": "Check an output: every file, invariant and document.",
     "show": "Print a pack as text, its documents apart.",
     "trace": "Which rows are in a pack, and which packs hold a row.",

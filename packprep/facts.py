@@ -1,0 +1,135 @@
+"""Everything a report page or a plot shows of a finished output, read once; and the words for it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from packprep.charts import Link
+from packprep.errors import ConfigError
+from packprep.histograms import Measured, measure
+from packprep.replan import Outcome, replan
+from packprep.schemas import Manifest, check_file, read_manifest
+
+COLORS = 8
+"""Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
+
+_REASONS = {
+    "truncated": "cut off: longer than a pack",
+    "overflow": "dropped: longer than a pack",
+    "too_short": "dropped: too short",
+    "too_long": "dropped: too long",
+    "short_tail": "dropped: short last pieces",
+    "remainder": "dropped: left-over packs",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """An output as it is (manifest, report.json, counts) and as other strategies would have made it."""
+
+    output: Path
+    manifest: Manifest
+    report: dict[str, Any]
+    measured: Measured
+    outcomes: list[Outcome]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that decided the bytes."""
+        found: dict[str, Any] = self.manifest.data["inputs"]["options"]
+        return found
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Short names of the sources."""
+        return short_names([source["name"] for source in self.report["sources"]])
+
+    @cached_property
+    def by_size(self) -> list[int]:
+        """Numbers of the sources, most tokens first."""
+        tokens = [source["tokens"]["tokens_in"] for source in self.report["sources"]]
+        return sorted(range(len(tokens)), key=lambda number: -tokens[number])
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {number: place for place, number in enumerate(self.by_size)}
+
+    def color(self, source: int) -> str:
+        """c0 is the colour of the largest source."""
+        return f"c{min(self._places[source], COLORS - 1)}"
+
+    def label(self, source: int) -> str:
+        """Its name, or what it is shown together with."""
+        rest = len(self.names) - COLORS + 1
+        return self.names[source] if rest <= 1 or self._places[source] < COLORS - 1 else f"{rest:,} smaller files"
+
+    def links(self) -> list[Link]:
+        """Where the tokens of each source went, those in packs first."""
+        totals: dict[tuple[str, str, str, str], int] = {}
+        filler_packs = self.report["tokens"]["filler"]
+        for number in self.by_size:
+            tokens = self.report["sources"][number]["tokens"]
+            filler_packs -= tokens["filler"]
+            outcomes = [("in the packs", "kept", tokens["tokens_packed"] - tokens["filler"])]
+            outcomes += [(reason, "lost", count) for reason, count in lost(tokens).items()]
+            outcomes += [("padding", "padding", tokens["filler"])]
+            for outcome, kind, count in outcomes:
+                key = (self.label(number), outcome, self.color(number), kind)
+                totals[key] = totals.get(key, 0) + count
+        if filler_packs:
+            totals["packs added", "padding", "filler", "padding"] = filler_packs
+        found = [Link(source, outcome, count, color, kind) for (source, outcome, color, kind), count in totals.items()]
+        order = ("kept", "lost", "padding")
+        return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
+
+
+def gather(output: Path) -> Facts:
+    """Read what a report needs, tokens not among it. FormatError where `output` is damaged or not a finished build."""
+    manifest = read_manifest(output)
+    entry = next((entry for entry in manifest.all_files if entry.path == "report.json"), None)
+    if entry is None:
+        raise ConfigError(f"{output} has no report.json; build it again with packprep build")
+    report = json.loads(check_file(output, entry, "sha256").read_bytes())
+    return Facts(output, manifest, report, measure(output), replan(output))
+
+
+def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
+    """Tokens of a ledger that are in no pack, by reason in words."""
+    counts = {"truncated": tokens["truncated"], **tokens["dropped"]}
+    return {
+        _REASONS.get(reason, f"dropped: {reason.replace('_', ' ')}"): count for reason, count in counts.items() if count
+    }
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The names without the folders that all of them share. Example: a/b/x.txt, a/c.txt -> b/x.txt, c.txt."""
+    parts = [name.split("/") for name in names]
+    # A folder is shared where all names go through it.
+    shared = sum(
+        1 for _ in takewhile(lambda place: len(set(place)) == 1, zip(*(path[:-1] for path in parts), strict=False))
+    )
+    return [visible("/".join(path[shared:])) for path in parts]
+
+
+def visible(text: str) -> str:
+    """With a mark for what no page can hold: control characters, bytes of a file name that are no UTF-8."""
+    return "".join(part if part.isprintable() else "\ufffd" for part in text)
+
+
+def short(count: float) -> str:
+    """Four digits or fewer: 12,172,244 -> 12.2M, 4,096 -> 4,096."""
+    for unit, size, least in (("T", 1e12, 1e12), ("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if count >= least:
+            return f"{count / size:.1f}".removesuffix(".0") + unit
+    return f"{count:,.0f}"
+
+
+def percent(share: float) -> str:
+    """Two decimals, never rounded to all or nothing: 0.999999 -> 99.99%, 0.000001 -> <0.01%."""
+    if 0 < share < 0.0001:
+        return "<0.01%"
+    return "99.99%" if 0.9999 < share < 1 else f"{share:.2%}".replace(".00%", "%")

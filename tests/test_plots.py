@@ -1,0 +1,34 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from packprep.errors import ConfigError
+from packprep.facts import gather
+from packprep.plots import write_plots
+
+from .test_facts import built
+from .tiny_shards import GOLDEN
+
+
+def test_every_plot_is_a_png_and_an_svg_and_the_same_each_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    facts = gather(built(tmp_path))
+    written = write_plots(facts, tmp_path / "plots")
+    assert sorted(written) == sorted((tmp_path / "plots").iterdir())
+    assert {path.suffix for path in written} == {".png", ".svg"}
+    assert {path.stem for path in written} == {
+        "tokens", "document_lengths", "documents_per_pack", "fill", "attention_cost", "strategies",
+    }  # fmt: skip
+    again = write_plots(facts, tmp_path / "again")
+    for first, second in zip(written, again, strict=True):
+        content = first.read_bytes()
+        assert content.startswith(b"\x89PNG" if first.suffix == ".png" else b"<?xml")
+        assert first.suffix == ".png" or content == second.read_bytes()
+
+
+def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"plots need matplotlib.*pip install 'packprep\[plots\]'"):
+        write_plots(gather(GOLDEN / "v1-example"), tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()
