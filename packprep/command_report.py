@@ -41,8 +41,10 @@ def command(output: Path, page: Path, plots: Path | None, as_json: bool) -> None
             raise ConfigError(f"{given} is inside {output}, whose manifest lists every file; choose another place")
     from packprep.facts import gather
     from packprep.page import as_data, write_page
+    from packprep.progress import Console
 
-    facts = gather(output)
+    with Console() as console:
+        facts = gather(output, console)
     written = [write_page(facts, page)]
     if plots is not None:
         from packprep.plots import write_plots

@@ -1,6 +1,5 @@
 """Everything a report page or a plot shows of a finished output, read once; and the words for it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from packprep.charts import Link
-from packprep.errors import ConfigError
 from packprep.histograms import Measured, measure
+from packprep.progress import Progress
 from packprep.replan import Outcome, replan
-from packprep.schemas import Manifest, check_file, read_manifest
+from packprep.report import read_report
+from packprep.schemas import Manifest, read_manifest
 
 COLORS = 8
 """Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
@@ -87,14 +87,10 @@ class Facts:
         return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
 
 
-def gather(output: Path) -> Facts:
+def gather(output: Path, progress: Progress | None = None) -> Facts:
     """Read what a report needs, tokens not among it. FormatError where `output` is damaged or not a finished build."""
     manifest = read_manifest(output)
-    entry = next((entry for entry in manifest.all_files if entry.path == "report.json"), None)
-    if entry is None:
-        raise ConfigError(f"{output} has no report.json; build it again with packprep build")
-    report = json.loads(check_file(output, entry, "sha256").read_bytes())
-    return Facts(output, manifest, report, measure(output), replan(output))
+    return Facts(output, manifest, read_report(output), measure(output, progress), replan(output, progress=progress))
 
 
 def lost(tokens: Mapping[str, Any]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.plan import ATTENTION_COST
+from packprep.progress import Progress, Silent
 from packprep.schemas import FILLER, NO_LOSS, FormatError, Manifest, check_file, list_view, read_manifest
 
 Int64 = NDArray[np.int64]
@@ -111,8 +112,9 @@ class WindowPacks:
         return lengths
 
 
-def measure(output: Path) -> Measured:
+def measure(output: Path, progress: Progress | None = None) -> Measured:
     """Counts over a finished output. Raises FormatError where it is damaged or is none."""
+    progress = progress or Silent()
     manifest = read_manifest(output)
     a, b = attention_cost(manifest)
     full = a * manifest.max_length + b * manifest.max_length**2
@@ -133,6 +135,7 @@ def measure(output: Path) -> Measured:
         for name in names:
             counts[name] = [_sum([*counts[name], _count(values[name])])]
         loss_tokens += window.loss_tokens
+        progress.advance("measure", sum(part.total for part in counts["fill"]), manifest.num_packs, "packs")
     has_labels = any(column.name == "labels" for column in manifest.columns)
     return Measured(
         max_length=manifest.max_length,

@@ -15,6 +15,7 @@ from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.histograms import WindowPacks, read_windows
 from packprep.planning import plan_segments, window_seed
+from packprep.progress import Progress, Silent
 from packprep.schemas import read_manifest
 from packprep.segments import cut_segments
 
@@ -38,7 +39,7 @@ class Outcome:
         return self.packs - self.bound
 
 
-def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES) -> list[Outcome]:
+def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Outcome]:
     """The documents of `output` under each strategy, with the other options of its build but groups.
 
     A strategy that cannot keep them (wrapped and padded segments, balanced and several windows) is left out.
@@ -47,11 +48,14 @@ def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES) -> list[Outco
     options = manifest.data["inputs"]["options"]
     configs = {name: config for name in strategies if (config := _config(options, manifest.max_length, name))}
     plans: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
-    windows = 0
+    progress = progress or Silent()
+    windows = done = 0
     for window in read_windows(output, manifest):
         windows = max(windows, window.window + 1)
+        done += window.packs
         for name, config in configs.items():
             plans[name].append(_planned(window, config))
+        progress.advance("plan", done, manifest.num_packs, "packs")
     if windows > 1:
         plans.pop("balanced", None)
     return [_outcome(name, found, manifest.max_length) for name, found in plans.items()]

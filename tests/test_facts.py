@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.errors import ConfigError
 from packprep.facts import gather, lost, percent, short, short_names, visible
 from packprep.schemas import FormatError
 
@@ -88,8 +87,8 @@ def test_numbers_are_short_and_never_round_to_all_or_nothing() -> None:
     ]  # fmt: skip
 
 
-def test_an_output_without_a_report_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_without_its_report_is_refused(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [[]]})
-    monkeypatch.setattr("packprep.schemas.manifest.Manifest.all_files", ())
-    with pytest.raises(ConfigError, match=r"has no report.json; build it again"):
+    (tmp_path / "out" / "report.json").unlink()
+    with pytest.raises(FormatError, match=r"report.json is missing"):
         gather(tmp_path / "out")

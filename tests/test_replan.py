@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.pipeline import read_report
 from packprep.replan import STRATEGIES, replan
+from packprep.report import read_report
 
 from .corpus import save_tokenizer, texts, write_jsonl
 
