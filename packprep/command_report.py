@@ -43,7 +43,7 @@ def command(output: Path, page: Path, plots: Path | None, as_json: bool) -> None
     from packprep.page import as_data, write_page
     from packprep.progress import Console
 
-    with Console() as console:
+    with Console("the shards") as console:
         facts = gather(output, console)
     written = [write_page(facts, page)]
     if plots is not None:
