@@ -14,7 +14,7 @@ _GAP = 8
 _FLOW_HEIGHT = 260  # of all tokens together
 _THIN = 1.5  # what is there at all stays visible
 _ROOM = 1000  # width of a pack's picture
-_VISIBLE = 2.5  # segments narrower than this are drawn together with their neighbours
+_VISIBLE = 4.0  # segments narrower than this are drawn together with their neighbours
 _EPSILON = 1e-9
 
 

@@ -19,6 +19,8 @@ from packprep.progress import Progress, Silent
 from packprep.schemas import read_manifest
 from packprep.segments import cut_segments
 
+_MOST_EVENED = 250_000  # segments
+
 STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
 
 
@@ -42,22 +44,23 @@ class Outcome:
 def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Outcome]:
     """The documents of `output` under each strategy, with the other options of its build but groups.
 
-    A strategy that cannot keep them (wrapped and padded segments, balanced and several windows) is left out.
+    Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several windows), and balanced
+    for more than 250,000 segments, where evening out may take minutes, unless it is what was built.
     """
     manifest = read_manifest(output)
     options = manifest.data["inputs"]["options"]
     configs = {name: config for name in strategies if (config := _config(options, manifest.max_length, name))}
     plans: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     progress = progress or Silent()
-    windows = done = 0
+    done = 0
     for window in read_windows(output, manifest):
-        windows = max(windows, window.window + 1)
         done += window.packs
+        if window.window or (len(window.lengths) > _MOST_EVENED and options.get("strategy") != "balanced"):
+            configs.pop("balanced", None)
+            plans.pop("balanced", None)
         for name, config in configs.items():
             plans[name].append(_planned(window, config))
         progress.advance("plan", done, manifest.num_packs, "packs")
-    if windows > 1:
-        plans.pop("balanced", None)
     return [_outcome(name, found, manifest.max_length) for name, found in plans.items()]
 
 

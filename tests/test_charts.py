@@ -100,4 +100,4 @@ def test_the_picture_of_a_pack_has_no_holes(lengths: list[int], spare: int) -> N
     edges = [piece.x + piece.width for piece in drawn]
     assert all(abs(piece.x - edge) < 0.011 for piece, edge in zip(drawn[1:], edges, strict=False))
     assert abs(edges[-1] - 1000 * sum(lengths) / room) < 0.011
-    assert len(drawn) <= 401
+    assert len(drawn) <= 251

@@ -66,3 +66,13 @@ def test_cut_counts_documents_that_are_in_more_than_one_piece(options: dict[str,
 def test_strategies_that_need_one_window_are_left_out_where_there_are_several(options: dict[str, Any]) -> None:
     build(BuildConfig(**options, window=16_000))
     assert "balanced" not in {outcome.strategy for outcome in replan(Path(options["output"]))}
+
+
+def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(BuildConfig(**options))
+    build(BuildConfig(**options | {"output": str(tmp_path / "even")}, strategy="balanced"))
+    monkeypatch.setattr("packprep.replan._MOST_EVENED", 100)
+    names = [{outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")]
+    assert names == [set(STRATEGIES) - {"balanced"}, set(STRATEGIES)]
