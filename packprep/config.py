@@ -347,8 +347,8 @@ def to_yaml(config: BuildConfig) -> str:
 
 
 def _not_kept(key: str, value: Any) -> bool:
-    """What a file of options leaves out: what was not given, a tokenizer that is an object, leave to overwrite."""
-    return value is None or key == "overwrite" or (key == "tokenizer" and not isinstance(value, str))
+    """What a file of options leaves out: what was not given, a tokenizer that is an object, leave to throw away."""
+    return value is None or key in ("overwrite", "restart") or (key == "tokenizer" and not isinstance(value, str))
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:

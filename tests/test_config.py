@@ -171,6 +171,6 @@ def test_a_file_name_that_is_no_unicode_survives_yaml(tmp_path: Path) -> None:
     assert from_yaml(tmp_path / "build.yaml")["sources"] == [name]
 
 
-def test_yaml_leaves_out_what_was_not_given_a_tokenizer_that_is_no_path_and_leave_to_overwrite() -> None:
-    keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, limit=3))).keys()
-    assert "limit" in keys and not {"max_tokens", "tokenizer", "overwrite"} & keys
+def test_yaml_leaves_out_what_was_not_given_a_tokenizer_that_is_no_path_and_leave_to_throw_away() -> None:
+    keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, restart=True, limit=3))).keys()
+    assert "limit" in keys and not {"max_tokens", "tokenizer", "overwrite", "restart"} & keys
