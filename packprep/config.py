@@ -159,6 +159,16 @@ class BuildConfig:
     max_memory: int = _option(
         _memory() // 2, "Output", "Memory to use; never changes the output.", identity=False, size=True
     )
+    isolate: bool = _option(
+        False,
+        "Output",
+        "Tokenize in processes of their own; one that dies, hangs or grows is replaced.",
+        identity=False,
+    )
+    unit_timeout: int | None = _option(
+        None, "Output", "Seconds for 16 MB of text, then its process is replaced; means isolate.", "SECONDS",
+        identity=False,
+    )  # fmt: skip
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
     restart: bool = _option(False, "Output", "Start over instead of going on with an unfinished build.", identity=False)
 
@@ -182,7 +192,7 @@ class BuildConfig:
     def _check_ranges(self) -> None:
         least = {
             "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
-            "max_memory": 1, "min_loss_tokens": 0, "vocab_size": 1,
+            "max_memory": 1, "unit_timeout": 1, "min_loss_tokens": 0, "vocab_size": 1,
             "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
             "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
         }  # fmt: skip
@@ -279,6 +289,11 @@ class BuildConfig:
                 f"attention_cost is {self.attention_cost!r}, expected two numbers of at least 0 such as 24576,1"
             ) from None
         return linear, quadratic
+
+    @property
+    def isolated(self) -> bool:
+        """Whether text is tokenized in worker processes."""
+        return self.isolate or self.unit_timeout is not None
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output; sources and tokenizer enter by digest instead."""

@@ -5,14 +5,18 @@ slice, `windowfiles.Windows.write` the shards of a window whose token files are 
 so a task may be done in any order, by any process, twice or by two at once, and one that is done is found done.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from packprep.config import BuildConfig
 from packprep.planning import Planner
+from packprep.schemas import canonical_json, write_file
 from packprep.sources import Source
-from packprep.tokenizer import Tokenizer
+from packprep.staging import JOB
+from packprep.tokenizer import Special, Tokenizer
 from packprep.tokens import tokens_key
 
 
@@ -47,3 +51,32 @@ class Job:
     @property
     def splits(self) -> tuple[str, ...]:
         return ("train", "validation") if self.config.holdout else ("train",)
+
+    def save(self, engine: str) -> None:
+        """Write all that another process needs into the staging directory. engine: the one that this build has chosen.
+
+        A planner of the user's own is not in it: windows are then for the process that knows it.
+        """
+        options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
+        tokenizer = asdict(self.tokenizer) | {"json": self.tokenizer.json.decode()}
+        facts = {
+            "config": options | {"tokenizer": str(self.staging / JOB)},
+            "tokenizer": tokenizer,
+            "sources": [asdict(source) | {"path": source.path and str(source.path)} for source in self.sources],
+            "engine": engine,
+        }
+        write_file(self.staging / JOB, canonical_json(facts))
+
+
+def load_job(staging: Path) -> tuple[Job, Any]:
+    """The job that `Job.save` wrote, and the name of its engine."""
+    facts = json.loads((staging / JOB).read_bytes())
+    tokenizer = facts["tokenizer"]
+    ends = {end: tokenizer[end] and Special(**tokenizer[end]) for end in ("bos", "eos")}
+    rest = {"json": tokenizer["json"].encode(), "notes": tuple(tokenizer["notes"])}
+    sources = [Source(**source | {"path": source["path"] and Path(source["path"])}) for source in facts["sources"]]
+    job = Job(
+        config=BuildConfig(**facts["config"]), staging=staging, tokenizer=Tokenizer(**tokenizer | ends | rest),
+        sources=sources,
+    )  # fmt: skip
+    return job, facts["engine"]

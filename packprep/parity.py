@@ -104,6 +104,15 @@ def choose_engine(
     return _choice(reference(), reference, "different", [f"{said}; the engine is hf"], **rejected, **measured)
 
 
+def trusted_engine(name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False) -> EngineChoice:
+    """The engine that another process of the same build has chosen, without comparing it again."""
+    reference = _load_once(lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens))
+    if name == "hf":
+        return _choice(reference(), reference, "reference", [])
+    fast = load_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
+    return _choice(fast, reference, "chosen before", [])
+
+
 def first_difference(engine: Engine, reference: Engine, texts: Sequence[str]) -> Difference | None:
     """None where both engines give the same ids for every text; else the first difference, narrowed down."""
     array = pa.array(texts, pa.large_string())

@@ -4,9 +4,10 @@ Everything happens in OUT.incomplete, which becomes OUT by one rename after the 
 complete, whatever interrupts the build, and the same command goes on with what was done.
 """
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from packprep.output import already_built, output_of, publish, remove_replaced
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, remainders
 from packprep.progress import Progress, Silent
+from packprep.quarantine import collect_quarantine
 from packprep.reading import read_rows, row_numbers
 from packprep.report import Account
 from packprep.schemas import MANIFEST, Manifest
@@ -29,8 +31,8 @@ from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.sources import Source, resolve
 from packprep.staging import build_facts, staged, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
-from packprep.tokens import TokenFile, committed, start_after, stored, tokenize
-from packprep.units import read_slices
+from packprep.tokens import TokenFile, committed, slices_ahead, start_after, stored, tokenize
+from packprep.units import Slice, read_slices
 from packprep.windowfiles import Windows
 
 
@@ -76,10 +78,13 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         shards, account = work.pack(windows)
         with clock("sign off"):
             entries = name_shards(staging.path, shards)
+        poisoned = collect_quarantine(job.tokens, files, staging.path)
         report = write_report(staging.path, account, files, sources, config, entries, clock.total())
         write_settings(staging.path, config, inputs)
         run = {"num_proc": config.num_proc, "engine": work.gate}
-        manifest = sign(staging.path, inputs, windows.layout, account, files, sources, entries, report, run, config)
+        manifest = sign(
+            staging.path, inputs, windows.layout, account, files, sources, entries, report, run, config, poisoned
+        )  # fmt: skip
         publish(staging.path, output)
     return manifest
 
@@ -173,12 +178,28 @@ class _Work:
             numbers = row_numbers(sources, config, self.job.scratch, self.job.tokenizer.vocab_size)
             start = start_after(there, len(sources), config)
             slices = read_slices(sources, config, self.job.scratch, start, numbers)
-            files = tokenize(slices, directory, engine.result, self.job.tokenizer, config, report, there)
+            with self._workers(engine) as elsewhere:
+                files = tokenize(slices, directory, engine.result, self.job.tokenizer, config, report, there, elsewhere)
         if (choice := engine.result()) is not None:
             self.gate = choice.gate
             for note in choice.engine.notes:
                 self.progress.say(note)
         return files
+
+    @contextmanager
+    def _workers(
+        self, engine: Future[EngineChoice | None]
+    ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
+        """What tokenizes a slice in a process of its own, if that is asked for."""
+        if not self.job.config.isolated or (choice := engine.result()) is None:
+            yield None
+            return
+        from packprep.workers import Workers
+
+        self.job.tokens.mkdir(parents=True, exist_ok=True)
+        self.job.save(choice.engine.name)
+        with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
+            yield workers.tokenize
 
     def _sample(self) -> list[str]:
         """The first documents of some sources, to compare engines on."""

@@ -110,8 +110,12 @@ def sign(
     report: dict[str, Any],
     run: dict[str, Any],
     config: BuildConfig,
+    poisoned: Path | None = None,
 ) -> Manifest:
-    """Write the manifest, which checks that the ledger balances: with it the output is whole."""
+    """Write the manifest, which checks that the ledger balances: with it the output is whole.
+
+    poisoned: quarantine.jsonl, if there is one.
+    """
     rows = rows_of_sources(files, len(sources))
     data = {
         "format_version": FORMAT_VERSION,
@@ -136,7 +140,11 @@ def sign(
         "peak_memory_bytes": report["peak_memory_bytes"],
         "source_paths": [source.name for source in sources],
         "given": _given(config),
-        "files": [_entry(staging, staging / name) for name in (SETTINGS, "report.json")],
+        "files": [
+            _entry(staging, path)
+            for path in (staging / SETTINGS, staging / "report.json", poisoned)
+            if path is not None
+        ],
     }
     return write_manifest(staging, data, run | facts)
 

@@ -71,8 +71,10 @@ class Staging:
         if restart and self.committed():
             progress.say(f"{self.path} is left from a build that did not finish: started over as asked")
             before = None
-        if before is not None and (changed := difference(before, build)):
-            if self.committed():
+        if before is not None and (changed := difference(_without_on_error(before), _without_on_error(build))):
+            if self.committed() and "failed" in before:
+                progress.say(f"{self.path} is of a build that could not finish; starting over ({changed})")
+            elif self.committed():
                 raise ConfigError(
                     f"{self.path} is an unfinished build with other settings ({changed}); "
                     "give the same ones to go on, or --restart to start over"
@@ -130,8 +132,8 @@ class Staging:
 def staged(output: Path) -> Iterator[Staging]:
     """The staging directory, which is made if need be; to be used with the lock of the output held.
 
-    It goes away where nothing in it is of use: nothing was done, or this build can never finish because an option or
-    a source is wrong. Anything else that stops a build leaves it for the same command to go on with.
+    It goes away where nothing was done. Whatever stops a build leaves it for the same command to go on with; where an
+    option or a row was wrong, so that another command must come, that one may start over without being asked.
     """
     staging = Staging(staging_of(output))
     path = staging.path
@@ -146,15 +148,18 @@ def staged(output: Path) -> Iterator[Staging]:
         yield staging
     except StoppedError:
         raise
-    except PackprepError:
-        _leave(staging, useless=staging.claimed)
+    except PackprepError as error:
+        _leave(staging)
+        if staging.claimed and (path / BUILD).exists():
+            build = json.loads((path / BUILD).read_bytes())
+            write_file(path / BUILD, canonical_json(build | {"failed": str(error)}))
         raise
-    _leave(staging, useless=False)
+    _leave(staging)
 
 
-def _leave(staging: Staging, *, useless: bool) -> None:
+def _leave(staging: Staging) -> None:
     shutil.rmtree(staging.scratch, ignore_errors=True)
-    if staging.path.exists() and (useless or not staging.committed()):
+    if staging.path.exists() and not staging.committed():
         shutil.rmtree(staging.path, ignore_errors=True)
 
 
@@ -176,6 +181,13 @@ def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
     """What build.json holds: versions, the inputs, and what `packprep status` shows. names: of the sources."""
     versions = {"staging_version": STAGING_VERSION, "format_version": FORMAT_VERSION}
     return {**versions, "inputs": dict(inputs), **rest}
+
+
+def _without_on_error(build: Mapping[str, Any]) -> dict[str, Any]:
+    """It decides whether a build ends at a bad row, and nothing about what is done before."""
+    inputs = build["inputs"]
+    options = {key: value for key, value in inputs["options"].items() if key != "on_error"}
+    return {**build, "inputs": {**inputs, "options": options}}
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

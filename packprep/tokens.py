@@ -144,13 +144,17 @@ def read_receipt(directory: Path, name: str) -> TokenFile | None:
     """The receipt of a token file, if there is one and the file is as it says."""
     path = directory / name
     try:
-        loaded = json.loads(path.with_suffix(".json").read_bytes())
-        parts = tuple(Part(**part) for part in loaded.pop("parts"))
-        cut = {key: tuple(cut) for key, cut in loaded.pop("cut").items()}
-        receipt = TokenFile(parts=parts, cut=cut, **loaded)
+        receipt = receipt_of(json.loads(path.with_suffix(".json").read_bytes()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return receipt if receipt.name == name and same_file(path, receipt.bytes, receipt.sha256) else None
+
+
+def receipt_of(facts: dict[str, Any]) -> TokenFile:
+    """The receipt whose plain JSON values these are."""
+    parts = tuple(Part(**part) for part in facts["parts"])
+    cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
+    return TokenFile(**facts | {"parts": parts, "cut": cut})
 
 
 def tokenize(
@@ -161,10 +165,12 @@ def tokenize(
     config: BuildConfig,
     report: Callable[[TokenFile], None],
     before: Sequence[TokenFile] = (),
+    elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None,
 ) -> list[TokenFile]:
     """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow; what is there is not remade.
 
     before: token files that are there of what comes before `slices`. `report` hears of each new one, in order.
+    elsewhere: makes a token file in another process, in place of a thread of this one.
     """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
@@ -193,12 +199,16 @@ def tokenize(
                 file.remove(directory)
 
     def make(part: Slice) -> TokenFile:
-        return finished_slice(part, directory) or tokenize_slice(part, directory, engine(), tokenizer, config, stop)
+        if (file := finished_slice(part, directory)) is not None:
+            return file
+        if elsewhere is not None:
+            return elsewhere(part, stop)
+        return tokenize_slice(part, directory, engine(), tokenizer, config, stop)
 
     for file in before:
         take(file)
 
-    # Threads, not processes: engines release the GIL, and two processes were 1.8 times slower.
+    # Threads, unless isolation is asked for: engines release the GIL, and two processes were 1.8 times slower.
     ahead = slices_ahead(config)
     with ThreadPoolExecutor(max(ahead, 1)) as pool, quiet_datasets():
         try:
@@ -217,12 +227,14 @@ def tokenize(
 
 
 def slices_ahead(config: BuildConfig) -> int:
-    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short.
-
-    A slice in memory takes up to seven times its text: the text, its rows, their ids, and the copy that is written.
-    """
-    room = (config.max_memory - BASE_MEMORY) // (7 * min(config.unit_size, SLICE_BYTES)) - 1
+    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short."""
+    room = (config.max_memory - BASE_MEMORY) // (slice_memory(config) + BASE_MEMORY * config.isolated) - 1
     return max(0, min(config.num_proc, room))
+
+
+def slice_memory(config: BuildConfig) -> int:
+    """Seven times its text: the text, its rows, their ids, and the copy that is written."""
+    return 7 * min(config.unit_size, SLICE_BYTES)
 
 
 def finished_slice(part: Slice, directory: Path) -> TokenFile | None:

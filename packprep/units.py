@@ -40,6 +40,7 @@ class Slice:
 
     table: the columns of reading.py without `problem`, [documents]; null text or no ids where the row was skipped.
     text_bytes: UTF-8, or four for each id.
+    first_rows: of each part, the row of its source that it begins with.
     """
 
     unit: int
@@ -48,6 +49,7 @@ class Slice:
     table: pa.Table
     text_bytes: int
     parts: tuple[Part, ...]
+    first_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def read_slices(
     start = start or Start()
     pending: list[tuple[int, pa.Table]] = []
     unit, number, first = start.unit, start.number, start.first_document
+    read = Counter(dict(enumerate(start.rows)))  # rows of each source
     size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
     for source, table in _rows(sources, config, scratch, numbers, start.rows):
         while len(table):
@@ -87,14 +90,14 @@ def read_slices(
             table = table.slice(taken)
             size += added
             if added >= room:
-                made = _slice(unit, number, first, size, pending)
+                made = _slice(unit, number, first, size, pending, read)
                 yield made
                 first, before, number = first + len(made.table), before + size, number + 1
                 if before >= config.unit_size:
                     unit, number, before = unit + 1, 0, 0
                 size, pending = 0, []
     if pending:
-        yield _slice(unit, number, first, size, pending)
+        yield _slice(unit, number, first, size, pending, read)
 
 
 def _rows(
@@ -156,7 +159,10 @@ def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
     return lengths
 
 
-def _slice(unit: int, number: int, first: int, size: int, pending: Sequence[tuple[int, pa.Table]]) -> Slice:
+def _slice(
+    unit: int, number: int, first: int, size: int, pending: Sequence[tuple[int, pa.Table]], read: Counter[int]
+) -> Slice:
+    """read: rows of each source that came before; those of this slice are added."""
     rows: Counter[int] = Counter()
     skipped: dict[int, Counter[str]] = {}
     for source, table in pending:
@@ -172,7 +178,10 @@ def _slice(unit: int, number: int, first: int, size: int, pending: Sequence[tupl
             for field in tables[0].schema
         ]
     )
-    return Slice(unit, number, first, pa.concat_tables([table.cast(schema) for table in tables]), size, parts)
+    table = pa.concat_tables([table.cast(schema) for table in tables])
+    first_rows = tuple(read[part.source] for part in parts)
+    read.update({part.source: part.rows for part in parts})
+    return Slice(unit, number, first, table, size, parts, first_rows)
 
 
 def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:

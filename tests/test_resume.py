@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build, pipeline, tokens, units, windowfiles
-from packprep.errors import ConfigError, StoppedError
+from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.progress import Silent
 from packprep.reading import read_rows
 from packprep.schemas import check_files, file_digest, read_manifest, temporary_name
@@ -214,6 +214,30 @@ def test_a_mistake_in_the_next_command_costs_nothing(corpus: dict[str, Any], mon
     with pytest.raises(ValueError, match="no such file"):
         build(BuildConfig(**corpus | {"sources": ("gone.jsonl",)}))
     assert sorted(path for path in staging.rglob("*.arrow")) == before
+
+
+def test_a_bad_row_costs_no_finished_work_where_the_next_command_skips_it(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "2.jsonl", [*texts(90, seed=2), {"text": 7}, "last"])
+    with pytest.raises(InputError, match=r"2\.jsonl row 90"):
+        build(BuildConfig(**corpus))
+    assert not Path(corpus["output"]).exists()
+    said = Heard()
+    assert build(BuildConfig(**corpus, on_error="skip"), progress=said).data == undisturbed(
+        corpus, tmp_path, on_error="skip"
+    )
+    assert any(line.startswith("going on after ") for line in said.lines)
+
+
+def test_a_mended_row_starts_over_without_being_asked(corpus: dict[str, Any], tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "2.jsonl", [*texts(90, seed=2), {"text": 7}, "last"])
+    with pytest.raises(InputError, match=r"2\.jsonl row 90"):
+        build(BuildConfig(**corpus))
+    write_jsonl(tmp_path / "2.jsonl", texts(90, seed=2))
+    said = Heard()
+    assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
+    assert any("starting over" in line and "2.jsonl changed" in line for line in said.lines)
 
 
 def test_too_little_memory_for_a_window_keeps_the_tokens(corpus: dict[str, Any], tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""A process that does tasks of a build: `python -m packprep.worker STAGING`. One line in, a JSON task; one line out.
+
+    {"slice": {...}, "text": PATH}             -> {"done": receipt}  a token file, see `tokens.tokenize_slice`
+    {"slice": {...}, "text": PATH, "only": [first, last]}  -> {"done": null}  encode these rows, write nothing
+    {"window": [split, number, change]}        -> {"done": null}     see `windowfiles.Windows.write`
+
+A bad input or a full disk is an answer too; anything worse ends the process, which is for `packprep.workers` to see.
+It ends with its parent, ignores Ctrl-C (the parent ends it), and offers itself first to a system that is out of memory.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+
+def main(staging: Path) -> None:
+    """Answer tasks until standard input ends."""
+    _belong_to_parent()
+    # What libraries print must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    do = _Tasks(staging)
+    _answer(answers, {"ready": True})
+    for line in sys.stdin:
+        _answer(answers, do(json.loads(line)))
+
+
+def _answer(answers: Any, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+class _Tasks:
+    """Does tasks of one build; the engine is loaded once."""
+
+    def __init__(self, staging: Path) -> None:
+        from packprep.job import load_job
+        from packprep.parity import trusted_engine
+
+        self.job, name = load_job(staging)
+        parse = self.job.config.parse_special_tokens
+        self.engine = trusted_engine(name, self.job.tokenizer.json, parse_special_tokens=parse)
+
+    def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
+        from packprep.errors import InputError
+
+        try:
+            if "window" in task:
+                self._write_window(*task["window"])
+                return {"done": None}
+            return {"done": self._tokenize(**task)}
+        except InputError as error:
+            return {"input_error": str(error)}
+        except OSError as error:
+            if error.errno is None:
+                raise
+            return {"os_error": [error.errno, error.strerror, error.filename and str(error.filename)]}
+
+    def _tokenize(self, slice: dict[str, Any], text: str, only: list[int] | None = None) -> dict[str, Any] | None:
+        import numpy as np
+        import pyarrow as pa
+
+        from packprep.tokens import encode_table, quiet_datasets, tokenize_slice
+        from packprep.units import Part, Slice
+
+        with pa.memory_map(text) as file:
+            table = pa.ipc.open_file(file).read_all()
+        if only is not None:
+            rows = table.slice(only[0], only[1] - only[0])
+            numbers = slice["first_document"] + np.arange(*only)
+            encode_table(rows, numbers, self.engine, self.job.tokenizer, self.job.config)
+            return None
+        parts = tuple(Part(**part) for part in slice.pop("parts"))
+        part = Slice(table=table, parts=parts, **slice)
+        with quiet_datasets():
+            return asdict(tokenize_slice(part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config))
+
+    def _write_window(self, split: str, number: int, change: int) -> None:
+        from packprep.tokens import stored
+        from packprep.windowfiles import Windows
+
+        files = stored(self.job.tokens)
+        if files is None:
+            raise RuntimeError("the token files are not all there")
+        windows = Windows(self.job, files)
+        if windows.finished(split, number, change) is None:
+            windows.write(split, number, change)
+
+
+def _belong_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
