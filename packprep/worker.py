@@ -40,12 +40,16 @@ class _Tasks:
     """Does tasks of one build; the engine is loaded once."""
 
     def __init__(self, staging: Path) -> None:
+        import datasets  # noqa: F401 - seconds that are none of a slice's
+        import pyarrow as pa
+
         from packprep.job import load_job
         from packprep.parity import trusted_engine
 
         self.job, name = load_job(staging)
         parse = self.job.config.parse_special_tokens
         self.engine = trusted_engine(name, self.job.tokenizer.json, parse_special_tokens=parse)
+        self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
     def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
         from packprep.errors import InputError

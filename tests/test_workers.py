@@ -71,7 +71,7 @@ def test_a_worker_that_dies_once_is_replaced_and_its_slice_retried(
     (tmp_path / "order").write_text(what)
     poison(tmp_path, {25: f"<once {tmp_path / 'order'}>"})
     said = Heard()
-    options = {"unit_timeout": 2} if what == "<hang>" else {}
+    options = {"unit_timeout": 5} if what == "<hang>" else {}
     isolated = build(BuildConfig(**corpus | options), progress=said)
     assert isolated.data == in_threads(corpus, tmp_path)
     retried = [line for line in said.lines if line.endswith("; trying again")]
