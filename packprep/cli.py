@@ -64,10 +64,14 @@ def main() -> None:
             raise
         _stop(str(error), 3 if isinstance(error, StoppedError) else 2)
     except OSError as error:
-        if error.errno is None:
-            raise
-        _stop(f"{error.filename or 'the output'}: {error.strerror}", 3)
+        _stop(_of_system(error), 3)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _of_system(error: OSError) -> str:
+    """The sentence for what the system refused; some libraries say it in many words and name no file."""
+    reason = " ".join(str(error.strerror or error).split())
+    return f"{error.filename or 'the output'}: {reason}; what was done is kept, so run the same command to go on"
 
 
 def _path(error: click.ClickException) -> str:

@@ -6,6 +6,7 @@ one that was not touched for a minute belongs to a build that is gone.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -52,6 +53,8 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = _taken(lock, what)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
         raise ConfigError(f"{lock} cannot be made: {error.strerror}; choose another place") from None
     done = threading.Event()
     try:

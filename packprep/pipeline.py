@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from packprep import disk
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.job import Job
@@ -32,7 +33,7 @@ from packprep.sources import Source, resolve
 from packprep.staging import build_facts, staged, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import TokenFile, committed, slices_ahead, start_after, stored, tokenize
-from packprep.units import Slice, read_slices
+from packprep.units import Slice, read_slices, text_bytes
 from packprep.windowfiles import Windows
 
 
@@ -73,19 +74,13 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
             publish(staging.path, output)
             return whole
         work = _Work(job, progress, clock)
-        files = work.tokenize()
-        windows = Windows(job, files, clock)
-        shards, account = work.pack(windows)
-        with clock("sign off"):
-            entries = name_shards(staging.path, shards)
-        poisoned = collect_quarantine(job.tokens, files, staging.path)
-        report = write_report(staging.path, account, files, sources, config, entries, clock.total())
-        write_settings(staging.path, config, inputs)
-        run = {"num_proc": config.num_proc, "engine": work.gate}
-        manifest = sign(
-            staging.path, inputs, windows.layout, account, files, sources, entries, report, run, config, poisoned
-        )  # fmt: skip
-        publish(staging.path, output)
+        try:
+            manifest = work.run(inputs)
+            publish(staging.path, output)
+        except OSError as error:
+            if error.errno in disk.FULL:
+                raise disk.full(error, staging.path, work.needed) from None
+            raise
     return manifest
 
 
@@ -132,6 +127,24 @@ class _Work:
     progress: Progress
     clock: _Clock
     gate: dict[str, Any] | None = None  # how the engine was chosen; None where no text was tokenized
+    needed: int = 0  # bytes of disk, predicted
+
+    def run(self, inputs: dict[str, Any]) -> Manifest:
+        """Everything that is not done yet, up to the manifest."""
+        job = self.job
+        files = self.tokenize()
+        self.needed = disk.needed_bytes(job, sum(file.tokens for file in files))
+        windows = Windows(job, files, self.clock)
+        shards, account = self.pack(windows)
+        with self.clock("sign off"):
+            entries = name_shards(job.staging, shards)
+        poisoned = collect_quarantine(job.tokens, files, job.staging)
+        report = write_report(job.staging, account, files, job.sources, job.config, entries, self.clock.total())
+        write_settings(job.staging, job.config, inputs)
+        run = {"num_proc": job.config.num_proc, "engine": self.gate}
+        return sign(
+            job.staging, inputs, windows.layout, account, files, job.sources, entries, report, run, job.config, poisoned
+        )  # fmt: skip
 
     def tokenize(self) -> list[TokenFile]:
         """Token files of the whole input; only what is not there yet is read and tokenized."""
@@ -186,6 +199,15 @@ class _Work:
                 self.progress.say(note)
         return files
 
+    def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str:
+        """What will be written and what is free; StoppedError where that is too little."""
+        texts = pa.array([text[:2000] for text in sample], pa.large_string())
+        ids, _ = engine.engine.encode(texts)
+        size = int(text_bytes(texts).sum())
+        tokens = disk.predicted_tokens(self.job, (len(ids) + 2 * len(sample)) / size if size else None)
+        self.needed = disk.needed_bytes(self.job, tokens)
+        return disk.check_room(self.job, self.needed)
+
     @contextmanager
     def _workers(
         self, engine: Future[EngineChoice | None]
@@ -225,6 +247,7 @@ class _Work:
         )
         for note in choice.notes:
             self.progress.say(note)
+        self.progress.say(self._room(choice, sample))
         return choice
 
     def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:

@@ -9,6 +9,7 @@ A receipt is written after its file is whole and says its digest, so work counts
 """
 
 import contextlib
+import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ BUILD = "build.json"
 JOB = "job.json"  # what another process needs to do a part of the work
 NAMES = "names.json"  # from working to final names, while shards are renamed
 PARTS = ("scratch", "tokens", "shards", "receipts", NAMES, JOB, BUILD)  # none of the output; BUILD goes last
+_WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT)
 STAGING_VERSION = 1  # raised when what an older packprep left cannot be continued
 
 
@@ -143,6 +145,8 @@ def staged(output: Path) -> Iterator[Staging]:
         shutil.rmtree(staging.scratch, ignore_errors=True)
         staging.scratch.mkdir(parents=True)
     except OSError as error:
+        if error.errno not in _WRONG_PLACE:
+            raise
         raise ConfigError(f"{path} cannot be made: {error.strerror}; choose another -o") from None
     try:
         yield staging

@@ -1,0 +1,66 @@
+"""Room on the disk: what a build will write, looked at before it starts, and what to say when there is no more."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from packprep.errors import StoppedError
+from packprep.job import Job
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+# Text in a byte of a file. Compressed text is mostly three to five times its size, Parquet two to four.
+_TEXT_PER_BYTE = {"": 1.0, "gz": 4.0, "zst": 4.0}
+_PARQUET = 3.0
+_TOKENS_PER_BYTE = 0.35  # where no sample tells: more than English has with any common vocabulary
+_DOUBT = 0.7  # a build is stopped only if even this share of the prediction is too much
+
+
+def predicted_tokens(job: Job, per_byte: float | None) -> int:
+    """Tokens of a build, from the sizes of its files. per_byte: tokens for a byte of text, of a sample."""
+    per_byte = per_byte or _TOKENS_PER_BYTE
+    text = sum(
+        source.bytes * (_PARQUET if source.kind == "parquet" else _TEXT_PER_BYTE[source.compression])
+        for source in job.sources
+    )
+    most = job.config.max_tokens
+    return round(text * per_byte if most is None else min(text * per_byte, most + job.config.unit_size * per_byte))
+
+
+def needed_bytes(job: Job, tokens: int) -> int:
+    """Bytes that a build has on disk at most at one time: its token files and its shards."""
+    in_shards = 4 + 4 * ("position_ids" in job.config.columns)  # columns by segment are small beside them
+    in_files = 0 if job.config.keep_tokens else 4
+    return round(1.05 * tokens * (in_shards + in_files))
+
+
+def room_at(path: Path) -> int:
+    """Free bytes for this user on the file system of a directory that is there."""
+    return shutil.disk_usage(path).free
+
+
+def written_bytes(directory: Path) -> int:
+    """Bytes of all files under a directory."""
+    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(directory) for name in names)
+
+
+def check_room(job: Job, needed: int) -> str:
+    """A sentence on what will be written and what is free; StoppedError where that is clearly too little."""
+    left = max(0, needed - written_bytes(job.staging))
+    free = room_at(job.staging)
+    said = f"about {left / 1e6:,.0f} MB will be written to {job.staging}, and {free / 1e6:,.0f} MB are free there"
+    if _DOUBT * left > free:
+        raise StoppedError(f"{said}; free {(left - free) / 1e6:,.0f} MB, or choose another -o")
+    return said
+
+
+def full(error: OSError, staging: Path, needed: int) -> StoppedError:
+    """What to say when the disk is full: where, and how much is missing."""
+    free = room_at(staging) if staging.exists() else 0
+    missing = max(needed - (written_bytes(staging) if staging.exists() else 0) - free, 0)
+    where = error.filename if isinstance(error.filename, str) else staging
+    more = f"about {missing / 1e6:,.1f} MB are missing" if missing else "some more is needed"
+    return StoppedError(
+        f"{where}: no space left on the disk: {free / 1e6:,.1f} MB are free and {more}; "
+        "free them and run the same command to go on"
+    )

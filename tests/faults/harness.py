@@ -1,0 +1,176 @@
+"""Builds that are interrupted on purpose, each in a process forked from one that has everything imported.
+
+The process that forks runs under a library (shim.c, compiled here with `cc`) which fails or kills at the N-th call that
+a forked build makes on its files, pyarrow's calls included. Without a compiler only kills by time are there.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packprep.schemas import MANIFEST, check_files, read_manifest
+from packprep.staging import staging_of
+
+from ..corpus import save_tokenizer, texts, write_jsonl
+
+SHIM = Path(__file__).with_name("shim.c")
+DIE_BEFORE, DIE_AFTER, SHORT = -9, -10, -1
+STAGES = ("tokenize", "pack", "sign off")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a forked build ended: exit code, or minus the signal; what it said; calls that the shim counted."""
+
+    code: int
+    err: str
+
+
+def compiled(folder: Path) -> Path | None:
+    """The shim as a library; None where nothing compiles it."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        return None
+    library = folder / "shim.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SHIM, "-ldl"], check=True)
+    return library
+
+
+def corpus(folder: Path) -> list[str]:
+    """Two sources, and the arguments of a build of them in some 20 slices, 6 windows and 12 shards."""
+    write_jsonl(folder / "a.jsonl", texts(120, seed=1))
+    write_jsonl(folder / "b.jsonl", texts(120, seed=2))
+    return [
+        "build", str(folder / "a.jsonl"), str(folder / "b.jsonl"), "--tokenizer", str(save_tokenizer(folder / "tok")),
+        "--engine", "hf", "--max-length", "64", "--unit-size", "4KB", "--window", "16KB", "--shard-size", "30KB",
+        "--holdout", "0.2", "-q",
+    ]  # fmt: skip
+
+
+def warm() -> None:
+    """Import and compile everything that a build needs, so that a fork has it."""
+    import datasets  # noqa: F401
+
+    import packprep.command_build
+    import packprep.estimate
+    import packprep.pipeline  # noqa: F401
+    from packprep.packing import pack_lengths
+
+    pack_lengths([5, 3, 4, 1], 8, "best_fit")
+
+
+class Fault:
+    """What the shim is to do in a forked build; see shim.c."""
+
+    def __init__(self, kind: str, call: int, what: int, under: Path) -> None:
+        self.kind, self.call, self.what, self.under = kind, call, what, under
+
+    def arm(self) -> Any:
+        library = ctypes.CDLL(None)
+        library.fault_count.restype = ctypes.c_long
+        library.fault_arm(
+            ctypes.c_char(self.kind.encode()), ctypes.c_long(self.call), ctypes.c_int(self.what),
+            ctypes.c_char_p(os.fsencode(self.under)),
+        )  # fmt: skip
+        return library
+
+
+def forked(
+    arguments: list[str], log: Path, fault: Fault | None = None, kill: Callable[[int], None] | None = None
+) -> Ended:
+    """`packprep ARGUMENTS` in a fork. kill: is given its pid while it runs. log: where its standard error goes."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(handle, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.stderr = os.fdopen(2, "w", buffering=1)
+            sys.argv = ["packprep", *arguments]
+            library = fault.arm() if fault is not None else None
+            code = _main()
+            if library is not None:
+                os.write(2, f"\ncalls {library.fault_count()}\n".encode())
+        finally:
+            os._exit(code)
+    if kill is not None:
+        kill(pid)
+    _, status = os.waitpid(pid, 0)
+    return Ended(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
+
+
+def _main() -> int:
+    import traceback
+
+    from packprep.cli import main
+
+    try:
+        main()
+    except SystemExit as stopped:
+        sys.stderr.flush()
+        return int(stopped.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    return 71
+
+
+def stage_of(output: Path) -> str:
+    """Where a killed build was: "before" anything, one of STAGES, or "after" its output was there."""
+    staging = staging_of(output)
+    if not (staging / "build.json").exists():
+        return "after" if (output / MANIFEST).exists() else "sign off" if (staging / MANIFEST).exists() else "before"
+    if (staging / MANIFEST).exists() or (staging / "names.json").exists():
+        return "sign off"
+    return "pack" if (staging / "tokens" / "files.json").exists() else "tokenize"
+
+
+def absent_or_complete(output: Path) -> bool:
+    """Whether an output is not there, or whole to the last byte."""
+    return not output.exists() or check_files(output, read_manifest(output), "sha256") == []
+
+
+def clear(output: Path) -> None:
+    """Take away everything that builds of an output leave."""
+    for path in output.parent.glob(output.name + "*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
+    """Kills a build some seconds after it is seen in a stage."""
+
+    def kill(pid: int) -> None:
+        deadline = time.monotonic() + 60
+        while stage_of(output) != stage and time.monotonic() < deadline:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return
+            time.sleep(0.0005)
+        time.sleep(delay)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    return kill
+
+
+def under_shim(library: Path | None, module: str, arguments: list[str]) -> int:
+    """Run `python -m MODULE ARGUMENTS` with the shim loaded."""
+    environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
+    return subprocess.run([sys.executable, "-m", module, *arguments], env=environment).returncode
+
+
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": SHORT}

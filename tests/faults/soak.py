@@ -1,0 +1,175 @@
+"""Interrupts builds on purpose, many times, and checks what is left: `scripts/soak --seed 1`.
+
+Every part prints a line: how many faults, what they hit, how many builds came out different (none, or exit code 1).
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from packprep.schemas import read_manifest
+from packprep.staging import staging_of
+
+from . import harness
+from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
+
+
+class Soak:
+    """One folder of builds, and the output of an undisturbed one to compare with."""
+
+    def __init__(self, folder: Path, seed: int, shim: bool) -> None:
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.shim = shim
+        self.arguments = harness.corpus(folder)
+        self.output = folder / "out"
+        self.log = folder / "log"
+        self.failures: list[str] = []
+        start = time.monotonic()
+        undisturbed = self.build("--num-proc", "1", output=folder / "undisturbed")
+        self.seconds = time.monotonic() - start
+        assert undisturbed.code == 0, undisturbed.err
+        self.expected = read_manifest(folder / "undisturbed").data
+
+    def build(self, *more: str, output: Path | None = None, fault: Fault | None = None, kill: object = None) -> Ended:
+        target = output or self.output
+        return forked([*self.arguments, "-o", str(target), *more], self.log, fault, kill)  # type: ignore[arg-type]
+
+    def calls(self, kind: str, *more: str) -> int:
+        """How many calls of a kind an undisturbed build makes."""
+        harness.clear(self.output)
+        ended = self.build(*more, fault=Fault(kind, 0, 0, self.folder / "out"))
+        assert ended.code == 0, ended.err
+        return int(ended.err.rsplit("calls ", 1)[1])
+
+    def check_resume(self, what: str, *more: str) -> None:
+        """The same command ends with the bytes of an undisturbed build."""
+        ended = self.build(*more)
+        if ended.code != 0 or read_manifest(self.output).data != self.expected:
+            self.failures.append(f"{what}: resumed with exit code {ended.code}: {ended.err[-300:]}")
+        elif not harness.absent_or_complete(self.output) or staging_of(self.output).exists():
+            self.failures.append(f"{what}: the output is not whole or something is left beside it")
+
+    def kills(self, number: int) -> str:
+        """SIGKILL at random calls and at random times, every stage in turn, workers 1 and 2."""
+        total = self.calls("*", "--num-proc", "1") if self.shim else 0
+        landed: Counter[str] = Counter()
+        tried = 0
+        while sum(landed[stage] for stage in STAGES) < number or min(landed[stage] for stage in STAGES) < number // 5:
+            tried += 1
+            workers = str(1 + tried % 2)
+            harness.clear(self.output)
+            stage = min(STAGES, key=lambda name: landed[name])
+            if self.shim and tried % 4:
+                fault = Fault(
+                    "*", self.random.randint(1, total), self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output
+                )
+                ended = self.build("--num-proc", workers, fault=fault)
+            else:
+                delay = self.random.random() * {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}[stage] * self.seconds
+                ended = self.build("--num-proc", workers, kill=harness.kill_in(stage, self.output, delay))
+            found = harness.stage_of(self.output)
+            what = f"kill {tried} in {found}, {workers} workers"
+            if not harness.absent_or_complete(self.output):
+                self.failures.append(f"{what}: the output is neither absent nor whole")
+            if ended.code != -9:
+                continue  # it was done before
+            landed[found] += 1
+            self.check_resume(what, "--num-proc", str(self.random.randint(1, 2)))
+        return f"{sum(landed.values())} SIGKILLs: " + ", ".join(f"{landed[stage]} in {stage}" for stage in landed)
+
+    def overwrites(self, number: int) -> str:
+        """SIGKILL while an old output is replaced: there is always one of them, whole."""
+        total = self.calls("*")
+        landed = 0
+        for tried in range(number):
+            harness.clear(self.output)
+            old = self.build("--max-length", "32")
+            assert old.code == 0, old.err
+            # Most of them around the swap, which is at the end.
+            call = total - self.random.randint(0, total // 10) if tried % 2 else self.random.randint(1, total)
+            fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
+            ended = self.build("--overwrite", fault=fault)
+            if not self.output.exists() or not harness.absent_or_complete(self.output):
+                self.failures.append(f"overwrite {tried}, call {call}: no whole output is there")
+            landed += ended.code == -9
+            self.check_resume(f"overwrite {tried}, call {call}", "--overwrite")
+        return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
+
+    def failing_calls(self, most: int | None) -> Iterator[str]:
+        """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each kind, spread evenly."""
+        kinds = {"o": "open", "O": "open to read", "w": "write", "s": "fsync", "r": "rename", "i": "read"}
+        for kind, name in kinds.items():
+            for error, what in ERRORS.items():
+                if (error == "short" and kind != "w") or (error == "ENOSPC" and kind in "Oi"):
+                    continue
+                total = self.calls(kind, "--num-proc", "1")
+                numbers = range(1, total + 2, max(1, total // most) if most else 1)
+                survived = 0
+                for number in numbers:
+                    harness.clear(self.output)
+                    ended = self.build("--num-proc", "1", fault=Fault(kind, number, what, self.output))
+                    said = [line for line in ended.err.splitlines() if line and not line.startswith("calls ")]
+                    at = f"{name} {number} of {total} with {error}"
+                    if ended.code == 0:
+                        survived += 1  # nothing the build cannot do without, such as the end of its lock
+                        if not self.output.exists() or read_manifest(self.output).data != self.expected:
+                            self.failures.append(f"{at}: exit code 0 and another output")
+                        continue
+                    if ended.code not in (2, 3) or len(said) != 1:
+                        self.failures.append(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
+                    if self.output.exists() and not harness.absent_or_complete(self.output):
+                        self.failures.append(f"{at}: a half-written output")
+                    self.check_resume(at, "--num-proc", "1")
+                yield f"{len(numbers)} of {total} {name} calls failed with {error}: {survived} did no harm"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--kills", type=int, default=200, help="SIGKILLs that land in a stage; a fifth in each at least"
+    )
+    parser.add_argument("--overwrites", type=int, default=40)
+    parser.add_argument(
+        "--calls", type=int, default=None, help="so many failing calls of each kind; default: every one"
+    )
+    parser.add_argument("--no-calls", action="store_true", help="no failing calls")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--shim", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if not given.inside:
+        with tempfile.TemporaryDirectory() as folder:
+            library = harness.compiled(Path(folder))
+            more = ["--shim"] if library is not None else []
+            return harness.under_shim(library, "tests.faults.soak", [*sys.argv[1:], "--inside", *more])
+    harness.warm()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        soak = Soak(Path(folder), given.seed, given.shim)
+        lines = [soak.kills(given.kills)] if given.kills else []
+        _say(lines)
+        if given.shim:
+            if given.overwrites:
+                _say([soak.overwrites(given.overwrites)])
+            if not given.no_calls:
+                for line in soak.failing_calls(given.calls):
+                    _say([line])
+        for failure in soak.failures:
+            print("FAILED", failure)
+        print(f"seed {given.seed}: {len(soak.failures)} failures in {time.monotonic() - start:,.0f} s")
+        return 1 if soak.failures else 0
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
