@@ -136,11 +136,12 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 
         _show(estimate(settings), run["json"])
         return
-    from packprep.pipeline import build
     from packprep.progress import Console, Silent
 
-    gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
     with Console() as console, _stopped_at_once(console.close):
+        from packprep.pipeline import build  # takes a second, in which it may be stopped too
+
+        gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
         build(settings, progress=Silent() if run["quiet"] else console)
     print_report(Path(settings.output), as_json=run["json"], quiet=run["quiet"])
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from packprep.schemas import MANIFEST, check_files, read_manifest
@@ -167,10 +168,55 @@ def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
     return kill
 
 
-def under_shim(library: Path | None, module: str, arguments: list[str]) -> int:
-    """Run `python -m MODULE ARGUMENTS` with the shim loaded."""
+def kill_workers(random: Random, seconds: float, most: int, killed: list[int]) -> Callable[[int], None]:
+    """Kills worker processes of an isolated build, `most` of them, some time after each was started."""
+
+    def kill(pid: int) -> None:
+        seen: set[int] = set()
+        while len(seen) < most and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            for worker in _children(pid) - seen:
+                time.sleep(random.random() * seconds)
+                try:
+                    os.kill(worker, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                seen.add(worker)
+                killed.append(worker)
+            time.sleep(0.01)
+
+    return kill
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found.update(map(int, task.read_text().split()))
+        except OSError:  # the thread has ended
+            continue
+    return found
+
+
+def small_disk(folder: Path, size: int) -> None:
+    """Mount, or resize, a file system in memory of this many bytes. Only where `under_shim` gave a place for mounts."""
+    folder.mkdir(exist_ok=True)
+    how = ["-o", f"remount,size={size}"] if folder.is_mount() else ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    subprocess.run(["mount", *how, folder], check=True)
+
+
+def may_mount() -> bool:
+    """Whether this user can have mounts of their own."""
+    return (
+        subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True).returncode
+        == 0
+    )
+
+
+def under_shim(library: Path | None, module: str, arguments: list[str], *, mounts: bool) -> int:
+    """Run `python -m MODULE ARGUMENTS` with the shim loaded, and with mounts of its own if asked."""
     environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
-    return subprocess.run([sys.executable, "-m", module, *arguments], env=environment).returncode
+    alone = ["unshare", "-Urm"] if mounts else []
+    return subprocess.run([*alone, sys.executable, "-m", module, *arguments], env=environment).returncode
 
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": SHORT}

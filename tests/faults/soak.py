@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from packprep import workers
 from packprep.schemas import read_manifest
 from packprep.staging import staging_of
 
+from ..corpus import write_jsonl
 from . import harness
 from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
 
@@ -47,12 +49,13 @@ class Soak:
         assert ended.code == 0, ended.err
         return int(ended.err.rsplit("calls ", 1)[1])
 
-    def check_resume(self, what: str, *more: str) -> None:
+    def check_resume(self, what: str, *more: str, output: Path | None = None) -> None:
         """The same command ends with the bytes of an undisturbed build."""
-        ended = self.build(*more)
-        if ended.code != 0 or read_manifest(self.output).data != self.expected:
+        output = output or self.output
+        ended = self.build(*more, output=output)
+        if ended.code != 0 or read_manifest(output).data != self.expected:
             self.failures.append(f"{what}: resumed with exit code {ended.code}: {ended.err[-300:]}")
-        elif not harness.absent_or_complete(self.output) or staging_of(self.output).exists():
+        elif not harness.absent_or_complete(output) or staging_of(output).exists():
             self.failures.append(f"{what}: the output is not whole or something is left beside it")
 
     def kills(self, number: int) -> str:
@@ -101,10 +104,10 @@ class Soak:
             self.check_resume(f"overwrite {tried}, call {call}", "--overwrite")
         return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
 
-    def failing_calls(self, most: int | None) -> Iterator[str]:
+    def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
         """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each kind, spread evenly."""
         kinds = {"o": "open", "O": "open to read", "w": "write", "s": "fsync", "r": "rename", "i": "read"}
-        for kind, name in kinds.items():
+        for kind, name in ((kind, kinds[kind]) for kind in of):
             for error, what in ERRORS.items():
                 if (error == "short" and kind != "w") or (error == "ENOSPC" and kind in "Oi"):
                     continue
@@ -128,6 +131,70 @@ class Soak:
                     self.check_resume(at, "--num-proc", "1")
                 yield f"{len(numbers)} of {total} {name} calls failed with {error}: {survived} did no harm"
 
+    def full_disks(self, sizes: int) -> str:
+        """A disk that fills up at ten sizes; then it grows, and the same command goes on."""
+        disk = self.folder / "disk"
+        big = 1 << 28
+        harness.small_disk(disk, big)
+        output = disk / "out"
+        fault = Fault("*", self.calls("*") - 30, DIE_BEFORE, output)  # near the end, where most is on the disk
+        self.build(output=output, fault=fault)
+        peak = sum(path.stat().st_blocks * 512 for path in disk.rglob("*"))
+        stages: Counter[str] = Counter()
+        for number in range(sizes):
+            harness.clear(output)
+            harness.small_disk(disk, int(peak * (0.08 + 0.9 * number / sizes)))
+            ended = self.build(output=output)
+            at = f"disk {number}"
+            if ended.code != 3 or "no space left" not in ended.err or " MB are " not in ended.err or len(
+                ended.err.splitlines()
+            ) != 1:  # fmt: skip
+                self.failures.append(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
+            if output.exists():
+                self.failures.append(f"{at}: a half-written output")
+            stages[harness.stage_of(output)] += 1
+            harness.small_disk(disk, big)
+            self.check_resume(at, output=output)
+        return f"{sizes} full disks, exit code 3 and gone on: " + ", ".join(
+            f"{n} in {stage}" for stage, n in stages.items()
+        )
+
+    def killed_workers(self, number: int) -> str:
+        """Worker processes that are killed while they tokenize, or start to."""
+        killed: list[int] = []
+        builds = 0
+        while len(killed) < number:
+            builds += 1
+            harness.clear(self.output)
+            ended = self.build("--isolate", "--num-proc", "2", kill=harness.kill_workers(self.random, 3.0, 2, killed))
+            if ended.code != 0:
+                self.failures.append(f"killed workers, build {builds}: exit code {ended.code}: {ended.err[-300:]}")
+            self.check_resume(f"killed workers, build {builds}")
+        return f"{len(killed)} SIGKILLs of workers in {builds} builds, all recovered"
+
+    def out_of_memory(self, number: int) -> str:
+        """Rows that the system kills a worker for once each, as it does when memory is short."""
+        folder = self.folder / "oom"
+        folder.mkdir()
+        rows = [f"row {row} <once {folder / str(row)}>" for row in range(number)]
+        write_jsonl(folder / "a.jsonl", [text for row in rows for text in (row, *["some other text"] * 20)])
+        arguments = [
+            "build", str(folder / "a.jsonl"), *self.arguments[3:], "--num-proc", "1", "--isolate",
+        ]  # fmt: skip
+        arguments[arguments.index("4KB")] = "300"
+        for row in range(number):
+            (folder / str(row)).write_text("<oom>")
+        real, workers.COMMAND = workers.COMMAND, (sys.executable, "-m", "tests.faults.poisoned_worker")
+        ended = forked([*arguments, "-o", str(folder / "out")], self.log)
+        workers.COMMAND = real
+        plain = forked([*arguments, "-o", str(folder / "plain")], self.log)
+        left = sum((folder / str(row)).exists() for row in range(number))
+        if ended.code or plain.code or left:
+            self.failures.append(f"out of memory: exit codes {ended.code} and {plain.code}, {left} rows not reached")
+        elif read_manifest(folder / "out").data != read_manifest(folder / "plain").data:
+            self.failures.append("out of memory: another output")
+        return f"{number - left} simulated kills for memory in one build, all recovered"
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
@@ -139,36 +206,45 @@ def main() -> int:
     parser.add_argument(
         "--calls", type=int, default=None, help="so many failing calls of each kind; default: every one"
     )
-    parser.add_argument("--no-calls", action="store_true", help="no failing calls")
+    parser.add_argument(
+        "--kinds", default="oOwsri", help="of calls: o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n)"
+    )
+    parser.add_argument("--disks", type=int, default=10, help="sizes of a disk that fills up")
+    parser.add_argument("--workers", type=int, default=20, help="worker processes killed, and as many for memory")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--shim", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--mounts", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not given.inside:
         with tempfile.TemporaryDirectory() as folder:
             library = harness.compiled(Path(folder))
-            more = ["--shim"] if library is not None else []
-            return harness.under_shim(library, "tests.faults.soak", [*sys.argv[1:], "--inside", *more])
+            mounts = harness.may_mount()
+            more = ["--shim"] * (library is not None) + ["--mounts"] * mounts
+            return harness.under_shim(library, "tests.faults.soak", [*sys.argv[1:], "--inside", *more], mounts=mounts)
     harness.warm()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), given.seed, given.shim)
-        lines = [soak.kills(given.kills)] if given.kills else []
-        _say(lines)
-        if given.shim:
-            if given.overwrites:
-                _say([soak.overwrites(given.overwrites)])
-            if not given.no_calls:
-                for line in soak.failing_calls(given.calls):
-                    _say([line])
+        for line in _parts(soak, given):
+            print(line, flush=True)
         for failure in soak.failures:
             print("FAILED", failure)
         print(f"seed {given.seed}: {len(soak.failures)} failures in {time.monotonic() - start:,.0f} s")
         return 1 if soak.failures else 0
 
 
-def _say(lines: list[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
+def _parts(soak: Soak, given: argparse.Namespace) -> Iterator[str]:
+    if given.kills:
+        yield soak.kills(given.kills)
+    if given.shim and given.overwrites:
+        yield soak.overwrites(given.overwrites)
+    if given.mounts and given.shim and given.disks:
+        yield soak.full_disks(given.disks)
+    if given.workers:
+        yield soak.killed_workers(given.workers)
+        yield soak.out_of_memory(given.workers)
+    if given.shim:
+        yield from soak.failing_calls(given.kinds, given.calls)
 
 
 if __name__ == "__main__":
