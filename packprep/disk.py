@@ -13,6 +13,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEXT_PER_BYTE = {"": 1.0, "gz": 4.0, "zst": 4.0}
 _PARQUET = 3.0
 _TOKENS_PER_BYTE = 0.35  # where no sample tells: more than English has with any common vocabulary
+_SAID_FROM = 1_000_000_000
+_LEAST_MISSING = 1_000_000  # receipts, and the rest of a block of every file
 _DOUBT = 0.7  # a build is stopped only if even this share of the prediction is too much
 
 
@@ -44,23 +46,28 @@ def written_bytes(directory: Path) -> int:
     return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(directory) for name in names)
 
 
-def check_room(job: Job, needed: int) -> str:
-    """A sentence on what will be written and what is free; StoppedError where that is clearly too little."""
+def check_room(job: Job, needed: int) -> str | None:
+    """What to say of the room: nothing where there is plenty. StoppedError where there is clearly too little."""
     left = max(0, needed - written_bytes(job.staging))
     free = room_at(job.staging)
-    said = f"about {left / 1e6:,.0f} MB will be written to {job.staging}, and {free / 1e6:,.0f} MB are free there"
+    said = f"about {shown(left)} will be written to {job.staging}, and {shown(free)} are free there"
     if _DOUBT * left > free:
-        raise StoppedError(f"{said}; free {(left - free) / 1e6:,.0f} MB, or choose another -o")
-    return said
+        raise StoppedError(f"{said}; free {shown(left - free)} more, or choose another -o")
+    return said if left > min(_SAID_FROM, free // 10) else None
 
 
 def full(error: OSError, staging: Path, needed: int) -> StoppedError:
     """What to say when the disk is full: where, and how much is missing."""
-    free = room_at(staging) if staging.exists() else 0
-    missing = max(needed - (written_bytes(staging) if staging.exists() else 0) - free, 0)
+    written, free = (written_bytes(staging), room_at(staging)) if staging.exists() else (0, 0)
+    missing = max(needed - written - free, _LEAST_MISSING)
     where = error.filename if isinstance(error.filename, str) else staging
-    more = f"about {missing / 1e6:,.1f} MB are missing" if missing else "some more is needed"
     return StoppedError(
-        f"{where}: no space left on the disk: {free / 1e6:,.1f} MB are free and {more}; "
+        f"{where}: no space left on the disk: {shown(free)} are free and about {shown(missing)} are missing; "
         "free them and run the same command to go on"
     )
+
+
+def shown(size: int) -> str:
+    """1.2 GB, 3.4 MB or 5.6 kB."""
+    unit, name = next(((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if size >= unit), (1e3, "kB"))
+    return f"{size / unit:,.1f} {name}"

@@ -199,8 +199,8 @@ class _Work:
                 self.progress.say(note)
         return files
 
-    def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str:
-        """What will be written and what is free; StoppedError where that is too little."""
+    def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str | None:
+        """What to say of the room on the disk; StoppedError where that is too little."""
         texts = pa.array([text[:2000] for text in sample], pa.large_string())
         ids, _ = engine.engine.encode(texts)
         size = int(text_bytes(texts).sum())
@@ -247,7 +247,8 @@ class _Work:
         )
         for note in choice.notes:
             self.progress.say(note)
-        self.progress.say(self._room(choice, sample))
+        if (room := self._room(choice, sample)) is not None:
+            self.progress.say(room)
         return choice
 
     def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:

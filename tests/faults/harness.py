@@ -47,7 +47,7 @@ def compiled(folder: Path) -> Path | None:
 
 
 def corpus(folder: Path) -> list[str]:
-    """Two sources, and the arguments of a build of them in some 20 slices, 6 windows and 12 shards."""
+    """Two sources, and the arguments of a build of them in some 20 slices and a dozen windows and shards."""
     write_jsonl(folder / "a.jsonl", texts(120, seed=1))
     write_jsonl(folder / "b.jsonl", texts(120, seed=2))
     return [
@@ -55,6 +55,12 @@ def corpus(folder: Path) -> list[str]:
         "--engine", "hf", "--max-length", "64", "--unit-size", "4KB", "--window", "16KB", "--shard-size", "30KB",
         "--holdout", "0.2", "-q",
     ]  # fmt: skip
+
+
+def few_files(arguments: list[str]) -> list[str]:
+    """The same sources in four slices, two windows and two shards: few enough calls to let every one of them fail."""
+    changed = {"4KB": "20KB", "16KB": "40KB", "30KB": "1MB", "0.2": "0"}
+    return [changed.get(argument, argument) for argument in arguments]
 
 
 def warm() -> None:

@@ -31,12 +31,16 @@ class Soak:
         self.arguments = harness.corpus(folder)
         self.output = folder / "out"
         self.log = folder / "log"
-        self.failures: list[str] = []
+        self.failures = 0
         start = time.monotonic()
         undisturbed = self.build("--num-proc", "1", output=folder / "undisturbed")
         self.seconds = time.monotonic() - start
         assert undisturbed.code == 0, undisturbed.err
         self.expected = read_manifest(folder / "undisturbed").data
+
+    def fail(self, what: str) -> None:
+        self.failures += 1
+        print("FAILED", what, flush=True)
 
     def build(self, *more: str, output: Path | None = None, fault: Fault | None = None, kill: object = None) -> Ended:
         target = output or self.output
@@ -54,9 +58,9 @@ class Soak:
         output = output or self.output
         ended = self.build(*more, output=output)
         if ended.code != 0 or read_manifest(output).data != self.expected:
-            self.failures.append(f"{what}: resumed with exit code {ended.code}: {ended.err[-300:]}")
+            self.fail(f"{what}: resumed with exit code {ended.code}: {ended.err[-300:]}")
         elif not harness.absent_or_complete(output) or staging_of(output).exists():
-            self.failures.append(f"{what}: the output is not whole or something is left beside it")
+            self.fail(f"{what}: the output is not whole or something is left beside it")
 
     def kills(self, number: int) -> str:
         """SIGKILL at random calls and at random times, every stage in turn, workers 1 and 2."""
@@ -79,7 +83,7 @@ class Soak:
             found = harness.stage_of(self.output)
             what = f"kill {tried} in {found}, {workers} workers"
             if not harness.absent_or_complete(self.output):
-                self.failures.append(f"{what}: the output is neither absent nor whole")
+                self.fail(f"{what}: the output is neither absent nor whole")
             if ended.code != -9:
                 continue  # it was done before
             landed[found] += 1
@@ -99,13 +103,16 @@ class Soak:
             fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
             ended = self.build("--overwrite", fault=fault)
             if not self.output.exists() or not harness.absent_or_complete(self.output):
-                self.failures.append(f"overwrite {tried}, call {call}: no whole output is there")
+                self.fail(f"overwrite {tried}, call {call}: no whole output is there")
             landed += ended.code == -9
             self.check_resume(f"overwrite {tried}, call {call}", "--overwrite")
         return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
 
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
         """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each kind, spread evenly."""
+        self.arguments = harness.few_files(self.arguments)
+        self.build(output=self.folder / "few")
+        self.expected = read_manifest(self.folder / "few").data
         kinds = {"o": "open", "O": "open to read", "w": "write", "s": "fsync", "r": "rename", "i": "read"}
         for kind, name in ((kind, kinds[kind]) for kind in of):
             for error, what in ERRORS.items():
@@ -122,12 +129,12 @@ class Soak:
                     if ended.code == 0:
                         survived += 1  # nothing the build cannot do without, such as the end of its lock
                         if not self.output.exists() or read_manifest(self.output).data != self.expected:
-                            self.failures.append(f"{at}: exit code 0 and another output")
+                            self.fail(f"{at}: exit code 0 and another output")
                         continue
                     if ended.code not in (2, 3) or len(said) != 1:
-                        self.failures.append(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
+                        self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
                     if self.output.exists() and not harness.absent_or_complete(self.output):
-                        self.failures.append(f"{at}: a half-written output")
+                        self.fail(f"{at}: a half-written output")
                     self.check_resume(at, "--num-proc", "1")
                 yield f"{len(numbers)} of {total} {name} calls failed with {error}: {survived} did no harm"
 
@@ -143,16 +150,17 @@ class Soak:
         stages: Counter[str] = Counter()
         for number in range(sizes):
             harness.clear(output)
-            harness.small_disk(disk, int(peak * (0.08 + 0.9 * number / sizes)))
+            harness.small_disk(disk, int(peak * (0.4 + 0.58 * number / sizes)))
             ended = self.build(output=output)
             at = f"disk {number}"
-            if ended.code != 3 or "no space left" not in ended.err or " MB are " not in ended.err or len(
+            refused = "are free there; free " in ended.err  # before anything was written
+            if ended.code != 3 or not (refused or ("no space left" in ended.err and "missing" in ended.err)) or len(
                 ended.err.splitlines()
             ) != 1:  # fmt: skip
-                self.failures.append(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
+                self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
             if output.exists():
-                self.failures.append(f"{at}: a half-written output")
-            stages[harness.stage_of(output)] += 1
+                self.fail(f"{at}: a half-written output")
+            stages["refused" if refused else harness.stage_of(output)] += 1
             harness.small_disk(disk, big)
             self.check_resume(at, output=output)
         return f"{sizes} full disks, exit code 3 and gone on: " + ", ".join(
@@ -168,7 +176,7 @@ class Soak:
             harness.clear(self.output)
             ended = self.build("--isolate", "--num-proc", "2", kill=harness.kill_workers(self.random, 3.0, 2, killed))
             if ended.code != 0:
-                self.failures.append(f"killed workers, build {builds}: exit code {ended.code}: {ended.err[-300:]}")
+                self.fail(f"killed workers, build {builds}: exit code {ended.code}: {ended.err[-300:]}")
             self.check_resume(f"killed workers, build {builds}")
         return f"{len(killed)} SIGKILLs of workers in {builds} builds, all recovered"
 
@@ -190,9 +198,9 @@ class Soak:
         plain = forked([*arguments, "-o", str(folder / "plain")], self.log)
         left = sum((folder / str(row)).exists() for row in range(number))
         if ended.code or plain.code or left:
-            self.failures.append(f"out of memory: exit codes {ended.code} and {plain.code}, {left} rows not reached")
+            self.fail(f"out of memory: exit codes {ended.code} and {plain.code}, {left} rows not reached")
         elif read_manifest(folder / "out").data != read_manifest(folder / "plain").data:
-            self.failures.append("out of memory: another output")
+            self.fail("out of memory: another output")
         return f"{number - left} simulated kills for memory in one build, all recovered"
 
 
@@ -227,9 +235,7 @@ def main() -> int:
         soak = Soak(Path(folder), given.seed, given.shim)
         for line in _parts(soak, given):
             print(line, flush=True)
-        for failure in soak.failures:
-            print("FAILED", failure)
-        print(f"seed {given.seed}: {len(soak.failures)} failures in {time.monotonic() - start:,.0f} s")
+        print(f"seed {given.seed}: {soak.failures} failures in {time.monotonic() - start:,.0f} s")
         return 1 if soak.failures else 0
 
 
