@@ -55,5 +55,6 @@ def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None
     write_file(out / "report.json", canonical_json(report))
     run = json.loads(json.dumps(manifest.run))
     path = out / "report.json"
-    run["files"][0] |= {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+    listed = next(file for file in run["files"] if file["path"] == path.name)
+    listed |= {"bytes": path.stat().st_size, "sha256": file_digest(path)}
     write_manifest(out, data, run)

@@ -148,7 +148,7 @@ def test_a_hundred_clean_builds_raise_no_alarm(
 
 def test_a_thousand_flipped_bits_over_all_files_are_found_and_the_file_is_named(out: Path) -> None:
     files = [path for path in sorted(out.rglob("*")) if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".arrow"}
+    assert {path.suffix for path in files} == {".json", ".arrow", ".yaml"}
     draw = random.Random(0)
     for number in range(1000):
         path = files[number % len(files)]
