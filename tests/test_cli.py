@@ -328,10 +328,29 @@ def test_a_stopped_build_ends_at_once_with_one_line_and_no_output(here: Path, nu
     _, err = running.communicate()
     assert running.returncode == code
     assert time.monotonic() - stopped < 2
-    assert err == (
-        "packprep: stopped; to go on: packprep build big.jsonl -o out --tokenizer tok --engine hf --num-proc 1\n"
+    assert err.splitlines()[-1] == (
+        "packprep: stopped; to go on: packprep build big.jsonl -o out --tokenizer tok --engine hf --num-proc 1"
     )
     assert not (here / "out").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)])
+def test_a_build_may_be_stopped_while_it_is_still_loading(here: Path, number: int, code: int) -> None:
+    wait = "import time; print('loading', flush=True); time.sleep(60)"
+    (here / "sitecustomize.py").write_text(
+        "import importlib.abc, sys\n"
+        "class Slow(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == 'packprep.pipeline': exec({wait!r})\n"
+        "sys.meta_path.insert(0, Slow())\n"
+    )
+    path = os.pathsep.join([str(here), *sys.path])
+    running = command("build", "a.jsonl", "-o", "out", "--tokenizer", "tok", env=os.environ | {"PYTHONPATH": path})
+    assert running.stdout is not None and running.stdout.readline() == "loading\n"
+    running.send_signal(number)
+    _, err = running.communicate()
+    assert running.returncode == code
+    assert err.startswith("packprep: stopped; to go on: packprep build a.jsonl -o out")
 
 
 def test_a_terminal_is_given_back_its_cursor(here: Path) -> None:
