@@ -39,9 +39,8 @@ def plan_window(
     documents: Documents, tokenizer: Tokenizer, config: BuildConfig, seed: int, planner: Planner | None = None
 ) -> WindowPlan:
     """Plan the documents of one window. Raises TooLongError under overflow error."""
-    ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
     labels = documents.labels
-    segments, account = cut_segments(documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=labels)
+    segments, account = _cut(documents, tokenizer, config)
     groups = None if documents.group is None else documents.group[segments.document]
     segments, plan = plan_segments(segments, config, seed, groups, planner)
     return WindowPlan(
@@ -54,6 +53,18 @@ def plan_window(
         bias=plan.bias,
         straggler=plan.straggler(config.balance_ranks, config.cost()),
     )
+
+
+def packed_tokens(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> NDArray[np.int64]:
+    """Tokens that each document has in packs, filler not counted, [documents]. Raises TooLongError like the plan."""
+    segments, _ = _cut(documents, tokenizer, config)
+    return np.bincount(segments.document, weights=segments.lengths, minlength=len(documents)).astype(np.int64)
+
+
+def _cut(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> tuple[Segments, Account]:
+    ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
+    has_bos = tokenizer.bos is not None
+    return cut_segments(documents.length, ends, config, has_bos=has_bos, labels=documents.labels)
 
 
 def plan_segments(

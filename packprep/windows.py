@@ -4,8 +4,8 @@ A window holds a fixed amount of text, so memory is bounded and no plan depends 
 input order, units are dealt to windows in an order that the seed decides, so a window is a sample of the whole input.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,8 @@ class Documents:
     def __len__(self) -> int:
         return len(self.id)
 
-    def take(self, kept: NDArray[np.bool_]) -> "Documents":
+    def take(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> "Documents":
+        """Those of a mask, or of indices in their order."""
         group = None if self.group is None else self.group[kept]
         return Documents(
             id=self.id[kept], address=self.address[kept], length=self.length[kept], source=self.source[kept],
@@ -85,16 +86,60 @@ def form_windows(files: Sequence[TokenFile], config: BuildConfig) -> list[list[T
 
 def read_documents(directory: Path, files: Sequence[TokenFile]) -> Documents:
     """Documents of a window's token files, which are memory-mapped: no token is read yet."""
-    batches = []
-    for file in files:
-        with pa.memory_map(str(directory / file.name)) as source, pa.ipc.open_stream(source) as reader:
-            batches += list(reader)
-    ids = [np.arange(file.first_document, file.first_document + file.documents) for file in files]
-    sources = [
-        np.repeat(np.array([part.source for part in file.parts], np.int32), [part.rows for part in file.parts])
-        for file in files
-    ]
-    return documents_of(batches, _join(ids, np.int64), _join(sources, np.int32))
+    batches = [batch for file in files for batch in _batches(directory, file)]
+    return documents_of(
+        batches, _join([_ids(file) for file in files], np.int64), _join([_sources(file) for file in files], np.int32)
+    )
+
+
+def read_chosen(
+    directory: Path, files: Sequence[TokenFile], chosen: Callable[[int, Documents], NDArray[np.int64]]
+) -> Documents:
+    """Some documents of token files that hold far more than are wanted; only of these is anything kept.
+
+    chosen: f(number of the file, its documents) -> the rows that are wanted, in order.
+    """
+    parts: list[Documents] = []
+    groups: list[pa.Array] = []
+    for number, file in enumerate(files):
+        batches = _batches(directory, file)
+        documents = documents_of(batches, _ids(file), _sources(file))
+        rows = chosen(number, documents)
+        parts.append(documents.take(rows))
+        if documents.group is not None:  # its codes are those of one file
+            groups += pa.chunked_array([batch.column("group") for batch in batches]).take(pa.array(rows)).chunks
+    if not parts:
+        return documents_of([], np.empty(0, np.int64), np.empty(0, np.int32))
+    first = parts[0]
+    return replace(
+        first,
+        id=_join([part.id for part in parts], np.int64),
+        address=_join([part.address for part in parts], np.int64),
+        length=_join([part.length for part in parts], np.int32),
+        source=_join([part.source for part in parts], np.int32),
+        group=group_codes(pa.chunked_array(groups)) if groups else None,
+        keep=[part.keep for part in parts],
+        aligned={
+            name: Aligned(_join([part.aligned[name].address for part in parts], np.int64), column.dtype)
+            for name, column in first.aligned.items()
+        },
+        values={
+            name: _join([part.values[name] for part in parts], values.dtype) for name, values in first.values.items()
+        },
+    )
+
+
+def _batches(directory: Path, file: TokenFile) -> list[pa.RecordBatch]:
+    with pa.memory_map(str(directory / file.name)) as source, pa.ipc.open_stream(source) as reader:
+        return list(reader)
+
+
+def _ids(file: TokenFile) -> NDArray[np.int64]:
+    return np.arange(file.first_document, file.first_document + file.documents)
+
+
+def _sources(file: TokenFile) -> NDArray[np.int32]:
+    return np.repeat(np.array([part.source for part in file.parts], np.int32), [part.rows for part in file.parts])
 
 
 def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]) -> Documents:
