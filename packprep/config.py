@@ -4,15 +4,15 @@ A field's metadata carries its help text, its choices and whether it decides the
 Sizes are bytes; "64MB" is 64,000,000 and "64MiB" 67,108,864.
 """
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from packprep.errors import ConfigError
+from packprep import mixture
+from packprep.errors import ConfigError, nearest
 
 DEFAULT_FILE = "packprep.yaml"
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
@@ -26,9 +26,6 @@ RESERVED = (
 )  # fmt: skip
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-
-
-_LISTS = ("columns", "carry")  # options that take names with commas between them
 
 
 def _option(
@@ -53,7 +50,7 @@ class BuildConfig:
     Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json", max_length=8192)
     """
 
-    sources: tuple[str, ...] = _option(
+    sources: tuple[str | dict[str, Any], ...] = _option(  # a dict says how much of it and how it is read: mixture.py
         (), "Sources", "Files, globs, directories, - for stdin, or a hub dataset.", "SOURCE"
     )
     output: str = _option(
@@ -87,7 +84,15 @@ class BuildConfig:
         "document", "Sources", "What one document of a .txt file is."
     )
     limit: int | None = _option(None, "Sources", "Only the first N rows of the whole input.")
-    max_tokens: int | None = _option(None, "Sources", "Stop after the unit of text that reaches N tokens.")
+    max_tokens: int | None = _option(
+        None, "Sources", "Stop after the unit of text that reaches N tokens; of a mix, draw N tokens."
+    )
+    weights: tuple[str, ...] = _option(
+        (), "Sources", "Share of tokens of each source, such as 50,30,20: a mix.", "W,W,...", identity=False
+    )
+    max_epochs: float = _option(
+        1.0, "Sources", "How often a mix may repeat a source to keep the shares of larger ones.", "X", identity=False
+    )
     on_error: Literal["stop", "skip"] = _option("stop", "Sources", "What to do with a row that cannot be used.")
     unit_size: int = _option(
         "64MB", "Sources", "Text tokenized by one task; decides what is shuffled.", "SIZE", size=True
@@ -177,6 +182,8 @@ class BuildConfig:
             value = getattr(self, spec.name)
             if spec.metadata["size"]:
                 value = parse_size(value, spec.name)
+            elif spec.name == "sources":
+                value = _sources(value)
             elif isinstance(spec.default, tuple):
                 value = _names(spec.name, value)
             elif isinstance(value, os.PathLike):
@@ -187,6 +194,16 @@ class BuildConfig:
             object.__setattr__(self, spec.name, value)
         self._check_ranges()
         self._check_combinations()
+        for entry in self.entries():
+            for key in mixture.NUMBERS:
+                if key in entry.reading and (entry.reading[key] is None) != (getattr(self, key) is None):
+                    raise ConfigError(
+                        f"source {entry.label} alone has {key}: rows of one build are alike; give the build one too"
+                    )
+            try:
+                self.reading(entry.reading)
+            except ConfigError as error:
+                raise ConfigError(f"source {entry.label}: {error}") from None
         object.__setattr__(self, "columns", tuple(name for name in COLUMN_CHOICE if name in self.columns))
 
     def _check_ranges(self) -> None:
@@ -295,6 +312,18 @@ class BuildConfig:
         """Whether text is tokenized in worker processes."""
         return self.isolate or self.unit_timeout is not None
 
+    def entries(self) -> tuple[mixture.Entry, ...]:
+        """What `sources` and `weights` say, one entry for each source."""
+        return mixture.entries(self.sources, self.weights, self.max_epochs)
+
+    def reading(self, own: Mapping[str, Any]) -> "BuildConfig":
+        """These options with those that a source has for itself, to read its rows with."""
+        if not own:
+            return self
+        if ("text_column" in own) != ("text_template" in own):  # either says what the text is, in place of both
+            own = {"text_column": "text", "text_template": None} | dict(own)
+        return replace(self, sources=(), weights=(), max_epochs=1.0, **own)
+
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output; sources and tokenizer enter by digest instead."""
         decided_by_digest = ("sources", "tokenizer", "name", "split", "revision")
@@ -306,17 +335,31 @@ class BuildConfig:
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
-    """A tuple of names; those of columns may also be one text with commas."""
-    if isinstance(value, str):
-        value = value.split(",") if key in _LISTS else [value]
-    elif isinstance(value, os.PathLike):
-        value = [value]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, (str, os.PathLike)) for name in value):
-        raise ConfigError(f"{key} is {value!r}, expected a list of names")
-    names = [os.fspath(name) for name in value]
-    if key not in _LISTS:
-        return tuple(names)
-    return tuple(name for part in names for name in map(str.strip, part.split(",")) if name)
+    """A tuple of names or numbers; they may also be one text with commas."""
+    given = [value] if isinstance(value, str) or (key == "weights" and isinstance(value, (int, float))) else value
+    kinds = (str, int, float) if key == "weights" else (str,)
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, kinds) for name in given):
+        raise ConfigError(f"{key} is {value!r}, expected a list of {'numbers' if key == 'weights' else 'names'}")
+    return tuple(name for part in given for name in map(str.strip, str(part).split(",")) if name)
+
+
+def _sources(value: Any) -> tuple[str | dict[str, Any], ...]:
+    """Names of sources, and tables that say more of one; one of either may stand alone."""
+    value = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, (str, os.PathLike, Mapping)) for one in value):
+        raise ConfigError(f"sources is {value!r}, expected a list of names, or of tables with path and weight")
+    return tuple(_table(one) if isinstance(one, Mapping) else os.fspath(one) for one in value)
+
+
+def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
+    """The table of a source with its keys as options are written."""
+    table = {str(key).replace("-", "_"): value for key, value in source.items()}
+    paths = table.get("path")
+    if isinstance(paths, (list, tuple)):
+        table["path"] = [os.fspath(path) if isinstance(path, os.PathLike) else path for path in paths]
+    elif isinstance(paths, os.PathLike):
+        table["path"] = os.fspath(paths)
+    return table
 
 
 def parse_size(value: int | str, key: str) -> int:
@@ -373,12 +416,6 @@ def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -
         if key not in known:
             raise ConfigError(f"{where} has an unknown option {key!r}{nearest(key, known)}")
     return options
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
 
 
 def _check_type(spec: "Field[Any]", value: Any) -> None:

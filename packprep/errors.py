@@ -7,6 +7,9 @@ PackprepError(ValueError)
 packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims to be
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class PackprepError(ValueError):
     """Base of the errors that are a sentence for the user, never a defect of packprep."""
@@ -22,3 +25,9 @@ class InputError(PackprepError):
 
 class StoppedError(PackprepError):
     """The build cannot go on as things are on this machine; what it has done is kept for the same command."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"

@@ -191,4 +191,4 @@ def _rows(source: Source, config: BuildConfig) -> int | None:
             return int(pq.read_metadata(source.path).num_rows)
     if source.kind == "saved":
         return len(datasets.load_from_disk(str(source.path)))
-    return len(open_hub(source.name, config)) if source.kind == "hub" else None
+    return len(open_hub(source.name, config.reading(source.reading))) if source.kind == "hub" else None

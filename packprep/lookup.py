@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.config import nearest
-from packprep.errors import ConfigError
+from packprep.errors import ConfigError, nearest
 from packprep.provenance import Sources
 from packprep.schemas import BatchView, FileEntry, Findings, FormatError, Manifest, check_file, list_view, sound_parts
 from packprep.shardfiles import UNREADABLE

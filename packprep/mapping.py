@@ -28,8 +28,8 @@ from packprep.windows import Documents, carried_columns, documents_of
 
 _SMALL_BATCH = 10_000  # documents; below it a warning says what the batch size costs
 _NOT_HERE = (
-    "sources", "output", "name", "split", "revision", "sample_by", "limit", "max_tokens", "unit_size", "window",
-    "keep_tokens", "shard_size", "holdout", "overwrite", "packs_multiple_of", "remainder",
+    "sources", "output", "name", "split", "revision", "sample_by", "limit", "max_tokens", "weights", "max_epochs",
+    "unit_size", "window", "keep_tokens", "shard_size", "holdout", "overwrite", "packs_multiple_of", "remainder",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ def read_rows(
     source: Source, config: BuildConfig, scratch: Path, numbers: RowNumbers = NO_NUMBERS
 ) -> Iterator[pa.Table]:
     """Tables of the columns above, in row order. Raises InputError naming the source."""
+    config = config.reading(source.reading)
     wanted = columns_read(config)
     empty = True
     with _readable(source), _unpacked(source, scratch) as path:
@@ -68,7 +69,9 @@ def row_numbers(sources: Sequence[Source], config: BuildConfig, scratch: Path, v
     """Which numbers rows carry, typed by the first rows of the first source."""
     if not config.carry:
         return RowNumbers(vocab_size=vocab_size)
-    source, names = sources[0], number_columns(config)
+    source = sources[0]
+    config = config.reading(source.reading)
+    names = number_columns(config)
     with _readable(source), _unpacked(source, scratch) as path:
         if source.kind == "json":
             types = _json_types(source, names)

@@ -12,29 +12,36 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from packprep.config import BuildConfig
 from packprep.errors import InputError
+from packprep.mixture import READING, is_mix
 
 _KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
 }  # fmt: skip
 _COMPRESSED = {"gz": "gzip", "zst": "zstd"}
+_ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
 SUFFIXES = "/".join(f".{suffix}" for suffix in _KINDS) + " (plain, .gz or .zst)"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One input file, saved dataset or hub dataset, named as messages name it."""
+    """One input file, saved dataset or hub dataset, named as messages name it.
+
+    entry: number of the entry of `sources` that it comes from. reading: what that says of how rows are read.
+    """
 
     name: str
     kind: str  # json, csv, text, parquet, arrow, saved or hub
     path: Path | None
     bytes: int
     sha256: str
+    entry: int = 0
+    reading: dict[str, Any] = field(default_factory=dict)
 
     @property
     def suffix(self) -> str:
@@ -55,15 +62,37 @@ def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
     """The sources of a build in order, each with its digest. Standard input is spooled into `scratch`."""
     if not config.sources:
         raise InputError("no source is given; name files, a directory, - for standard input or a hub dataset")
-    found = [source for name in config.sources for source in _expand(name, config, scratch)]
+    found: list[Source] = []
+    for number, entry in enumerate(config.entries()):
+        reading = config.reading(entry.reading)
+        files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
+        _check_keys(entry.reading, files, f"source {entry.label}: ")
+        found += [replace(source, entry=number, reading=entry.reading) for source in files]
+    _check_keys({key: getattr(config, key) for key in _ONLY_FOR}, found)
+    if is_mix(config.entries()):
+        _check_repeated(found)
+    return found
+
+
+def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -> None:
     kinds = {source.kind for source in found}
-    for key, meant in (("name", {"hub"}), ("revision", {"hub"}), ("split", {"hub", "saved"})):
-        if getattr(config, key) is not None and not meant & kinds:
+    for key, meant in _ONLY_FOR.items():
+        if options.get(key) is not None and not meant & kinds:
             listed = " and ".join(sorted(meant))
             raise InputError(
-                f"{key} {getattr(config, key)!r} is for {listed} datasets, and no source is one; leave it out"
+                f"{where}{key} {options[key]!r} is for {listed} datasets, and no source is one; leave it out"
             )
-    return found
+
+
+def _check_repeated(found: list[Source]) -> None:
+    """A file that two globs of a mix match would be repeated without a word, and be counted for both."""
+    seen = set()
+    for source in found:
+        columns = [source.reading.get(key) for key in READING if key != "limit"]  # other columns are other text
+        same = (os.path.realpath(source.path) if source.path else source.name, *columns)
+        if same in seen:
+            raise InputError(f"{source.name} is in the mix twice; name it once, and repeat it with epochs")
+        seen.add(same)
 
 
 def decompressed(path: str | Path) -> io.BufferedReader:

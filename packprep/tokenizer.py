@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packprep.config import BuildConfig, nearest
-from packprep.errors import ConfigError, InputError
+from packprep.config import BuildConfig
+from packprep.errors import ConfigError, InputError, nearest
 from packprep.schemas import Manifest
 
 _SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")

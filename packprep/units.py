@@ -105,14 +105,22 @@ def _rows(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
 
+    An entry of `sources` may have a limit of its own, over all its files.
     done: rows of each source to leave out at its beginning. A source before one with such rows is not opened again.
     """
     left = None if config.limit is None else config.limit - sum(done)
+    of_entry: dict[int, int] = {}
+    for number, source in enumerate(sources):
+        if (own := source.reading.get("limit")) is not None:
+            before = done[number] if number < len(done) else 0
+            of_entry[source.entry] = of_entry.get(source.entry, own) - before
     begun = max((number for number, rows in enumerate(done) if rows), default=0)
     if left == 0:
         return
     for number, source in enumerate(sources[begun:], begun):
         row, skip = 0, done[number] if number < len(done) else 0
+        if of_entry.get(source.entry) == 0:
+            continue
         for table in read_rows(source, config, scratch, numbers):
             if row < skip:
                 row += len(table)
@@ -120,6 +128,9 @@ def _rows(
                     continue
                 table = table.slice(len(table) - (row - skip))
                 row = skip
+            if (own := of_entry.get(source.entry)) is not None:
+                table = table.slice(0, own)
+                of_entry[source.entry] = own - len(table)
             if left is not None:
                 table = table.slice(0, left)
                 left -= len(table)
@@ -129,6 +140,8 @@ def _rows(
             row += len(table)
             if left == 0:
                 return
+            if of_entry.get(source.entry) == 0:
+                break
 
 
 def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config import BuildConfig, from_yaml, nearest, parse_size, to_yaml
-from packprep.errors import ConfigError
+from packprep.config import BuildConfig, from_yaml, parse_size, to_yaml
+from packprep.errors import ConfigError, nearest
 from packprep.strategies import STRATEGIES
 
 from .files import config
@@ -48,8 +48,8 @@ def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int])
         ({"overflow": "cut"}, "overflow is 'cut', expected one of split, truncate, drop, error"),
         ({"holdout": 1}, "holdout is 1, expected a share of at least 0 and less than 1"),
         ({"holdout": float("nan")}, "holdout is nan, expected a share of at least 0 and less than 1"),
-        ({"sources": 5}, "sources is 5, expected a list of names"),
-        ({"sources": [1]}, "sources is [1], expected a list of names"),
+        ({"sources": 5}, "sources is 5, expected a list of names, or of tables with path and weight"),
+        ({"sources": [1]}, "sources is [1], expected a list of names, or of tables with path and weight"),
         ({"columns": "labels"}, "columns has 'labels', expected some of position_ids, document_ids, document_starts"),
         (
             {"truncate_at": "("},
