@@ -208,5 +208,7 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(value)
+        return ", ".join(map(_shown, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
     return f"{value:,}" if type(value) is int else str(value)

@@ -324,6 +324,11 @@ class BuildConfig:
             own = {"text_column": "text", "text_template": None} | dict(own)
         return replace(self, sources=(), weights=(), max_epochs=1.0, **own)
 
+    @property
+    def tokens_to_read(self) -> int | None:
+        """Tokens after which no more text is read. A mix is drawn from all of it, so there max_tokens stops nothing."""
+        return None if mixture.is_mix(self.entries()) else self.max_tokens
+
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output; sources and tokenizer enter by digest instead."""
         decided_by_digest = ("sources", "tokenizer", "name", "split", "revision")

@@ -1,5 +1,7 @@
 """What a build would give, from a sample of each source; only a temporary folder is written, and it goes away again.
 
+Of a mix it says how much of each source would be drawn: the one of most epochs keeps the others from being more.
+
 A large file of JSON lines is sampled in places spread over it, a compressed one at its beginning, Parquet and saved
 datasets by their first rows; anything else is read whole, and part of it tokenized: 8 MB of text, some four seconds.
 """
@@ -13,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packprep.carried import RowNumbers
 from packprep.config import BuildConfig
 from packprep.errors import InputError
+from packprep.mixture import is_mix, targets
 from packprep.parity import EngineChoice, choose_engine
-from packprep.planning import plan_window, window_seed
+from packprep.planning import packed_tokens, plan_window, window_seed
 from packprep.reading import row_numbers
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
@@ -28,7 +32,7 @@ from packprep.sources import Source, open_hub, resolve
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import TokenFile, quiet_datasets, tokenize_slice
 from packprep.units import Part, Slice, read_slices
-from packprep.windows import carried_columns, file_schema, read_documents
+from packprep.windows import Documents, carried_columns, file_schema, read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
 _BEGINNING = 10_000_000  # plain bytes of a compressed file, enough to tell how well it compresses
@@ -47,7 +51,7 @@ class _Sample:
 
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Two tables: the resolved `options`, and the `prediction` for the whole input."""
+    """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the tokens of each source."""
     tokenizer = tokenizer_of(config)
     engine = _engine(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
@@ -55,9 +59,9 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
         sources = resolve(config, scratch)
         numbers = row_numbers(sources, config, scratch, tokenizer.vocab_size)
         samples = list(_samples(sources, engine, tokenizer, config, scratch, numbers))
-        prediction = _prediction(samples, sources, tokenizer, config, scratch)
-    options = {key: value for key, value in asdict(config).items() if value is not None}
-    return {"options": options | {"tokenizer": str(config.tokenizer)}, "prediction": prediction}
+        tables = _prediction(samples, sources, tokenizer, config, scratch)
+    options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
+    return {"options": options | {"tokenizer": str(config.tokenizer)}} | tables
 
 
 def _engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
@@ -77,15 +81,22 @@ def _samples(
     """A sample of each source, as large a part of the whole sample as the source is of the input."""
     size = sum(source.bytes for source in sources)
     left, number = config.limit, 0
+    of_entry = {source.entry: source.reading.get("limit") for source in sources}
     for place, source in enumerate(sources):
         if left == 0:
             return
+        if (own := of_entry[source.entry]) is not None:
+            source = replace(source, reading=source.reading | {"limit": own})
+        if own == 0:
+            yield _Sample([], 1.0)
+            continue
         share = SAMPLE_BYTES * source.bytes / size
         # With a limit its rows are read, and counted, all of them.
-        part, scale = _part(source, share, scratch) if left is None else (source, 1.0)
+        limited = left is not None or own is not None
+        part, scale = _part(source, share, scratch) if not limited else (source, 1.0)
         if part is not source and not source.compression:
             share = math.inf  # pieces make a sample only together
-        rows = _rows(source, config) if left is None else None
+        rows = _rows(source, config) if not limited else None
         on_error = config.on_error if part is source else "skip"  # rows of a part have other numbers
         reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
         files: list[TokenFile] = []
@@ -99,6 +110,8 @@ def _samples(
                 break
         if left is not None:
             left -= read
+        if own is not None:
+            of_entry[source.entry] = own - read
         sampled = sum(file.text_bytes for file in files)
         yield _Sample(files, scale * (rows / read if rows else 1.0) * (text / sampled if sampled else 1.0))
 
@@ -124,14 +137,17 @@ def _prediction(
         ) from None
     text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
     total = {field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")}
-    if config.max_tokens is not None and total["tokens"] > config.max_tokens:
+    if config.tokens_to_read is not None and total["tokens"] > config.tokens_to_read:
         unit = config.unit_size * total["tokens"] / total["text_bytes"]  # the unit that reaches it is taken whole
-        share = min(1.0, -(-config.max_tokens // unit) * unit / total["tokens"])
+        share = min(1.0, -(-config.tokens_to_read // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
     grow = total["tokens"] / tokens if tokens else 1.0
     packed, packs = int(plan.packs.lengths.sum()), len(plan.packs)
     whole = round(total["text_bytes"]) == text
-    return {
+    mix = _mix(samples, sources, documents, tokenizer, config)
+    if mix:
+        grow = sum(source["tokens"] for source in mix.values()) / packed if packed else 1.0
+    prediction = {
         "from": "the whole input" if whole else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
@@ -146,6 +162,29 @@ def _prediction(
             )
             * grow
         ),
+    }
+    return {"prediction": prediction} | ({"mix": mix} if mix else {})
+
+
+def _mix(
+    samples: list[_Sample], sources: list[Source], documents: Documents, tokenizer: Tokenizer, config: BuildConfig
+) -> dict[str, dict[str, float]]:
+    """What would be drawn of each source of a mix: tokens in packs, their share, how often the source would go by."""
+    entries = config.entries()
+    if not is_mix(entries):
+        return {}
+    sampled = np.bincount(documents.source, weights=packed_tokens(documents, tokenizer, config), minlength=len(sources))
+    there = [0] * len(entries)
+    for sample, source, tokens in zip(samples, sources, sampled, strict=False):
+        there[source.entry] += round(sample.scale * tokens)
+    wanted, _ = targets(entries, there, config.max_tokens)
+    return {
+        entry.label: {
+            "tokens": tokens,
+            "share": round(tokens / (sum(wanted) or 1), 4),
+            "epochs": round(tokens / (of or 1), 3),
+        }
+        for entry, tokens, of in zip(entries, wanted, there, strict=True)
     }
 
 

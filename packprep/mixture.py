@@ -50,9 +50,7 @@ def entries(sources: Sequence[str | Mapping[str, Any]], weights: Sequence[str], 
     """The entries of `sources`, checked. weights: one for each source, or none. ConfigError names the source."""
     if weights and len(weights) != len(sources):
         raise ConfigError(f"weights has {len(weights)} numbers for {len(sources)} sources; give one for each source")
-    given: list[dict[str, Any]] = [
-        {"path": source} if isinstance(source, str) else dict(source) for source in sources
-    ]
+    given: list[dict[str, Any]] = [{"path": source} if isinstance(source, str) else dict(source) for source in sources]
     found = []
     for number, source in enumerate(given):
         label = _label(source)
@@ -71,10 +69,19 @@ def is_mix(found: Sequence[Entry]) -> bool:
     return any(entry.asked for entry in found)
 
 
+def facts(found: Sequence[Entry]) -> list[dict[str, float]]:
+    """What of each source decides the bytes of a mix. Weights 50 and 50 are the same as 1 and 1."""
+    of_weights = shares(found)
+    return [
+        {"share": float(share), "max_epochs": float(entry.max_epochs)} if entry.weight is not None else entry.asked
+        for entry, share in zip(found, of_weights, strict=True)
+    ]
+
+
 def shares(found: Sequence[Entry]) -> list[Fraction]:
     """Shares of weights, which add up to 1. Example: weights 50, 30, 20 -> 1/2, 3/10, 1/5."""
     weights = [entry.weight or Fraction(0) for entry in found]
-    return [weight / sum(weights) for weight in weights]
+    return [weight / (sum(weights) or 1) for weight in weights]
 
 
 def targets(
@@ -98,7 +105,9 @@ def targets(
         wanted = [part * whole for part in parts]
     else:
         wanted = [
-            Fraction(min(entry.max_tokens, tokens)) if entry.max_tokens is not None else tokens * (entry.epochs or 1)
+            tokens * (entry.epochs or Fraction(1))
+            if entry.max_tokens is None
+            else Fraction(min(entry.max_tokens, tokens))
             for entry, tokens in zip(found, available, strict=True)
         ]
     if limit is not None and (total := sum(wanted)) > limit:

@@ -6,6 +6,7 @@ complete, whatever interrupts the build, and the same command goes on with what 
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.job import Job
 from packprep.lock import locked
+from packprep.mixture import facts, is_mix
 from packprep.output import already_built, output_of, publish, remove_replaced
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, remainders
@@ -91,11 +93,18 @@ def _inputs(
     options = config.identity()
     if planner is not None:
         options["planner"] = f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__qualname__)}"
-    return {
+    inputs: dict[str, Any] = {
         "options": options,
-        "sources": [{"sha256": source.sha256, "bytes": source.bytes, "kind": source.kind} for source in sources],
+        "sources": [
+            {"sha256": source.sha256, "bytes": source.bytes, "kind": source.kind} | source.described()
+            for source in sources
+        ],
         "tokenizer": tokenizer.facts(),
     }
+    if is_mix(entries := config.entries()):
+        files = Counter(source.entry for source in sources)
+        inputs["mix"] = [{"files": files[number]} | fact for number, fact in enumerate(facts(entries))]
+    return inputs
 
 
 @dataclass
@@ -255,6 +264,10 @@ class _Work:
         """Plan and write every window of every split that is not there yet."""
         windows.check()
         account = Account.empty(len(self.job.sources))
+        if windows.mix is not None:
+            account.add_mix(windows.mix.facts(), windows.mix.left_out(self.job.tokenizer))
+            for note in windows.mix.notes():
+                self.progress.say(note)
         shards: list[ShardFile] = []
         reused = 0
         for split in self.job.splits:

@@ -29,6 +29,7 @@ class Account:
     sources: list[Counter[str]]  # by source; the last is filler packs, which have none
     windows: list[dict[str, Any]] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
+    mix: dict[str, Any] | None = None  # what was asked of a mix
 
     @staticmethod
     def empty(sources: int) -> "Account":
@@ -52,9 +53,16 @@ class Account:
         self.segments_per_pack.update(other.segments_per_pack)
         self.windows += other.windows
 
+    def add_mix(self, asked: dict[str, Any], left_out: Sequence[Counter[str]]) -> None:
+        """Count what is in no window because a mix does not draw it. asked: see `Mix.facts`."""
+        self.mix = asked
+        for total, more in zip(self.sources, left_out, strict=False):
+            total.update(more)
+
     def add(self, window: int, split: str, plan: WindowPlan, written: Packs, by_source: Sequence[Counter[str]]) -> None:
         for total, more in zip(self.sources, by_source, strict=True):
             total.update(more)
+            total["trained"] += (more["tokens_packed"] - more["filler"]) * (split == "train")
         sizes, counts = np.unique(np.diff(written.offsets), return_counts=True)
         self.segments_per_pack.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
         self.windows.append(
@@ -91,7 +99,7 @@ def make_report(
     totals: Counter[str] = Counter()
     for source in account.sources:
         totals.update(source)
-    by_source = [_of_source(number, files, account.sources[number]) for number in range(len(sources))]
+    by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
     packs = sum(window["packs"] for window in account.windows)
     bound = sum(window["bound"] for window in account.windows)
     gap = sum(window["gap"] for window in account.windows)
@@ -103,32 +111,39 @@ def make_report(
         if "loss_tokens" in totals
         else {}
     )
-    return {
-        "report_version": 1,
-        "documents": _sum_documents(by_source),
-        "tokens": tokens | {"bos_added": totals["bos_added"], "eos_added": totals["eos_added"]},
-        "tokens_lost": lost,
-        "tokens_lost_share": lost / tokens["tokens_in"] if tokens["tokens_in"] else 0.0,
-        "max_length": config.max_length,
-        "packs": packs,
-        "segments": sum(window["segments"] for window in account.windows),
-        "utilization": (tokens["tokens_packed"] - tokens["filler"]) / (packs * config.max_length) if packs else 1.0,
-        "bound": bound,
-        "gap": gap,
-        "gap_share": gap / bound if bound else 0.0,
-        "bias": _mean(account.windows, "bias", "segments"),
-        "straggler": _mean(account.windows, "straggler", "packs"),
-        "straggler_ranks": config.balance_ranks,
-        "documents_per_pack": percentiles(account.segments_per_pack),
-        "splits": _splits(account.windows),
-        "windows": account.windows,
-        "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
-    } | trained
+    mix = {} if account.mix is None else {"mix": _of_mix(account.mix, files, account.sources)}
+    return (
+        mix
+        | {
+            "report_version": 1,
+            "documents": _sum_documents(by_source),
+            "tokens": tokens | {"bos_added": totals["bos_added"], "eos_added": totals["eos_added"]},
+            "tokens_lost": lost,
+            "tokens_lost_share": lost / tokens["tokens_in"] if tokens["tokens_in"] else 0.0,
+            "max_length": config.max_length,
+            "packs": packs,
+            "segments": sum(window["segments"] for window in account.windows),
+            "utilization": (tokens["tokens_packed"] - tokens["filler"]) / (packs * config.max_length) if packs else 1.0,
+            "bound": bound,
+            "gap": gap,
+            "gap_share": gap / bound if bound else 0.0,
+            "bias": _mean(account.windows, "bias", "segments"),
+            "straggler": _mean(account.windows, "straggler", "packs"),
+            "straggler_ranks": config.balance_ranks,
+            "documents_per_pack": percentiles(account.segments_per_pack),
+            "splits": _splits(account.windows),
+            "windows": account.windows,
+            "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
+        }
+        | trained
+    )
 
 
-def _of_source(number: int, files: Sequence[TokenFile], totals: Counter[str]) -> dict[str, Any]:
-    parts = [part for file in files for part in file.parts if part.source == number]
-    cuts = [file.cut[str(number)] for file in files if str(number) in file.cut]
+def _of_source(numbers: Sequence[int], files: Sequence[TokenFile], counted: Sequence[Counter[str]]) -> dict[str, Any]:
+    """The account of one input file, or of several together. counted: by input file."""
+    totals = sum((counted[number] for number in numbers), Counter[str]())
+    parts = [part for file in files for part in file.parts if part.source in numbers]
+    cuts = [file.cut[key] for file in files for key in map(str, numbers) if key in file.cut]
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
@@ -143,6 +158,22 @@ def _of_source(number: int, files: Sequence[TokenFile], totals: Counter[str]) ->
         "cut_characters": sum(characters for _, characters in cuts),
     }
     return {"documents": documents, "tokens": ledger(totals), "segments": totals["segments"]}
+
+
+def _of_mix(asked: Mapping[str, Any], files: Sequence[TokenFile], counted: Sequence[Counter[str]]) -> dict[str, Any]:
+    """Asked and achieved shares of each source of a mix, in the training split, and its account in both splits."""
+    trained = [sum(counted[number]["trained"] for number in source["files"]) for source in asked["sources"]]
+    whole = sum(trained) or 1
+    sources = []
+    for source, tokens in zip(asked["sources"], trained, strict=True):
+        of_files = [counted[number] for number in source["files"]]
+        repeated = {key: sum(counts[f"repeated_{key}"] for counts in of_files) for key in ("documents", "tokens")}
+        sources.append(
+            {key: source[key] for key in ("name", "asked", "asked_share")}
+            | {"share": tokens / whole, "trained_tokens": tokens, "epochs": tokens / (source["available"] or 1)}
+            | {"repeated": repeated, "account": _of_source(source["files"], files, counted)}
+        )
+    return {"limited_by": asked["limited_by"], "sources": sources}
 
 
 def _sum_documents(by_source: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -189,6 +220,9 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(
         ("tokens in", f"{tokens['tokens_in']:,}" + _parts({"BOS": tokens["bos_added"], "EOS": tokens["eos_added"]}))
     )
+    if mix := report.get("mix"):
+        repeated = {key: sum(source["repeated"][key] for source in mix["sources"]) for key in ("documents", "tokens")}
+        rows.append(("repeated", f"{repeated['tokens']:,} of these, in {repeated['documents']:,} copies of documents"))
     rows.append(("tokens packed", f"{tokens['tokens_packed']:,}"))
     counted = {
         "overlap": "overlap",
@@ -203,6 +237,10 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if documents["cut"]:
         rows.append(("text cut", f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents"))
     rows.append(("tokens lost", f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"))
+    if not_drawn := tokens["dropped"].get("not_drawn"):
+        lost, drawn = report["tokens_lost"] - not_drawn, tokens["tokens_in"] - not_drawn
+        rows[-1] = ("tokens lost", f"{lost:,} ({lost / (drawn or 1):.3%}) of those drawn")
+    rows += [_mixed(source) for source in mix["sources"]] if mix else []
     splits = {name: counts["packs"] for name, counts in report["splits"].items()} if len(report["splits"]) > 1 else {}
     rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
     rows.append(("utilization", f"{report['utilization']:.3%}"))
@@ -221,6 +259,12 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     )
     rows.append(("sha256", report["sha256"]))
     return rows
+
+
+def _mixed(source: Mapping[str, Any]) -> tuple[str, str]:
+    """Row of one source of a mix."""
+    shares = f"{source['share']:.3%} of tokens, asked {source['asked_share']:.3%}"
+    return f"mix, {source['name']}", f"{shares}; {source['trained_tokens']:,} tokens, {source['epochs']:.3f} epochs"
 
 
 def _parts(counts: Mapping[str, int]) -> str:

@@ -130,8 +130,10 @@ def sign(
         ],
         "splits": report["splits"],
         "files": list(entries),
-        "ledger": ledger(sum(account.sources, Counter())),
+        "ledger": ledger(totals := sum(account.sources, Counter())),
     }
+    if account.mix is not None:
+        data["repeated"] = {key: totals[f"repeated_{key}"] for key in ("documents", "tokens")}
     facts = {
         "executor": "local",
         "verified_documents": sum(file.verified for file in files),

@@ -43,6 +43,10 @@ class Source:
     entry: int = 0
     reading: dict[str, Any] = field(default_factory=dict)
 
+    def described(self) -> dict[str, Any]:
+        """`reading` for a digest, where there is any."""
+        return {"reading": self.reading} if self.reading else {}
+
     @property
     def suffix(self) -> str:
         """Suffix without compression: "tsv" of data.tsv.gz."""

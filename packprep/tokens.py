@@ -91,16 +91,16 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
     """Digest of everything that decides the token files."""
     options = config.identity()
     names = (
-        "text_column", "text_template", "sample_by", "limit", "max_tokens", "on_error", "unit_size",
+        "text_column", "text_template", "sample_by", "limit", "on_error", "unit_size",
         "parse_special_tokens", "truncate_at", "group_column", "input_ids_column", "labels_column", "loss_mask_column",
         "carry",
     )  # fmt: skip
     return digest_of(
         {
             "version": STORE_VERSION,
-            "sources": [{"sha256": source.sha256, "kind": source.kind} for source in sources],
+            "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
             "tokenizer": tokenizer.facts(),
-            "options": {name: options[name] for name in names},
+            "options": {name: options[name] for name in names} | {"max_tokens": config.tokens_to_read},
         }
     )
 
@@ -177,7 +177,8 @@ def tokenize(
     running: deque[Future[TokenFile]] = deque()
     stop = threading.Event()
     total = 0
-    last: int | None = None  # the unit that reaches max_tokens
+    most_tokens = config.tokens_to_read
+    last: int | None = None  # the unit that reaches them
 
     def take(file: TokenFile) -> bool:
         """False for one that ran ahead of the end."""
@@ -186,7 +187,7 @@ def tokenize(
             return False
         done.append(file)
         total += file.tokens
-        if config.max_tokens is not None and total >= config.max_tokens and last is None:
+        if most_tokens is not None and total >= most_tokens and last is None:
             last = file.unit
         return True
 

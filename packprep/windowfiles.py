@@ -1,17 +1,22 @@
 """Token files to shard files, a window at a time; each finished window has a receipt and is never written twice."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.job import Job
+from packprep.mixing import Mix
+from packprep.mixture import is_mix
 from packprep.packs import MEMORY_PER_DOCUMENT, Packs
-from packprep.planning import WindowPlan, account_by_source, plan_window, resized, window_seed
+from packprep.planning import WindowPlan, account_by_source, packed_tokens, plan_window, resized, window_seed
 from packprep.report import Account
 from packprep.schemas import canonical_json, digest_of, write_file
 from packprep.segments import TooLongError
@@ -39,9 +44,18 @@ class Windows:
     clock: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
 
     @cached_property
+    def mix(self) -> Mix | None:
+        """What is drawn of each source; None where all of all sources is taken."""
+        if not is_mix(self.job.config.entries()):
+            return None
+        with self.clock("draw"):
+            entries = [source.entry for source in self.job.sources]
+            return Mix(self.files, self.job.tokens, entries, self.job.config, self._packed_tokens)
+
+    @cached_property
     def windows(self) -> list[list[TokenFile]]:
         """Token files of each window."""
-        return form_windows(self.files, self.job.config)
+        return self.mix.windows if self.mix else form_windows(self.files, self.job.config)
 
     @cached_property
     def layout(self) -> Layout:
@@ -56,7 +70,7 @@ class Windows:
         config = self.job.config
         if config.strategy == "balanced" and len(self) > 1:
             raise ConfigError(f"balanced packs one window and the input makes {len(self)}; choose a larger --window")
-        most = max(sum(file.documents for file in window) for window in self.windows)
+        most = self.mix.most_documents if self.mix else max(sum(f.documents for f in files) for files in self.windows)
         if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
             raise StoppedError(
                 f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; give more "
@@ -119,8 +133,18 @@ class Windows:
     def _plan(self, split: str, number: int) -> WindowPlan:
         documents = self._documents(split, number)
         seed = window_seed(self.job.config, number, int(split == "validation"))
-        try:
+        with self._too_long(documents):
             return plan_window(documents, self.job.tokenizer, self.job.config, seed, self.job.planner)
+
+    def _packed_tokens(self, documents: Documents) -> NDArray[np.int64]:
+        with self._too_long(documents):
+            return packed_tokens(documents, self.job.tokenizer, self.job.config)
+
+    @contextmanager
+    def _too_long(self, documents: Documents) -> Iterator[None]:
+        """The error about a document over max_length names its file and row."""
+        try:
+            yield
         except TooLongError as error:
             raise InputError(
                 f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack holds "
@@ -128,6 +152,8 @@ class Windows:
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
+        if self.mix:
+            return self.mix.documents(number, split)
         documents = read_documents(self.job.tokens, self.windows[number])
         if not self.job.config.holdout:
             return documents
