@@ -252,6 +252,8 @@ def _sign(staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries
         "files": entries,
         "ledger": summed([part.manifest.ledger for part in parts]),
     }
+    if repeated := [part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data]:
+        data["repeated"] = summed(repeated)
     path = staging / "report.json"
     run = parts[-1].manifest.run | {
         "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],

@@ -16,8 +16,10 @@ def summed_report(
     added = summed([{key: value for key, value in report.items() if key in _ADDED} for report in reports])
     tokens, packs = added["tokens"], added["packs"]
     shards = [entry for entry in entries if "packs" in entry]
+    # What was asked of one mix says nothing of several outputs together.
+    first = {key: value for key, value in reports[0].items() if key != "mix" or len(reports) == 1}
     return {
-        **reports[0],
+        **first,
         **added,
         "tokens_lost_share": _share(added["tokens_lost"], tokens["tokens_in"], 0.0),
         "utilization": _share(tokens["tokens_packed"] - tokens["filler"], packs * reports[0]["max_length"], 1.0),

@@ -64,6 +64,19 @@ def test_the_accounts_are_added_up(tmp_path: Path) -> None:
     assert [generation["identity"] for generation in manifest.data["inputs"]["generations"]] == identities
 
 
+def test_what_mixes_repeat_is_added_up_and_what_was_asked_of_one_is_not_said_of_all(tmp_path: Path) -> None:
+    plain = built(tmp_path, "a", texts(40))
+    mixes = [
+        built(tmp_path, name, texts(30, seed=1), weights="1", max_epochs=times) for name, times in (("b", 2), ("c", 3))
+    ]
+    manifest = merge([plain, *mixes], tmp_path / "all")
+    repeated = [read_manifest(path).data["repeated"]["documents"] for path in mixes]
+    assert manifest.data["repeated"]["documents"] == sum(repeated) == 3 * repeated[0] > 0
+    jsonschema.validate(read_report(tmp_path / "all"), SCHEMA)
+    assert "mix" not in read_report(tmp_path / "all")
+    assert "mix" in read_report(mixes[0])
+
+
 def test_merging_merged_outputs_lists_every_build_once(tmp_path: Path) -> None:
     parts = [built(tmp_path, name, texts(10, seed)) for seed, name in enumerate("abc")]
     merge(parts[:2], tmp_path / "ab")
