@@ -80,7 +80,11 @@ STEPS: list[tuple[Any, str, int]] = [
 
 
 @pytest.mark.parametrize(("place", "name", "calls"), STEPS, ids=[f"{name}-{calls}" for _, name, calls in STEPS])
-@pytest.mark.parametrize("options", [{}, {"holdout": 0.2, "packs_multiple_of": 4}], ids=["plain", "splits"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"holdout": 0.2, "packs_multiple_of": 4}, {"weights": "1", "max_epochs": 1.5}],
+    ids=["plain", "splits", "mix"],
+)
 def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     place: Any, name: str, calls: int, options: dict[str, Any],
