@@ -110,6 +110,10 @@ def one(**amounts: Any) -> dict[str, Any]:
         (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
         (one(text_template=None), "source a.jsonl has text_template null; leave that out"),
         (
+            one(input_ids_column="ids"),
+            "source a.jsonl alone has input_ids_column: rows of one build are alike; give the build one too",
+        ),
+        (
             one(text_template="{a}", text_column="b"),
             "source a.jsonl: text_column and text_template both say what the text is; give one of them",
         ),

@@ -126,12 +126,16 @@ def test_text_that_is_tokenized_is_not_read_again(
 
 
 @pytest.mark.parametrize("unit_size", [1_000, 4_000, 1_000_000])
-@pytest.mark.parametrize("limit", [None, 170])
+@pytest.mark.parametrize("limits", [(None, {}), (170, {}), (None, {"limit": 170}), (180, {"limit": 110})], ids=str)
 def test_reading_may_begin_after_any_slice(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_size: int, limit: int | None
+    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_size: int, limits: Any
 ) -> None:
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
-    config = BuildConfig(**corpus | {"unit_size": unit_size, "limit": limit})
+    limit, of_source = limits
+    table = {"path": [str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]} | of_source
+    config = BuildConfig(
+        **corpus | {"sources": (table, str(tmp_path / "2.jsonl")), "unit_size": unit_size, "limit": limit}
+    )
     sources = resolve(config, tmp_path)
     slices = list(read_slices(sources, config, tmp_path))
     files = [
