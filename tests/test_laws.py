@@ -44,6 +44,7 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
         balanced = ["balanced"] if labels and strategy != "wrapped" else []
         options["truncation_side"] = draw(st.sampled_from(["left", "right", *balanced]))
     if labels:
+        options["input_ids_column"] = "ids"
         options["min_loss_tokens"] = draw(st.integers(0, 2))
         options["train_overlap"] = bool(options.get("stride")) and draw(st.booleans())
     if strategy not in ("wrapped", "balanced"):
@@ -124,7 +125,10 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     configs(labels=True), st.lists(st.integers(0, 40), max_size=12), st.randoms(use_true_random=False), st.booleans()
 )
 @example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30], random.Random(0), True)
-@example(BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced"), [30, 30], random.Random(1), False)
+@example(
+    BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"),
+    [30, 30], random.Random(1), False,
+)  # fmt: skip
 def test_labels_and_carried_columns_stay_with_their_tokens(
     config: BuildConfig, texts: list[int], bits: random.Random, as_mask: bool
 ) -> None:
