@@ -23,7 +23,7 @@ from packprep.schemas import FILLER, NO_LOSS, BatchView, Finding, Findings, Form
 
 Int64 = NDArray[np.int64]
 
-_WHOLE = ("too_short", "too_long", "overflow")  # reasons that take whole documents
+_WHOLE = ("too_short", "too_long", "overflow", "not_drawn")  # reasons that take whole documents
 _TAILS = ("short_tail",)  # reasons that take the end of a document; any other may take whatever part
 # Options that say how documents were cut: a merged output keeps those its parts agree on.
 _CUTTING = ("strategy", "overflow", "stride", "continuation_bos", "truncation_side")
@@ -45,6 +45,7 @@ class Policy:
     cut_left: bool
     dropped: Mapping[str, int]
     truncated: int
+    repeated: int  # copies of documents beyond the first, of a mix
 
     @staticmethod
     def of(manifest: Manifest) -> "Policy":
@@ -65,6 +66,7 @@ class Policy:
                 cut_left=options.get("truncation_side") == "left",
                 dropped=manifest.ledger["dropped"],
                 truncated=manifest.ledger["truncated"],
+                repeated=int(manifest.data.get("repeated", {}).get("documents", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise FormatError("manifest.json has inputs that no build writes; restore the file") from None
@@ -214,6 +216,7 @@ class Coverage:
     def finish(self, report: Mapping[str, Any] | None, findings: Findings) -> None:
         """Compare what was counted with the manifest's ledger and, source by source, with report.json."""
         if self.knows_documents:
+            self._count_copies(findings)
             self._lay_end_to_end(findings)
             if report is not None:
                 self._compare_sources(report, findings)
@@ -224,15 +227,32 @@ class Coverage:
             found, said = self.totals[key], ledger[key]
             # The ledger counts what was planned; packs left out as a remainder took some of it along.
             less = key in ("continuation_bos", "overlap") and self.policy.any_part_may_lack
+            less |= key == "overlap" and self.policy.repeated > 0
             if found > said or (found < said and not less):
                 what = f"the ledger has {key} {said:,}, the shards hold {found:,}"
                 findings.add(Finding(kind="ledger", file="manifest.json", what=what))
 
+    def _count_copies(self, findings: Findings) -> None:
+        """Of a mix: as many copies as the manifest says. What is repeated is known by its beginnings."""
+        policy, copies = self.policy, int(self.by_source["begun"].sum() - np.unpackbits(self._seen).sum())
+        less = policy.any_part_may_lack or policy.cut_left  # a copy may lack its beginning
+        if policy.repeated and (copies > policy.repeated or (copies < policy.repeated and not less)):
+            what = f"it has {policy.repeated:,} repeated documents, the shards hold {copies:,}"
+            findings.add(Finding(kind="repeated document", file="manifest.json", what=what))
+
     def _lay_end_to_end(self, findings: Findings) -> None:
-        """Pieces of each document in order: each begins where the one before ended, and the last one has EOS."""
+        """Pieces of each document in order: each begins where the one before ended, and the last one has EOS.
+
+        Not of documents that a mix repeats: which piece is of which copy is not known.
+        """
         if not self._pieces:
             return
         joined = [np.concatenate(arrays) for arrays in zip(*self._pieces, strict=True)]
+        if self.policy.repeated and self.repeated:
+            once = ~np.isin(joined[0], np.concatenate(self.repeated))
+            joined = [array[once] for array in joined]
+            if not once.any():
+                return
         order = np.lexsort((joined[1], joined[0]))
         piece = _Piece(*(array[order] for array in joined))
         policy = self.policy
@@ -271,7 +291,7 @@ class Coverage:
             told = "{row} ends here, at its token {end}, without EOS"
             wrong("EOS", lasts[endless], told, end=piece.end[lasts[endless]])
         told = "{row}: its tokens {start} to {due} stand here again"
-        again &= policy.says_cuts
+        again &= policy.says_cuts and not (policy.repeated and (policy.any_part_may_lack or policy.cut_left))
         wrong("repeated tokens", later[again], told, due=due[again] - 1, start=piece.start[later[again]])
 
         source = self.sources.of(piece.document[firsts])

@@ -147,7 +147,7 @@ def _source(
     if said.get("kind") != "hub" and not Path(path).exists():
         where = "" if Path(name).is_absolute() else "; run where the build ran, or say with --root where paths start"
         raise ConfigError(f"the source {path} does not exist{where}")
-    found = resolve(replace(config, sources=(path,)), scratch)
+    found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)
     if len(found) != 1 or found[0].sha256 != said["sha256"]:
         raise ConfigError(f"the source {path} has changed since the build; its documents were not compared")
     return found[0]
@@ -183,6 +183,8 @@ def _compare(
 ) -> None:
     """One document against its segments: the same ids, and every token it should have once."""
     row, policy = coverage.sources.row(document), coverage.policy
+    if not pieces and "not_drawn" in policy.dropped:
+        return
     begin, end = _kept(len(ids), config, policy)
     if begin == end:
         for piece in pieces[:1]:

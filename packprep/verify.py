@@ -253,8 +253,8 @@ def _check_dataset_files(directory: Path, manifest: Manifest, findings: Findings
 
 def _tell_repeated(directory: Path, coverage: Coverage, findings: Findings) -> None:
     """Documents that begin in more than one place; where that is takes another look at the document_ids."""
-    if not coverage.repeated:
-        return
+    if not coverage.repeated or coverage.policy.repeated:
+        return  # a mix says how many copies there are, and they were counted
     from packprep.lookup import find_documents
 
     documents = np.unique(np.concatenate(coverage.repeated))

@@ -22,9 +22,10 @@ from packprep.loaders import PackedShards
 from packprep.mixing import Mix
 from packprep.planning import account_by_source, packed_tokens, plan_window
 from packprep.report import ledger, read_report
-from packprep.schemas import check_ledger, read_manifest
+from packprep.schemas import check_ledger, read_manifest, write_manifest
 from packprep.tokens import TokenFile
 from packprep.units import Part
+from packprep.verify import verify
 from packprep.windows import read_documents
 
 from . import documents as made
@@ -272,6 +273,16 @@ def test_a_repeated_document_keeps_its_id_and_its_tokens_and_is_counted(three: d
     assert first["epochs"] == pytest.approx(2.5, abs=0.01)
 
 
+def test_verify_counts_the_copies(three: dict[str, Any]) -> None:
+    build(config(**amounts(three, {"epochs": 2.5}, {"epochs": 1}, {"epochs": 0.3})))
+    assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
+    manifest = read_manifest(three["output"])
+    less = {"documents": manifest.data["repeated"]["documents"] - 1, "tokens": manifest.data["repeated"]["tokens"]}
+    write_manifest(three["output"], manifest.data | {"repeated": less}, manifest.run)
+    [finding] = verify(three["output"]).findings
+    assert finding.what == f"it has {less['documents']} repeated documents, the shards hold {less['documents'] + 1}"
+
+
 def test_other_weights_reuse_the_token_store_and_give_another_output(three: dict[str, Any], tmp_path: Path) -> None:
     options = three | {"keep_tokens": tmp_path / "store"}
     first = build(config(**options))
@@ -347,6 +358,7 @@ def test_a_mix_goes_with_every_other_option(three: dict[str, Any], more: dict[st
         assert manifest.num_packs % 8 == 0
     if "max_tokens" in more:
         assert 2_950 <= sum(source["trained_tokens"] for source in report["mix"]["sources"]) <= 3_000
+    assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
     folder = three["output"] / "train" if "holdout" in more else three["output"]
     assert len(datasets.load_from_disk(str(folder))) == manifest.splits["train"].packs
 
