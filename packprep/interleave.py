@@ -1,12 +1,12 @@
-"""The documents of a mix as one stream, its sources interleaved by tokens, cut into windows of equal stretches.
+"""The documents of a mix as streams that run side by side, cut into windows of equal stretches.
 
-A source's stream is its drawn documents, copy after copy; what stands at a tenth of it stands at a tenth of the mix. So
-any stretch of the mix holds the shares that were asked for, and copies of a document stand far apart.
+A stream is documents of one source that are all drawn equally often, copy after copy; what stands at a tenth of it
+stands at a tenth of the mix. So any stretch of the mix holds the shares that were asked for. The copies of a document
+stand a whole copy of its stream apart: where there are as many windows as copies, no two of them are in one window.
 
 Example: 4 tokens of A and 2 of B, each document one token -> A B A A B A; two windows hold A B A each.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Where the documents of each token file stand in the stream of one source: tokens begins..ends of it.
+    """Where the documents of each token file stand: tokens begins..ends of the stream, for each copy.
 
-    begins, ends: [copies, files]; the copies before the last are whole, the last is partial. there: [copies, files],
-    whether there is a document. windows: how many the mix has.
+    begins, ends: [copies, files]. there: [files], whether there is a document. windows: how many the mix has.
     """
 
     begins: Int64
@@ -43,22 +42,22 @@ class Stream:
         first, last = self.window(self.begins), self.window(self.ends)
         return [
             (window, file)
-            for copy, file in np.argwhere(self.there).tolist()
+            for copy in range(len(self.begins))
+            for file in np.flatnonzero(self.there).tolist()
             for window in range(first[copy, file], last[copy, file] + 1)
         ]
 
-    def stretch(self, file: int, sizes: Int64, partly: Bools, window: int) -> tuple[Int64, NDArray[np.float64]]:
+    def stretch(self, file: int, sizes: Int64, window: int) -> tuple[Int64, NDArray[np.float64]]:
         """Documents of a file that a window holds, as indices, and where in the mix each stands, 0 to 1.
 
-        sizes: [documents], tokens of all of this source in the file; those of 0 are in the first copy. partly: which of
-        them are in the last copy.
+        sizes: [documents], tokens of all that the stream has of the file; those of 0 are in the first copy only.
         """
         rows, places = [np.empty(0, np.int64)], [np.empty(0)]
         for copy in range(len(self.begins)):
             begin = self.begins[copy, file]
             if not self.window(begin) <= window <= self.window(self.ends[copy, file]):
                 continue
-            taken = np.flatnonzero(partly if copy == len(self.begins) - 1 else (sizes > 0) | (copy == 0))
+            taken = np.flatnonzero((sizes > 0) | (copy == 0))
             at = begin + np.cumsum(sizes[taken]) - sizes[taken]
             here = self.window(at) == window
             rows.append(taken[here])
@@ -66,15 +65,9 @@ class Stream:
         return np.concatenate(rows), np.concatenate(places)
 
 
-def lay_out(times: int, tokens: Int64, there: Bools, order: Callable[[int], Int64], windows: int) -> Stream:
-    """The stream of `times` whole copies and a partial one.
-
-    tokens, there: [2, files], of a whole copy and of the partial one. order: f(copy) -> files as they stand in it.
-    """
-    kinds = [0] * times + [1]
-    ends, before = np.empty((len(kinds), tokens.shape[1]), np.int64), 0
-    for copy, kind in enumerate(kinds):
-        files = order(copy)
-        ends[copy, files] = before + np.cumsum(tokens[kind, files])
-        before = int(ends[copy].max(initial=before))
-    return Stream(begins=ends - tokens[kinds], ends=ends, there=there[kinds], windows=windows)
+def lay_out(copies: int, tokens: Int64, there: Bools, order: Int64, windows: int) -> Stream:
+    """The stream of so many copies. tokens, there: [files], of one copy. order: the files as they stand in each."""
+    ends = np.empty(len(tokens), np.int64)
+    ends[order] = np.cumsum(tokens[order])
+    before = np.arange(copies)[:, None] * tokens.sum()
+    return Stream(begins=before + ends - tokens, ends=before + ends, there=there, windows=windows)

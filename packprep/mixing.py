@@ -69,14 +69,14 @@ class Mix:
         self._draws = self._finish([place(*cell) for cell in zip(self.wanted, tokens, documents, strict=True)])
         self._counted = [Counter[str]() for _ in entry_of_source]
         self._streams, self._drawn = self._lay_out()
-        touched = {touch for stream in self._streams for touch in stream.files()}
-        self._touched: list[list[int]] = [[] for _ in range(self._streams[0].windows)]
+        touched = {touch for streams in self._streams for stream in streams for touch in stream.files()}
+        self._touched: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
         for window, number in sorted(touched):
             self._touched[window].append(number)
         self.windows = [[files[number] for number in numbers] for numbers in self._touched]
 
     def documents(self, window: int, split: str) -> Documents:
-        """The documents of one window and split in the order of the mix; one that is repeated may be there twice."""
+        """The documents of one window and split in the order of the mix."""
         places: list[NDArray[np.float64]] = [np.empty(0)]
 
         def chosen(number: int, documents: Documents) -> Int64:
@@ -187,8 +187,9 @@ class Mix:
                 candidates[cell].append((found.hashed, found.documents.id, found.size))
         return [finish(at, found) for at, found in zip(places, candidates, strict=True)]
 
-    def _lay_out(self) -> tuple[list[Stream], list[int]]:
-        """The stream of each cell, and the documents drawn of each token file; what is not drawn is counted."""
+    def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
+        """Two streams of each cell, of what is drawn `times` and of what is drawn once more, and the documents drawn of
+        each token file. What is not drawn is counted."""
         tokens = np.zeros((self._cells, 2, len(self._files)), np.int64)
         there = np.zeros(tokens.shape, np.bool_)
         drawn = [0] * len(self._files)
@@ -199,20 +200,28 @@ class Mix:
                 found = file.take(here)
                 partly = self._partly(cell, found)
                 copies[here] = self._draws[cell].copies(found.size, partly)
-                tokens[cell, :, number] = found.size.sum(), found.size[partly].sum()
-                there[cell, :, number] = True, partly.any()
+                for more, chosen in enumerate((~partly, partly)):
+                    tokens[cell, more, number] = found.size[chosen].sum()
+                    there[cell, more, number] = chosen.any()
             drawn[number] = int(copies.sum())
             self._count(file.documents, copies)
         text, of_text = (sum(getattr(file, field) for file in self._files) for field in ("text_bytes", "tokens"))
         windows = max(1, sum(self.wanted[: len(self._entries)]) * text // max(1, of_text * self._config.window))
+        if self._config.strategy != "balanced":  # which has one window
+            most = [draw.times + int(there[cell, 1].any()) for cell, draw in enumerate(self._draws)]
+            windows = max(windows, *most)
+        order = self._order()
         streams = [
-            lay_out(draw.times, tokens[cell], there[cell], self._order, windows)
+            (
+                lay_out(draw.times, tokens[cell, 0], there[cell, 0], order, windows),
+                lay_out(draw.times + 1, tokens[cell, 1], there[cell, 1], order, windows),
+            )
             for cell, draw in enumerate(self._draws)
         ]
         return streams, drawn
 
     def _partly(self, cell: int, file: _File) -> NDArray[np.bool_]:
-        """Which of these documents of one cell are in its last copy."""
+        """Which of these documents of one cell are drawn once more than the others."""
         return self._draws[cell].partly(file.documents.id, buckets(file.hashed), file.size)
 
     def _count(self, documents: Documents, copies: Int64) -> None:
@@ -222,12 +231,12 @@ class Mix:
                 for source, count in enumerate(np.bincount(documents.source, weights=counts)):
                     self._counted[source][f"{name}_{what}"] += int(count)
 
-    def _order(self, copy: int) -> Int64:
-        """Token files in the order of the stream: units as the seed has them, anew for each copy, or as they are."""
+    def _order(self) -> Int64:
+        """Token files in the order of the streams: units as the seed has them, or as they are."""
         units = np.array([file.unit for file in self._files])
         if self._config.order == "input":
             return np.arange(len(units))
-        return np.argsort(bits(self._config.seed, units + copy * (units.max() + 1)), kind="stable")
+        return np.argsort(bits(self._config.seed, units), kind="stable")
 
     def _stretch(self, number: int, documents: Documents, window: int, split: str) -> tuple[Int64, NDArray[np.float64]]:
         """Rows of one file that a window holds, and where in the mix each stands, 0 to 1."""
@@ -238,9 +247,10 @@ class Mix:
             here = file.cell == cell
             if not here.any():
                 continue
-            found = file.take(here)
-            partly = self._partly(cell, found)
-            of_cell, at = self._streams[cell].stretch(number, found.size, partly, window)
-            rows.append(np.flatnonzero(here)[of_cell])
-            places.append(at)
+            partly = self._partly(cell, file.take(here))
+            for stream, chosen in zip(self._streams[cell], (~partly, partly), strict=True):
+                rows_of_cell = np.flatnonzero(here)[chosen]
+                of_stream, at = stream.stretch(number, file.size[rows_of_cell], window)
+                rows.append(rows_of_cell[of_stream])
+                places.append(at)
         return np.concatenate(rows), np.concatenate(places)
