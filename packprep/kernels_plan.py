@@ -30,6 +30,17 @@ def pack_costs(lengths: Int32s, order: Int64s, offsets: Int64s, a: float, b: flo
 
 
 @kernel
+def placed_costs(lengths: Int32s, offsets: Int64s, a: float, b: float) -> NDArray[np.float64]:
+    """The same of lengths as placed."""
+    costs = np.zeros(offsets.size - 1, np.float64)
+    for p in range(costs.size):
+        for i in range(offsets[p], offsets[p + 1]):
+            length = float(lengths[i])
+            costs[p] += a * length + b * length * length
+    return costs
+
+
+@kernel
 def pack_longest(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int32s:
     """Length of the longest document of each pack."""
     longest = np.zeros(offsets.size - 1, np.int32)
@@ -40,18 +51,33 @@ def pack_longest(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int32s:
 
 
 @kernel
-def log_variances(lengths: Int32s, order: Int64s, offsets: Int64s) -> tuple[float, float]:
-    """Sums of squares of log length around the mean of the pack, and around the mean of all."""
+def placed(lengths: Int32s, order: Int64s) -> Int32s:
+    """Lengths in the order in which documents stand in packs: one walk through memory at random for all who need it."""
+    out = np.empty(order.size, np.int32)
+    for i in range(order.size):
+        out[i] = lengths[order[i]]
+    return out
+
+
+@kernel
+def log_variances(lengths: Int32s, offsets: Int64s) -> tuple[float, float]:
+    """Sums of squares of log length around the mean of the pack, and around the mean of all; lengths as placed."""
+    # A logarithm costs more than all the rest; many documents have few different lengths.
+    longest = lengths.max() if lengths.size else 0
+    table = np.empty(longest + 1 if longest <= lengths.size else 0, np.float64)
+    for length in range(1, table.size):
+        table[length] = math.log(length)
     mean = 0.0
     for i in range(lengths.size):
-        mean += math.log(lengths[i])
+        mean += table[lengths[i]] if table.size else math.log(lengths[i])
     mean /= max(lengths.size, 1)
     within, total = 0.0, 0.0
     for p in range(offsets.size - 1):
         first, last = offsets[p], offsets[p + 1]
         pack_sum, pack_squares = 0.0, 0.0
         for i in range(first, last):
-            x = math.log(lengths[order[i]]) - mean
+            length = lengths[i]
+            x = (table[length] if table.size else math.log(length)) - mean
             pack_sum += x
             pack_squares += x * x
         if last > first:

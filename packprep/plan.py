@@ -54,6 +54,13 @@ class PackPlan:
         return int(self.lengths.sum(dtype=np.int64)) / (self.num_packs * self.max_length) if self.num_packs else 1.0
 
     @cached_property
+    def _placed(self) -> Int32s:
+        """int32 [documents], lengths in the order of packs."""
+        from packprep.kernels_plan import placed
+
+        return placed(self.lengths, self.order)
+
+    @cached_property
     def bound(self) -> int:
         """A number of packs that no plan can go below: the best lower bound packprep.bounds can prove."""
         from packprep.bounds import lower_bound
@@ -79,17 +86,17 @@ class PackPlan:
         """
         from packprep.kernels_plan import log_variances
 
-        within, total = log_variances(self.lengths, self.order, self.offsets)
+        within, total = log_variances(self._placed, self.offsets)
         free = self.lengths.size - self.num_packs
-        if free <= 0 or total <= 0:
+        if free <= 0 or total <= 1e-24 * self.lengths.size:  # equal lengths, but for rounding
             return 0.0
         return 1.0 - (within / free) / (total / (self.lengths.size - 1))
 
     def costs(self, cost: tuple[float, float] = ATTENTION_COST) -> NDArray[np.float64]:
         """a * tokens + b * sum(length**2) of each pack for cost = (a, b), float64 [packs]."""
-        from packprep.kernels_plan import pack_costs
+        from packprep.kernels_plan import placed_costs
 
-        return pack_costs(self.lengths, self.order, self.offsets, float(cost[0]), float(cost[1]))
+        return placed_costs(self._placed, self.offsets, float(cost[0]), float(cost[1]))
 
     def straggler(self, ranks: int, cost: tuple[float, float] = ATTENTION_COST) -> float:
         """How much longer steps take than with equal work: max / mean cost of `ranks` neighbours, averaged over steps.

@@ -209,7 +209,7 @@ def _split(
     segments = Segments(
         document=document, start=start.astype(np.int32), own=own.astype(np.int32), bos=(number > 0) & bool(extra)
     )
-    return segments.take(~tail), account
+    return segments.take(~tail) if tail.any() else segments, account
 
 
 def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
@@ -221,15 +221,22 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
     begins = ends - segments.own
     total = int(ends[-1]) if len(ends) else 0
     edges = np.arange(max_length, total, max_length)
-    cuts = np.union1d(begins, edges)
-    source = np.searchsorted(ends, cuts, side="right")
+    # Pieces begin where segments do and at edges inside them. Merged by place: sorting takes ten times as long.
+    place = np.searchsorted(begins, edges)
+    inside = begins[np.minimum(place, len(begins) - 1)] != edges if len(edges) else np.zeros(0, np.bool_)
+    before = np.cumsum(inside) - inside  # edges inside segments, before each edge
+    later = np.zeros(len(begins) + np.count_nonzero(inside), np.bool_)  # pieces that are not their segment's first
+    later[(place + before)[inside]] = True
+    cuts = np.empty(len(later), np.int64)
+    cuts[~later], cuts[later] = begins, edges[inside]
+    source = np.cumsum(~later) - 1
     pieces = Segments(  # a document over max_length, cut by `truncate` before, has no hole: config sees to that
         document=segments.document[source],
         start=(segments.start[source] + cuts - begins[source]).astype(np.int32),
         own=np.diff(np.append(cuts, total)).astype(np.int32),
         bos=np.zeros(len(cuts), np.bool_),
     )
-    firsts = np.searchsorted(cuts, np.append(0, edges)) if total else np.empty(0, np.int64)
+    firsts = np.append(0, place + before) if total else np.empty(0, np.int64)
     return pieces, np.append(firsts, len(cuts)).astype(np.int64)
 
 

@@ -4,7 +4,7 @@ Planners on counts decide what packs look like from how many items have each len
 items go through them one by one. A new strategy is one function and one line in STRATEGIES.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,7 @@ NO_LIMIT = 2**31 - 1  # segments per pack where there is no limit
 _DOCUMENTS = 1  # purpose of the seed
 _BISECTIONS = 12  # of the number of packs of at most so many segments
 _EXCHANGES = 20_000_000  # of balanced: pairs of packs looked at, some tenths of a second
+_EVENED = 200_000  # packs; beyond them balanced works on counts, and a hundred exchanges would not show
 _STEPS, _ALL_STEPS = 50_000, 20_000_000  # of optimal: per search; of all searches, about a fifth of a second
 
 
@@ -212,9 +213,15 @@ def _balanced(items: Items) -> Packs:
     # An even plan that exceeds max_length somewhere is often mended by exchanges; if not, more packs may do it.
     order, offsets = STRATEGIES["optimal"](replace(items, order="shuffle", num_packs=None))
     fallback = offsets.size - 1
-    longest = np.argsort(-items.lengths, kind="stable")
-    tries = {packs} if items.num_packs else {packs + (fallback - packs) * i // 4 for i in range(5)}
-    for count in sorted(tries):
+    tries = sorted({packs} if items.num_packs else {packs + (fallback - packs) * i // 4 for i in range(5)})
+    if packs > _EVENED and items.weights is None:
+        if (even := _even_by_counts(items, tries)) is not None:
+            return even
+        if not items.num_packs:
+            return order, offsets
+        tries = []
+    longest = np.argsort(-items.lengths, kind="stable") if tries else np.empty(0, np.int64)
+    for count in tries:
         pack_of = longest_first(items.lengths, _or_none(items.weights), longest, count, items.slots)
         if pack_of.size:
             _even_out(items, pack_of, count)
@@ -233,8 +240,23 @@ def _balanced(items: Items) -> Packs:
     return by_pack(pack_of, count)
 
 
+def _even_by_counts(items: Items, tries: Sequence[int]) -> Packs | None:
+    """The first of these numbers of packs that longest first into the emptiest pack fills; None where none is enough.
+
+    The same rule as longest_first, on how many items have each length: milliseconds for any number of them.
+    """
+    keys, (lengths, _, counts), starts = _kinds(items)
+    for packs in tries:
+        even = emptiest_first_patterns(lengths, counts, items.max_length, items.slots, packs)
+        if even[3].sum() == packs:
+            order = "input" if items.order == "input" else "shuffle"  # what arranged() asks for comes later
+            return _dealt(even, lengths, keys, starts, replace(items, order=order))
+    return None
+
+
 def _even_out(items: Items, pack_of: Int32s, packs: int) -> None:
-    if items.weights is None:  # an exchange of items of different weights could exceed the slots
+    # An exchange of items of different weights could exceed the slots.
+    if items.weights is None and packs <= _EVENED:
         even_out(items.lengths, pack_of, packs, max(100, _EXCHANGES // packs))
 
 

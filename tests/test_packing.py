@@ -6,13 +6,16 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packprep import strategies
 from packprep.errors import ConfigError
+from packprep.kernels_balanced import longest_first
 from packprep.packing import STRATEGIES, pack_lengths
 from packprep.plan import PackPlan
 
@@ -311,6 +314,29 @@ class TestBalanced:
             plan.check()
             assert plan.gap == 0
             assert np.ptp(plan.fills) <= 2
+
+    @settings(max_examples=100)
+    @given(instances(), st.sampled_from(ORDERS), st.none() | st.integers(0, 10))
+    def test_very_many_packs_are_planned_on_counts(
+        self, instance: tuple[list[int], int], order: str, extra: int | None
+    ) -> None:
+        lengths, capacity = instance
+        if not lengths:
+            return
+        fewest = pack_lengths(lengths, capacity, "optimal").num_packs
+        packs = None if extra is None else min(len(lengths), fewest + extra)
+        with mock.patch.object(strategies, "_EVENED", 0):
+            plan = pack_lengths(lengths, capacity, "balanced", order=order, num_packs=packs)
+        plan.check()
+        assert plan.num_packs == packs if packs else plan.num_packs <= fewest
+
+    def test_on_counts_packs_are_as_full_as_one_by_one(self) -> None:
+        lengths = np.minimum(1024, instruction_lengths(2000))
+        with mock.patch.object(strategies, "_EVENED", 0):
+            counted = pack_lengths(lengths, 2048, "balanced", num_packs=400)
+        longest = np.argsort(-lengths, kind="stable")
+        pack_of = longest_first(lengths, np.zeros(0, np.int32), longest, 400, strategies.NO_LIMIT)
+        assert sorted(counted.fills.tolist()) == sorted(np.bincount(pack_of, lengths).astype(int).tolist())
 
     def test_says_what_is_wrong_with_the_number_of_packs(self) -> None:
         with pytest.raises(ConfigError, match="num_packs is 1 but these documents need at least 2 packs"):
