@@ -70,6 +70,15 @@ def make_room(values: NDArray[Any], offsets: Int64, wider: Int64, before: int, o
 
 
 @njit(cache=True, nogil=True)
+def tokens_at(address: Int64) -> Int32:
+    """The token at each address, [addresses]."""
+    out = np.empty(len(address), np.int32)
+    for i in range(len(address)):
+        out[i] = carray(pointer(address[i]), 1, np.int32)[0]
+    return out
+
+
+@njit(cache=True, nogil=True)
 def fill_values(
     address: Int64, own: Int64, padded: Int64, bos: NDArray[np.bool_], before: float, after: float, out: NDArray[Any]
 ) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from packprep import order as orders
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
+from packprep.gather import tokens_at
 from packprep.hashing import mix
 from packprep.packing import pack_lengths
 from packprep.packs import Packs
@@ -39,10 +40,10 @@ def plan_window(
     documents: Documents, tokenizer: Tokenizer, config: BuildConfig, seed: int, planner: Planner | None = None
 ) -> WindowPlan:
     """Plan the documents of one window. Raises TooLongError under overflow error."""
-    labels = documents.labels
-    segments, account = _cut(documents, tokenizer, config)
+    segments, account = cut_documents(documents, tokenizer, config)
     groups = None if documents.group is None else documents.group[segments.document]
     segments, plan = plan_segments(segments, config, seed, groups, planner)
+    labels = documents.labels
     return WindowPlan(
         packs=Packs(
             documents=documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
@@ -57,14 +58,16 @@ def plan_window(
 
 def packed_tokens(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> NDArray[np.int64]:
     """Tokens that each document has in packs, filler not counted, [documents]. Raises TooLongError like the plan."""
-    segments, _ = _cut(documents, tokenizer, config)
+    segments, _ = cut_documents(documents, tokenizer, config)
     return np.bincount(segments.document, weights=segments.lengths, minlength=len(documents)).astype(np.int64)
 
 
-def _cut(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> tuple[Segments, Account]:
+def cut_documents(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> tuple[Segments, Account]:
+    """The segments of one window, the same for every strategy but wrapped. Raises TooLongError under overflow error."""
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
-    has_bos = tokenizer.bos is not None
-    return cut_segments(documents.length, ends, config, has_bos=has_bos, labels=documents.labels)
+    return cut_segments(
+        documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=documents.labels
+    )  # fmt: skip
 
 
 def plan_segments(
@@ -83,7 +86,7 @@ def plan_segments(
         plan = PackPlan(segments.own, config.max_length, np.arange(len(segments)), edges)
         return segments, _ordered(plan, config, seed)
     multiple = config.pad_segment_to_multiple
-    padded = -(-segments.lengths // multiple) * multiple
+    padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
         return segments, _ordered(_planned(planner, padded, config), config, seed)
     plan = pack_lengths(
@@ -127,11 +130,13 @@ def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
     if config.order == "input":
         sequence = np.argsort(plan.order[plan.offsets[:-1]], kind="stable")
     else:
-        longest = np.maximum.reduceat(plan.lengths[plan.order], plan.offsets[:-1]).astype(np.int32)
+        longest, costs = np.zeros(0, np.int32), np.zeros(0)
+        if config.order == "length":
+            longest = np.maximum.reduceat(plan.lengths[plan.order], plan.offsets[:-1]).astype(np.int32)
+        if config.order == "balanced":
+            costs = plan.costs(config.cost())
         times = np.ones(plan.num_packs, np.int64)
-        sequence = orders.sequence(
-            config.order, times, longest, plan.costs(config.cost()), seed, config.balance_ranks
-        ).astype(np.int64)
+        sequence = orders.sequence(config.order, times, longest, costs, seed, config.balance_ranks).astype(np.int64)
     return PackPlan(plan.lengths, plan.max_length, *orders.permuted(plan.order, plan.offsets, sequence))
 
 
@@ -155,6 +160,10 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
     for end, token in tokenizer.ends().items():
         if token is not None:
             add(f"{end}_added", documents.source, has_ids)
+            outermost = documents.address + (0 if end == "bos" else 4 * (documents.length.astype(np.int64) - 1))
+            # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
+            found = tokens_at(outermost[has_ids]) == token.id
+            add(f"{end}_found", documents.source[has_ids], found)
     add("truncated", documents.source, account.truncated)
     add("overlap", documents.source, account.overlap)
     add("continuation_bos", documents.source, account.continuation_bos)

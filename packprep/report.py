@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packprep.config import BuildConfig
-from packprep.packs import Packs
-from packprep.planning import WindowPlan
 from packprep.schemas import FormatError
-from packprep.sources import Source
-from packprep.tokens import TokenFile
+
+if TYPE_CHECKING:  # commands that only read a report need not load the compiler
+    from packprep.packs import Packs
+    from packprep.planning import WindowPlan
+    from packprep.sources import Source
+    from packprep.tokens import TokenFile
 
 _LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
 
@@ -59,7 +61,9 @@ class Account:
         for total, more in zip(self.sources, left_out, strict=False):
             total.update(more)
 
-    def add(self, window: int, split: str, plan: WindowPlan, written: Packs, by_source: Sequence[Counter[str]]) -> None:
+    def add(
+        self, window: int, split: str, plan: "WindowPlan", written: "Packs", by_source: Sequence[Counter[str]]
+    ) -> None:
         for total, more in zip(self.sources, by_source, strict=True):
             total.update(more)
             total["trained"] += (more["tokens_packed"] - more["filler"]) * (split == "train")
@@ -93,7 +97,7 @@ def ledger(totals: Counter[str]) -> dict[str, Any]:
 
 
 def make_report(
-    account: Account, files: Sequence[TokenFile], sources: Sequence[Source], config: BuildConfig
+    account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> dict[str, Any]:
     """The part of report.json that the build's inputs decide; the pipeline adds seconds, bytes and digest."""
     totals: Counter[str] = Counter()
@@ -118,6 +122,7 @@ def make_report(
             "report_version": 1,
             "documents": _sum_documents(by_source),
             "tokens": tokens | {"bos_added": totals["bos_added"], "eos_added": totals["eos_added"]},
+            **_rates(totals),
             "tokens_lost": lost,
             "tokens_lost_share": lost / tokens["tokens_in"] if tokens["tokens_in"] else 0.0,
             "max_length": config.max_length,
@@ -139,7 +144,7 @@ def make_report(
     )
 
 
-def _of_source(numbers: Sequence[int], files: Sequence[TokenFile], counted: Sequence[Counter[str]]) -> dict[str, Any]:
+def _of_source(numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Counter[str]]) -> dict[str, Any]:
     """The account of one input file, or of several together. counted: by input file."""
     totals = sum((counted[number] for number in numbers), Counter[str]())
     parts = [part for file in files for part in file.parts if part.source in numbers]
@@ -157,10 +162,16 @@ def _of_source(numbers: Sequence[int], files: Sequence[TokenFile], counted: Sequ
         "cut": sum(documents for documents, _ in cuts),
         "cut_characters": sum(characters for _, characters in cuts),
     }
-    return {"documents": documents, "tokens": ledger(totals), "segments": totals["segments"]}
+    return {"documents": documents, "tokens": ledger(totals), "segments": totals["segments"], **_rates(totals)}
 
 
-def _of_mix(asked: Mapping[str, Any], files: Sequence[TokenFile], counted: Sequence[Counter[str]]) -> dict[str, Any]:
+def _rates(totals: Counter[str]) -> dict[str, float]:
+    """Share of the documents with tokens that begin with BOS and that end with EOS; 0 where there is no such token."""
+    held = totals["documents"] - totals["empty"]
+    return {f"{end}_rate": totals[f"{end}_found"] / held if held else 0.0 for end in ("bos", "eos")}
+
+
+def _of_mix(asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Counter[str]]) -> dict[str, Any]:
     """Asked and achieved shares of each source of a mix, in the training split, and its account in both splits."""
     trained = [sum(counted[number]["trained"] for number in source["files"]) for source in asked["sources"]]
     whole = sum(trained) or 1

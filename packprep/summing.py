@@ -5,7 +5,8 @@ from typing import Any
 
 from packprep.schemas import digest_of
 
-_ADDED = ("documents", "tokens", "tokens_lost", "packs", "segments", "bound", "gap", "splits", "seconds")
+_RATES = ("bos_rate", "eos_rate")
+_ADDED = ("documents", "tokens", "tokens_lost", "packs", "segments", "bound", "gap", "splits", "seconds", "loss_tokens")
 
 
 def summed_report(
@@ -15,15 +16,18 @@ def summed_report(
     windows = [window for report in reports for window in report["windows"]]
     added = summed([{key: value for key, value in report.items() if key in _ADDED} for report in reports])
     tokens, packs = added["tokens"], added["packs"]
+    room = packs * reports[0]["max_length"]
     shards = [entry for entry in entries if "packs" in entry]
     # What was asked of one mix says nothing of several outputs together.
     first = {key: value for key, value in reports[0].items() if key != "mix" or len(reports) == 1}
     return {
-        **first,
+        **{key: value for key, value in first.items() if key not in _RATES},
         **added,
         "tokens_lost_share": _share(added["tokens_lost"], tokens["tokens_in"], 0.0),
-        "utilization": _share(tokens["tokens_packed"] - tokens["filler"], packs * reports[0]["max_length"], 1.0),
+        "utilization": _share(tokens["tokens_packed"] - tokens["filler"], room, 1.0),
         "gap_share": _share(added["gap"], added["bound"], 0.0),
+        **_rates(reports),
+        **({"loss_utilization": _share(added["loss_tokens"], room, 1.0)} if "loss_tokens" in added else {}),
         "bias": _mean(reports, "bias", "segments"),
         "straggler": _mean(reports, "straggler", "packs"),
         "documents_per_pack": documents_per_pack,
@@ -49,7 +53,19 @@ def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def _share(part: int, whole: int, of_nothing: float) -> float:
+def _rates(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """bos_rate and eos_rate over all documents with tokens; {} where a report does not have them."""
+    if not all(key in report for key in _RATES for report in reports):
+        return {}
+    tables = [report["documents"] for report in reports]
+    held = [table["in"] - table["empty"] - sum(table["skipped"].values()) for table in tables]
+    return {
+        key: _share(sum(report[key] * count for report, count in zip(reports, held, strict=True)), sum(held), 0.0)
+        for key in _RATES
+    }
+
+
+def _share(part: float, whole: int, of_nothing: float) -> float:
     return part / whole if whole else of_nothing
 
 

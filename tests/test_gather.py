@@ -71,3 +71,8 @@ def test_cu_seqlens_start_at_zero_in_every_pack() -> None:
     out = np.zeros(5, np.int32)
     gather.fill_cu_seqlens(int64(2, 3, 4), int64(0, 2, 3), out)
     assert out.tolist() == [0, 2, 5, 0, 4]
+
+
+def test_the_token_at_each_address() -> None:
+    here = np.array([7, 8, 9], np.int32)
+    assert gather.tokens_at(int64(here.ctypes.data + 8, here.ctypes.data)).tolist() == [9, 7]

@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.config import BuildConfig
-from packprep.planning import remainders, window_seed
+from packprep.planning import account_by_source, plan_window, remainders, window_seed
+
+from . import documents
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,22 @@ def test_windows_and_splits_have_seeds_of_their_own() -> None:
     seeds = {window_seed(config, window, split) for window in range(100) for split in range(2)}
     assert len(seeds) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_bos_and_eos_are_counted_in_the_tokens_not_taken_from_the_policy() -> None:
+    policy = documents.tokenizer()
+    made = documents.make_documents([3, 0, 1, 5], policy)
+    made.keep[0] = documents.FIRST_ID  # the first document has lost its BOS
+    plan = plan_window(made, policy, BuildConfig(max_length=8), seed=0)
+    [counts, _] = account_by_source(plan, policy, 1, plan.packs)
+    assert (counts["bos_added"], counts["bos_found"], counts["eos_found"]) == (3, 2, 3)
+
+
+def test_each_source_has_its_own_rate() -> None:
+    policy = documents.tokenizer(bos=False)
+    made = documents.make_documents([3, 1], policy)
+    made.source[:] = np.array([1, 0])
+    plan = plan_window(made, policy, BuildConfig(max_length=8), seed=0)
+    counts = account_by_source(plan, policy, 2, plan.packs)
+    assert [source["eos_found"] for source in counts] == [1, 1, 0]
+    assert "bos_found" not in counts[0]

@@ -1,4 +1,4 @@
-from packprep.summing import summed
+from packprep.summing import summed, summed_report
 
 
 def test_numbers_are_added_key_by_key_and_tables_inside_tables_too() -> None:
@@ -7,3 +7,25 @@ def test_numbers_are_added_key_by_key_and_tables_inside_tables_too() -> None:
 
 def test_nothing_adds_up_to_nothing() -> None:
     assert summed([]) == {}
+
+
+def report(rows: int, bos_rate: float, loss_tokens: int) -> dict[str, object]:
+    documents = {"in": rows + 3, "empty": 1, "skipped": {"null": 2}, "dropped": {}}
+    return {
+        "documents": documents, "tokens": {"tokens_in": 50, "tokens_packed": 50, "filler": 0}, "tokens_lost": 0,
+        "packs": 10, "max_length": 10, "segments": 10, "bound": 9, "gap": 1, "bias": 0.0, "straggler": 1.0,
+        "splits": {}, "windows": [], "sources": [], "seconds": {"total": 1.0}, "peak_memory_bytes": 1,
+        "bos_rate": bos_rate, "eos_rate": 1.0, "loss_tokens": loss_tokens, "loss_utilization": loss_tokens / 100,
+    }  # fmt: skip
+
+
+def test_rates_are_of_all_documents_with_tokens_and_loss_tokens_are_added() -> None:
+    both = summed_report([report(30, 1.0, 40), report(10, 0.0, 20)], {}, [])
+    assert (both["bos_rate"], both["eos_rate"]) == (0.75, 1.0)
+    assert (both["loss_tokens"], both["loss_utilization"]) == (60, 0.3)
+
+
+def test_an_older_report_without_rates_gives_none() -> None:
+    older = {key: value for key, value in report(10, 0.0, 20).items() if key != "bos_rate"}
+    for reports in ([older, report(30, 1.0, 40)], [report(30, 1.0, 40), older]):
+        assert "bos_rate" not in summed_report(reports, {}, [])
