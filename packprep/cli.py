@@ -13,8 +13,12 @@ from packprep.printing import stopped
 
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
+    "plan": "Compare lengths, strategies and overflow; write no shard.",
     "status": "How far a running or stopped build is.",
     "report": "Show an output as a web page, or as plots.",
+    "stats": "Show what an output holds, and its steps per epoch.",
+    "compare": "Two outputs or reports side by side.",
+    "check": "Fail CI when a build's numbers got worse.",
     "verify": "Check an output: every file, invariant and document.",
     "show": "Print a pack as text, its documents apart.",
     "trace": "Which rows are in a pack, and which packs hold a row.",

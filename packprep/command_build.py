@@ -22,7 +22,7 @@ _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Run")
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
 
 
-class _Grouped(click.Command):
+class Grouped(click.Command):
     """A command whose options are listed under headings, in the order of `_HEADINGS`."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -48,7 +48,8 @@ class _Option(click.Option):
         return super().get_help_record(context)
 
 
-def _option(field: "dataclasses.Field[Any]") -> _Option:
+def option_of(field: "dataclasses.Field[Any]") -> _Option:
+    """The command-line option of a field of BuildConfig."""
     flag = "--" + field.name.replace("_", "-")
     names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
     text, metavar = str(field.metadata["help"]), str(field.metadata["metavar"])
@@ -85,7 +86,7 @@ def default_of(field: "dataclasses.Field[Any]") -> str:
 def _build_options(command: click.Command) -> click.Command:
     for field in dataclasses.fields(BuildConfig):
         if field.name != "sources":
-            command.params.append(_option(field))
+            command.params.append(option_of(field))
         if field.name == "order":
             short = _Option(["--shuffle/--no-shuffle"], "Order", help="Short for --order shuffle, --order input.")
             command.params.append(short)
@@ -95,7 +96,7 @@ def _build_options(command: click.Command) -> click.Command:
 @_build_options
 @click.command(
     "build",
-    cls=_Grouped,
+    cls=Grouped,
     short_help="Tokenize and pack text into shards.",
     epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after Ctrl-C.",
 )
@@ -150,6 +151,14 @@ def resolve_options(
     sources: Sequence[str], config: Path | None, typed: dict[str, Any]
 ) -> tuple[BuildConfig, dict[str, bool]]:
     """The command line over the YAML file over the defaults: what to build, and how to run (see `_RUN`)."""
+    given, run = merged_options(sources, config, typed)
+    return BuildConfig(**given), run
+
+
+def merged_options(
+    sources: Sequence[str], config: Path | None, typed: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, bool]]:
+    """The command line over the YAML file, values unchecked, and how to run (see `_RUN`)."""
     if config is None and not sources:
         if not Path(DEFAULT_FILE).exists():
             raise ConfigError(f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help")
@@ -162,7 +171,7 @@ def resolve_options(
             raise ConfigError(f"{key} is {value!r}, expected true or false")
     if sources:
         given["sources"] = tuple(sources)
-    return BuildConfig(**given), run
+    return given, run
 
 
 def _with_order(options: dict[str, Any]) -> dict[str, Any]:

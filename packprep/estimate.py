@@ -53,7 +53,7 @@ class _Sample:
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the tokens of each source."""
     tokenizer = tokenizer_of(config)
-    engine = _engine(tokenizer, config)
+    engine = engine_of(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
@@ -64,7 +64,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     return {"options": options | {"tokenizer": str(config.tokenizer)}} | tables
 
 
-def _engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
+def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
+    """What tokenizes a sample; None where rows are token ids."""
     if config.input_ids_column is not None:
         return None
     return choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])

@@ -40,21 +40,39 @@ def print_columns(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         return
     names = list(rows[0])
-    numbers = {name for name in names if all(isinstance(row[name], int | None) for row in rows)}
+    texts = [at for at, name in enumerate(names) if not all(isinstance(row[name], int | None) for row in rows)]
     cells = [[_cell(row[name]) for name in names] for row in rows]
-    widths = [max(len(name), *(len(line[at]) for line in cells)) for at, name in enumerate(names)]
-
-    def line(texts: Sequence[str]) -> str:
-        padded = [
-            text.rjust(width) if name in numbers else text.ljust(width)
-            for name, text, width in zip(names, texts, widths, strict=True)
-        ]
-        return "  ".join(padded).rstrip()
-
-    click.secho(line([name.replace("_", " ") for name in names]), bold=True)
-    for texts in cells:
-        click.echo(line(texts))
+    print_grid("", [name.replace("_", " ") for name in names], cells, left=texts)
 
 
 def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:,}" if type(value) is int else str(value)
+
+
+def print_grid(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Sequence[int] = (0,),
+    colours: Sequence[str | None] = (),
+) -> None:
+    """Rows of several columns under their heads; the columns `left` begin at the left, numbers end at the right.
+
+    title: a line above, where there is one. colours: of each row, for a terminal only, so a row must say in words what
+    its colour means.
+    """
+    widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = (
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(parts).rstrip()
+
+    if title:
+        click.secho(title, italic=True)
+    click.secho(line(heads), bold=True)
+    for number, row in enumerate(rows):
+        click.secho(line(row), fg=colours[number] if colours else None)

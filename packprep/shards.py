@@ -31,6 +31,7 @@ BATCH_TOKENS = 1 << 19
 _SMALL = 1 << 16  # bytes hashed at once rather than by another thread
 
 Int64 = NDArray[np.int64]
+Count = Any  # int, or int64 [packs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +107,14 @@ def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int,
 
 def shard_bytes(packs: Packs, layout: Layout) -> Int64:
     """Bytes that each pack takes in a shard, [packs]."""
-    segments = np.diff(packs.offsets)
-    per = {"token": packs.lengths, "segment": segments, "boundary": segments + 1}
-    size = np.zeros(len(packs), np.int64)
-    for column in layout.columns:
-        size += 4 + per[column.kind] * column.numpy_dtype.itemsize
-    return size
+    sizes: Int64 = column_bytes(layout, packs.lengths, np.diff(packs.offsets), 1)
+    return sizes
+
+
+def column_bytes(layout: Layout, tokens: Count, segments: Count, packs: Count) -> Count:
+    """Bytes of the columns of so many packs, of each where these are arrays; what frames them is some kB a batch."""
+    per = {"token": tokens, "segment": segments, "boundary": segments + packs}
+    return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in layout.columns)
 
 
 def write_shard(

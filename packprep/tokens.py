@@ -40,6 +40,7 @@ BATCH_BYTES = 4 << 20
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
 _FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `datasets` name differently
+STORED = "files.json"  # of a store that is finished
 STORE_VERSION = 2  # raised when the same inputs would give other token files
 
 
@@ -105,11 +106,14 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
     )
 
 
-def stored(directory: Path) -> list[TokenFile] | None:
-    """The token files of a finished store, digests checked; None where it is not finished or a file has changed."""
+def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
+    """The token files of a finished store; None where it is not finished or a file has changed.
+
+    digests: read every file to see whether a byte has changed, not its size alone.
+    """
     try:
-        names = json.loads((directory / "files.json").read_bytes())
-        found = [read_receipt(directory, file_name(int(unit), int(number))) for unit, number in names]
+        names = json.loads((directory / STORED).read_bytes())
+        found = [read_receipt(directory, file_name(int(unit), int(number)), digests=digests) for unit, number in names]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return None if None in found else [file for file in found if file]
@@ -140,14 +144,19 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
     )  # fmt: skip
 
 
-def read_receipt(directory: Path, name: str) -> TokenFile | None:
-    """The receipt of a token file, if there is one and the file is as it says."""
+def read_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
+    """The receipt of a token file, if there is one and the file is as it says, its size alone without digests."""
     path = directory / name
     try:
         receipt = receipt_of(json.loads(path.with_suffix(".json").read_bytes()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return receipt if receipt.name == name and same_file(path, receipt.bytes, receipt.sha256) else None
+    same = same_file(path, receipt.bytes, receipt.sha256) if digests else _size(path) == receipt.bytes
+    return receipt if receipt.name == name and same else None
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.exists() else None
 
 
 def receipt_of(facts: dict[str, Any]) -> TokenFile:
@@ -223,7 +232,7 @@ def tokenize(
             stop.set()
             for future in running:
                 future.cancel()
-    write_file(directory / "files.json", canonical_json([[file.unit, file.slice] for file in done]))
+    write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in done]))
     return done
 
 

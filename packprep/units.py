@@ -155,9 +155,14 @@ def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:
     """How many rows to take until they reach `room` bytes of text, and their bytes; all of them if they don't."""
-    ends = np.cumsum(text_bytes(table["text"]) if "text" in table.column_names else id_bytes(table["ids"]))
+    ends = np.cumsum(row_bytes(table))
     taken = int(np.searchsorted(ends, room)) + 1
     return (taken, int(ends[taken - 1])) if taken <= len(ends) else (len(ends), int(ends[-1]))
+
+
+def row_bytes(table: pa.Table) -> NDArray[np.int64]:
+    """What units and windows count of each row, int64 [documents]."""
+    return text_bytes(table["text"]) if "text" in table.column_names else id_bytes(table["ids"])
 
 
 def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -150,6 +150,22 @@ def test_one_wrong_id_in_ten_thousand_documents_stops_a_build_that_verifies_all(
     assert build(BuildConfig(**options, verify_engine=0.0)).run["verified_documents"] == 0
 
 
+def test_a_store_may_be_looked_at_without_reading_its_tokens(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", texts(20))
+    tokenizer = str(save_tokenizer(tmp_path / "tokenizer"))
+    output, kept = str(tmp_path / "out"), str(tmp_path / "store")
+    build(BuildConfig(sources=(str(source),), output=output, keep_tokens=kept, tokenizer=tokenizer))
+    [store] = (tmp_path / "store").iterdir()
+    [file] = store.glob("*.arrow")
+    assert stored(store) == stored(store, digests=False) != None  # noqa: E711
+    changed = bytearray(file.read_bytes())
+    changed[-40] ^= 1
+    file.write_bytes(changed)
+    assert stored(store) is None and stored(store, digests=False) is not None
+    file.write_bytes(changed[:-1])
+    assert stored(store, digests=False) is None
+
+
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
 def test_shards_are_the_same_bytes_whichever_engine_made_the_ids(tmp_path: Path, name: Any) -> None:
     pytest.importorskip(name, reason=f"the engine {name} is not installed")

@@ -1,0 +1,333 @@
+"""Many plans of the same documents: every max_length with every strategy and overflow, from lengths alone.
+
+Each plan is made by the functions a build plans with, on the same documents, windows and seeds, so where nothing is
+sampled a row's figures are those of the artifact, to the last digit. Segments are cut and bounded once for all
+strategies that share them. 10 million documents take some half a second to a second a plan, on one core.
+
+A sample is planned as often over as makes it as large as the whole, because few documents pack worse than many. How far
+its shares may be off is told by a jackknife: ten plans that leave out a tenth of the sample each.
+"""
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.config import BuildConfig
+from packprep.errors import ConfigError
+from packprep.hashing import mix
+from packprep.packs import Packs
+from packprep.plan import PackPlan
+from packprep.planning import cut_documents, plan_segments, remainders, resized, window_seed
+from packprep.schemas import Column
+from packprep.segments import Account, Segments, TooLongError
+from packprep.shards import Layout, column_bytes
+from packprep.tokenizer import Tokenizer
+from packprep.windows import Documents
+
+TILED = 10_000_000  # documents up to which a sample is repeated
+_GROUPS = 10  # of the jackknife
+_MUCH = 0.01  # of the tokens lost
+_T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
+
+GOALS = ("padding", "loss", "cuts", "bias", "straggler", "bytes")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Documents that are planned together: window `number` of a split."""
+
+    split: str
+    number: int
+    documents: Documents
+
+    @property
+    def tokens(self) -> int:
+        return int(self.documents.length.sum(dtype=np.int64))
+
+    def take(self, kept: NDArray[Any]) -> "Window":
+        """The documents that a mask or an array of places keeps."""
+        return replace(self, documents=self.documents.take(kept))
+
+    def repeated(self, copies: int) -> "Window":
+        return self if copies == 1 else self.take(np.tile(np.arange(len(self.documents)), copies))
+
+
+def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> Window:
+    """A window of documents of which the lengths alone are known, [documents], 0 for none."""
+    nothing = np.zeros(len(length), np.int64)
+    source = np.zeros(len(length), np.int32)
+    documents = Documents(
+        id=np.arange(len(length)), address=nothing, length=length, source=source, group=None, keep=None
+    )
+    return Window(split, number, documents)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One plan. problem: why there is none, and then every figure is 0.
+
+    utilization, bias, straggler, gap_share: as in report.json. cut: documents that do not stay in one piece, or lose
+    tokens at an end. bytes: of the columns. seconds: of planning. utilization_error, loss_error: half a 95% interval, 0
+    where nothing was sampled; counts of a sample are scaled to the whole.
+    """
+
+    max_length: int
+    strategy: str
+    overflow: str
+    problem: str = ""
+    utilization: float = 0.0
+    utilization_error: float = 0.0
+    tokens_in: int = 0
+    tokens_lost: int = 0
+    tokens_lost_share: float = 0.0
+    loss_error: float = 0.0
+    cut: int = 0
+    packs: int = 0
+    bound: int = 0
+    gap: int = 0
+    gap_share: float = 0.0
+    bias: float = 0.0
+    straggler: float = 0.0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+def combinations(
+    options: Mapping[str, Any], lengths: Sequence[int], strategies: Sequence[str], overflows: Sequence[str]
+) -> tuple[list[BuildConfig], list[str]]:
+    """The options with every combination, lengths first; and why some cannot be. Raises the last reason if none can."""
+    for length in lengths:
+        BuildConfig(max_length=length)  # a length that no strategy can have is wrong by itself
+    configs, refused = [], []
+    error: ConfigError | None = None
+    for length, overflow, strategy in itertools.product(lengths, overflows, strategies):
+        try:
+            choice = {"max_length": length, "strategy": strategy, "overflow": overflow}
+            configs.append(BuildConfig(**{**options, **choice}))
+        except ConfigError as found:
+            error = found
+            refused.append(f"{length:,} {strategy} {overflow}: {found}")
+    if error is not None and not configs:
+        raise error
+    return configs, refused
+
+
+def sweep(
+    windows: Sequence[Window],
+    configs: Sequence[BuildConfig],
+    tokenizer: Tokenizer,
+    carried: Sequence[Column] = (),
+    *,
+    share: float = 1.0,
+    scale: float = 1.0,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Row]:
+    """A row per config, in their order.
+
+    tokenizer: only its BOS and EOS matter. carried: columns of the documents beside their tokens. share: of the
+    documents that were sampled. scale: how many times larger the whole is than the sample.
+    report: hears how many plans are done, and of how many.
+    """
+    copies = _copies(windows, share)
+    whole = [window.repeated(copies) for window in windows]
+    rows: dict[int, Row] = {}
+    by_cut = sorted(range(len(configs)), key=lambda number: _cut_key(configs[number]))
+    for _, group in itertools.groupby(by_cut, key=lambda number: _cut_key(configs[number])):
+        numbers = list(group)
+        planned = _plan_group(whole, [configs[number] for number in numbers], tokenizer, carried)
+        for number, row in zip(numbers, planned, strict=True):
+            if share < 1 and not row.problem:
+                row = _with_errors(row, windows, configs[number], tokenizer, share)
+            rows[number] = _scaled(row, scale / copies)
+            report(len(rows), len(configs))
+    return [rows[number] for number in range(len(configs))]
+
+
+def _cut_key(config: BuildConfig) -> tuple[int, str, bool]:
+    """Configs with equal keys have the same segments."""
+    return config.max_length, config.overflow, config.strategy == "wrapped"
+
+
+def _copies(windows: Sequence[Window], share: float) -> int:
+    documents = sum(len(window.documents) for window in windows)
+    return max(1, min(round(1 / share), TILED // max(documents, 1)))
+
+
+def _plan_group(
+    windows: Sequence[Window], configs: Sequence[BuildConfig], tokenizer: Tokenizer, carried: Sequence[Column] = ()
+) -> Iterator[Row]:
+    """Rows of configs that share their segments, which are kept between them where there is one window."""
+    kept: _Cut | None = None
+    for config in configs:
+        named = {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
+        if config.strategy == "balanced" and len(windows) > len({window.split for window in windows}):
+            yield Row(**named, problem=f"balanced packs one window and the input makes {len(windows)}")
+            continue
+        totals: defaultdict[str, Any] = defaultdict(int)
+        layout = Layout.of(config, tokenizer, carried)
+        started = time.perf_counter()
+        try:
+            changes = _changes(windows, config, tokenizer)
+            for window, change in zip(windows, changes, strict=True):
+                cut = kept or _Cut.of(window, config, tokenizer)
+                plan = cut.plan(window, config)
+                if len(windows) == 1:
+                    kept = replace(cut, bound=None if config.strategy == "wrapped" else plan.bound)
+                for name, figure in _figures(plan, change, config, layout).items():
+                    totals[name] += figure
+        except TooLongError as error:
+            yield Row(**named, problem=f"a document has {error.tokens:,} tokens")
+            continue
+        except ConfigError as error:
+            yield Row(**named, problem=str(error))
+            continue
+        yield _row(named, totals, time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Segments of a window, and their bound where a plan has found it: what several strategies share."""
+
+    segments: Segments
+    account: Account
+    bound: int | None = None
+
+    @staticmethod
+    def of(window: Window, config: BuildConfig, tokenizer: Tokenizer) -> "_Cut":
+        return _Cut(*cut_documents(window.documents, tokenizer, config))
+
+    def plan(self, window: Window, config: BuildConfig) -> "_Planned":
+        seed = window_seed(config, window.number, int(window.split == "validation"))
+        groups = window.documents.group
+        groups = None if groups is None else groups[self.segments.document]
+        segments, plan = plan_segments(self.segments, config, seed, groups)
+        packs = Packs(
+            documents=window.documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
+        )
+        return _Planned(packs, plan, self.account, plan.bound if self.bound is None else self.bound)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A window planned."""
+
+    packs: Packs
+    plan: PackPlan
+    account: Account
+    bound: int
+
+
+def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer) -> list[int]:
+    """Packs to add to or leave out of each window, as a build does: where that is asked, all are planned once more."""
+    changes = [0] * len(windows)
+    if config.packs_multiple_of == 1:
+        return changes
+    for split in dict.fromkeys(window.split for window in windows):
+        mine = [place for place, window in enumerate(windows) if window.split == split]
+        counts = [len(_Cut.of(windows[place], config, tokenizer).plan(windows[place], config).packs) for place in mine]
+        for place, change in zip(mine, remainders(counts, config), strict=True):
+            changes[place] = change
+    return changes
+
+
+def _figures(planned: _Planned, change: int, config: BuildConfig, layout: Layout) -> dict[str, float]:
+    """What one window adds to a row; means are weighted as in report.json."""
+    written, account = resized(planned.packs, change, config), planned.account
+    lengths, padded = written.segments.lengths, written.padded
+    real = written.order[written.order >= 0] if change else slice(None)  # without a change all segments are there
+    kept, filler = int(lengths[real].sum(dtype=np.int64)), int((written.order < 0).sum()) if change else 0
+    left_out = int(lengths.sum(dtype=np.int64)) - kept
+    dropped = sum(int(counts.sum(dtype=np.int64)) for counts in account.dropped.values())
+    packs, segments = len(written), len(written.order)
+    tokens = int(padded[real].sum(dtype=np.int64)) + filler
+    return {
+        "tokens_in": int(written.documents.length.sum(dtype=np.int64)),
+        "tokens_kept": kept,
+        "tokens_lost": int(account.truncated.sum(dtype=np.int64)) + dropped + left_out,
+        "cut": _documents_cut(written.segments, account),
+        "packs": packs,
+        "segments": segments,
+        "bound": planned.bound,
+        "gap": len(planned.packs) - planned.bound,
+        "bytes": column_bytes(layout, tokens, segments, packs),
+        "bias": planned.plan.bias * segments,
+        "straggler": planned.plan.straggler(config.balance_ranks, config.cost()) * packs,
+    }
+
+
+def _documents_cut(segments: Segments, account: Account) -> int:
+    """Documents in several pieces, and those with tokens cut off."""
+    cut = account.truncated > 0
+    cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
+    return int(np.count_nonzero(cut))
+
+
+def _row(named: dict[str, Any], totals: Mapping[str, Any], seconds: float) -> Row:
+    packs, tokens_in, bound = totals["packs"], totals["tokens_in"], totals["bound"]
+    return Row(
+        **named,
+        **{name: totals[name] for name in ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")},
+        utilization=totals["tokens_kept"] / (packs * named["max_length"]) if packs else 1.0,
+        tokens_lost_share=totals["tokens_lost"] / tokens_in if tokens_in else 0.0,
+        gap_share=totals["gap"] / bound if bound else 0.0,
+        bias=totals["bias"] / totals["segments"] if totals["segments"] else 0.0,
+        straggler=totals["straggler"] / packs if packs else 0.0,
+        seconds=seconds,
+    )
+
+
+def _with_errors(row: Row, windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer, share: float) -> Row:
+    """The row with half a 95% interval of its two shares: a jackknife over ten groups of documents.
+
+    Quenouille and Tukey's delete-a-group jackknife; a sample without replacement is off by sqrt(1 - share) of that.
+    """
+    groups = [mix(config.seed, np.arange(len(window.documents))) % np.uint64(_GROUPS) for window in windows]
+    found = []
+    for group in range(_GROUPS):
+        rest = [window.take(of != group) for window, of in zip(windows, groups, strict=True)]
+        [part] = _plan_group(rest, [config], tokenizer)
+        found.append((part.utilization, part.tokens_lost_share))
+    spread = np.sqrt((_GROUPS - 1) * np.var(np.array(found), axis=0) * (1 - share))
+    return replace(row, utilization_error=float(_T * spread[0]), loss_error=float(_T * spread[1]))
+
+
+def _scaled(row: Row, scale: float) -> Row:
+    if scale == 1:
+        return row
+    counts = ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")
+    return replace(row, **{name: round(getattr(row, name) * scale) for name in counts}, seconds=row.seconds * scale)
+
+
+def best(rows: Sequence[Row]) -> dict[str, int]:
+    """The number of the best row for each goal; of equal rows the one that loses, pads and cuts less. {} without rows.
+
+    A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be made to look good in
+    every other column by throwing documents away.
+    padding: highest utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths mix
+    most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
+    """
+    planned = [number for number, row in enumerate(rows) if not row.problem]
+    planned = [number for number in planned if rows[number].tokens_lost_share <= _MUCH] or planned
+
+    def after(row: Row) -> tuple[float, ...]:
+        return row.tokens_lost, -row.utilization, row.cut, abs(row.bias), row.straggler
+
+    measures: dict[str, Callable[[Row], float]] = {
+        "padding": lambda row: -row.utilization,
+        "loss": lambda row: row.tokens_lost,
+        "cuts": lambda row: row.cut,
+        "bias": lambda row: abs(row.bias),
+        "straggler": lambda row: row.straggler,
+        "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
+    }
+    return {
+        goal: min(planned, key=lambda number: (measures[goal](rows[number]), *after(rows[number])))
+        for goal in GOALS
+        if planned
+    }
