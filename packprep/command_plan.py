@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from packprep.command_build import Grouped, merged_options, option_of
-from packprep.config import BuildConfig, nearest
-from packprep.errors import ConfigError
+from packprep.config import BuildConfig
+from packprep.errors import ConfigError, nearest
 from packprep.printing import print_grid
 
 if TYPE_CHECKING:

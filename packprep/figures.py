@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from packprep.config import nearest
-from packprep.errors import ConfigError, InputError
+from packprep.errors import ConfigError, InputError, nearest
 from packprep.schemas import MANIFEST, check_file, read_manifest
 
 Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]

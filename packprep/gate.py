@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packprep.config import nearest
-from packprep.errors import ConfigError, InputError
+from packprep.errors import ConfigError, InputError, nearest
 from packprep.figures import GROUPS, by_rule, figures, read_json, resolve_name, rule_of, shown, shown_change, value_of
 
 _NAMED = 3  # sources in a sentence

@@ -75,7 +75,10 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     """
     if not 0 < share <= 1:
         raise ConfigError(f"sample is {share:g}, expected a share of more than 0 and at most 1")
-    path = Path(config.sources[0]) if len(config.sources) == 1 else None
+    names = [source for source in config.sources if isinstance(source, str)]
+    if len(names) < len(config.sources) or config.weights:
+        raise ConfigError("plan takes sources without weights; packprep build --dry-run predicts a mix")
+    path = Path(names[0]) if len(names) == 1 else None
     if path is not None and path.suffix == ".npy":
         yield _sampled(_array(path, config), config, share)
     elif path is not None and (path / MANIFEST).exists():
@@ -216,7 +219,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         _scale(reader.text_bytes, 0, share)
-    found = _of_files(", ".join(config.sources), store or scratch / "tokens", files, tokenizer, config)
+    found = _of_files(", ".join(map(str, config.sources)), store or scratch / "tokens", files, tokenizer, config)
     return replace(
         found,
         share=share,
