@@ -121,7 +121,9 @@ def _label(source: Mapping[str, Any]) -> str:
         paths = [paths]
     if not isinstance(paths, (list, tuple)) or not paths or not all(isinstance(path, str) and path for path in paths):
         raise ConfigError(f"a source is {dict(source)!r}, expected path: FILE or path: [FILE, ...] in it")
-    label = source.get("label", ", ".join(paths))
+    if "label" not in source:
+        return ", ".join(paths)
+    label = source["label"]
     if not isinstance(label, str) or not label.strip():
         raise ConfigError(f"source {', '.join(paths)} has label {label!r}, expected text")
     return label
