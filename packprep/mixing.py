@@ -102,7 +102,6 @@ class Mix:
         return [
             Counter(
                 {
-                    "documents": counts["not_drawn_documents"],
                     "tokens_in": counts["not_drawn_tokens"],
                     "dropped.not_drawn": counts["not_drawn_tokens"],
                     "dropped_documents.not_drawn": counts["not_drawn_documents"],

@@ -238,6 +238,7 @@ def test_a_mix_has_its_shares_for_any_number_of_workers_and_every_source_balance
         assert abs(source["share"] - source["asked_share"]) < 0.001
         assert source["share"] == pytest.approx(shares_of(output)[source["name"]])
         check_ledger(source["account"]["tokens"])
+        assert (source["account"]["bos_rate"], source["account"]["eos_rate"]) == (1.0, 1.0), "of the documents drawn"
     for source in report["sources"]:
         check_ledger(source["tokens"])
     assert [source["asked"] for source in report["mix"]["sources"]] == [{"weight": 50}, {"weight": 30}, {"weight": 20}]
