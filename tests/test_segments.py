@@ -107,6 +107,8 @@ def configs(draw: st.DrawFn) -> BuildConfig:
         options["train_overlap"] = options["stride"] != 0 and draw(st.booleans())
     elif overflow == "truncate":
         options["truncation_side"] = draw(st.sampled_from(["left", "right", "balanced"]))
+        if options["truncation_side"] == "balanced":
+            options["input_ids_column"] = "ids"
     options["min_loss_tokens"] = draw(st.integers(0, 3))
     min_len = draw(st.integers(0, 4))
     max_len = draw(st.none() | st.integers(min_len, 30))
@@ -185,7 +187,7 @@ def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
 
 def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response() -> None:
     labels = labels_of([[False] * 9 + [True] * 3], as_mask=True)
-    config = BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced")
+    config = BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids")
     segments, _ = cut_segments(np.array([12], np.int32), 0, config, has_bos=False, labels=labels)
     assert found(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
 
