@@ -10,7 +10,7 @@ What is wrong with a row is one of these reasons: null, not_numbers, bad_ids, ba
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +21,25 @@ from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.schemas import NO_LOSS, Column
 
+if TYPE_CHECKING:
+    from packprep.turns import TurnFinder
+
 _KEPT = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bool": "int8", "halffloat": "float32"}
 _FLOATS = {"float": "float32", "double": "float32"}
 
 
-@dataclass(frozen=True)
-class RowNumbers:
-    """Which numbers rows have, the same for every source of a build. vocab_size: token ids are below this."""
+@dataclass(frozen=True, kw_only=True)
+class RowShape:
+    """What rows become, the same for every source of a build.
+
+    carried: the columns that `carry` names. vocab_size: token ids are below this. finder: what renders conversations;
+    None where rows are text or token ids. notes are sentences for the user.
+    """
 
     carried: tuple[Column, ...] = ()
     vocab_size: int = 0
+    finder: "TurnFinder | None" = None
+    notes: tuple[str, ...] = ()
 
 
 def number_columns(config: BuildConfig) -> list[str]:
@@ -98,7 +107,7 @@ class RowProblems:
         return np.array([problem is None for problem in self._found], np.bool_)
 
 
-def read_numbers(table: pa.Table, config: BuildConfig, numbers: RowNumbers, problems: RowProblems) -> dict[str, Any]:
+def read_numbers(table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems) -> dict[str, Any]:
     """`ids`, `labels` and carried columns of rows as Arrow arrays of their types, by name in token files.
 
     A row with a problem has empty lists and zeros; `problems` says why.
@@ -108,11 +117,11 @@ def read_numbers(table: pa.Table, config: BuildConfig, numbers: RowNumbers, prob
     if config.input_ids_column is not None:
         name = config.input_ids_column
         ids = _Lists.of(table[name], name, "int32", "bad_ids", problems)
-        ids.check(ids.values.view(np.uint32) >= numbers.vocab_size, f"0 to {numbers.vocab_size - 1:,}")
+        ids.check(ids.values.view(np.uint32) >= shape.vocab_size, f"0 to {shape.vocab_size - 1:,}")
         lists["ids"] = ids
-        labels = _labels(table, config, numbers.vocab_size, ids, problems)
+        labels = _labels(table, config, shape.vocab_size, ids, problems)
         lists |= {"labels": labels} if labels is not None else {}
-    for column in numbers.carried:
+    for column in shape.carried:
         if column.kind == "token":
             lists[column.name] = _Lists.of(table[column.name], column.name, column.dtype, "bad_carry", problems)
             lists[column.name].check_length(lists["ids"])

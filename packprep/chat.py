@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,16 @@ class ChatTemplate:
         """What enters the identity of a build."""
         digests = {name: hashlib.sha256(source.encode()).hexdigest() for name, source in sorted(self.sources.items())}
         return {"sha256": digests, "variables": dict(self.variables), "date": self.date and self.date.isoformat()}
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain values, for `of`."""
+        return asdict(self) | {"date": self.date and self.date.isoformat()}
+
+    @staticmethod
+    def of(record: dict[str, Any]) -> ChatTemplate:
+        """The template of a record."""
+        date = record["date"] and datetime.date.fromisoformat(record["date"])
+        return ChatTemplate(**record | {"date": date, "notes": tuple(record["notes"])})
 
     def render(self, conversation: Conversation, *, add_generation_prompt: bool = False, marked: bool = False) -> str:
         """The text of a conversation. marked: with GENERATED marks around what stands in {% generation %} blocks.

@@ -4,6 +4,7 @@ A field's metadata carries its help text, its choices and whether it decides the
 Sizes are bytes; "64MB" is 64,000,000 and "64MiB" 67,108,864.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,14 @@ class BuildConfig:
     text_template: str | None = _option(
         None, "Sources", 'Text made of several columns: "{title}\\n\\n{body}".', "TEMPLATE"
     )
+    messages_column: str | None = _option(
+        None,
+        "Sources",
+        "Column of conversations, in place of text; auto finds it, or a prompt and its response.",
+        "COLUMN",
+    )
+    prompt_column: str | None = _option(None, "Sources", "Column of prompts; with --response-column.", "COLUMN")
+    response_column: str | None = _option(None, "Sources", "Column of responses to prompts.", "COLUMN")
     input_ids_column: str | None = _option(None, "Sources", "Column of token ids, in place of text.", "COLUMN")
     labels_column: str | None = _option(
         None, "Sources", "Beside token ids: column of labels, -100 where there is no loss.", "COLUMN"
@@ -111,6 +120,16 @@ class BuildConfig:
         "Share of documents encoded again by the reference engine and compared.",
         "SHARE",
         identity=False,
+    )
+    chat_template: str | None = _option(
+        None, "Tokenizer", "Jinja template of conversations; default: the tokenizer's own.", "FILE", identity=False
+    )
+    template_date: str | None = _option(None, "Tokenizer", "Today, for templates that ask for it.", "YYYY-MM-DD")
+    template_variables: str | None = _option(
+        None, "Tokenizer", 'Variables of the template: {"enable_thinking": false}.', "JSON"
+    )
+    train_on: Literal["assistant", "last-turn", "all"] = _option(
+        "assistant", "Tokenizer", "Which turns of a conversation are trained."
     )
     vocab_size: int | None = _option(None, "Tokenizer", "Token ids are below this; with --input-ids-column.")
     truncate_at: str | None = _option(None, "Tokenizer", "Cut the text at the first match of this regex.", "REGEX")
@@ -188,6 +207,8 @@ class BuildConfig:
                 value = _names(spec.name, value)
             elif isinstance(value, os.PathLike):
                 value = os.fspath(value)
+            elif spec.name == "template_variables" and isinstance(value, Mapping):
+                value = json.dumps(value, sort_keys=True)
             _check_type(spec, value)
             if spec.type is float:
                 value = float(value)
@@ -272,16 +293,31 @@ class BuildConfig:
 
     def _check_columns(self) -> None:
         """Which columns make a row."""
+        if (self.prompt_column is None) != (self.response_column is None):
+            raise ConfigError("prompt_column and response_column go together; give both")
+        if self.messages_column is not None and self.prompt_column is not None:
+            raise ConfigError("messages_column and prompt_column both say where conversations are; give one of them")
+        if self.chats and self.input_ids_column is not None:
+            raise ConfigError("input_ids_column has token ids, and conversations are rendered; give one of them")
+        if not self.chats:
+            for key in ("template_date", "template_variables"):
+                if getattr(self, key) is not None:
+                    raise ConfigError(f"{key} is for conversations; give --messages-column too")
         if self.input_ids_column is None:
             for key in ("labels_column", "loss_mask_column", "vocab_size"):
                 if getattr(self, key) is not None:
                     raise ConfigError(f"{key} is for rows of token ids; give --input-ids-column too")
-            if self.truncation_side == "balanced":
-                raise ConfigError("truncation_side balanced is for rows with a prompt and a response, not for text")
-        else:
-            for key in ("text_template", "truncate_at"):
-                if getattr(self, key) is not None:
-                    raise ConfigError(f"{key} is for text, and input_ids_column has token ids; give one of them")
+        labels = self.labels_column or self.loss_mask_column or (self.chats and self.train_on != "all")
+        if self.truncation_side == "balanced" and not labels:
+            raise ConfigError("truncation_side balanced is for rows with a prompt and a response, not for text")
+        if self.chats or self.input_ids_column is not None:
+            rows = "conversations" if self.chats else "rows of token ids"
+            for key in ("text_template", "truncate_at", "parse_special_tokens"):
+                if getattr(self, key):
+                    raise ConfigError(f"{key} is for text and has no meaning for {rows}; leave it out")
+        if self.chats and not {self.bos, self.eos} <= {"auto", "none"}:
+            raise ConfigError("the template of conversations writes BOS and EOS itself; leave --bos and --eos out")
+        self.variables()
         names = [entry.partition(":")[0] for entry in self.carry]
         for entry, name in zip(self.carry, names, strict=True):
             dtype = entry.removeprefix(name)[1:]
@@ -294,6 +330,29 @@ class BuildConfig:
                 raise ConfigError(f"carry {name!r} is a name that packprep uses itself; {instead}")
             if names.count(name) > 1:
                 raise ConfigError(f"carry names {name!r} twice; give it once")
+
+    @property
+    def chats(self) -> bool:
+        """Whether rows are conversations."""
+        return any(value is not None for value in (self.messages_column, self.prompt_column, self.chat_template))
+
+    @property
+    def parses_special_tokens(self) -> bool:
+        """Whether text that spells a special token becomes it: a template writes the special tokens of conversations,
+        and turns.py sees to it that only those are parsed."""
+        return self.parse_special_tokens or self.chats
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the chat template."""
+        try:
+            found = json.loads(self.template_variables or "{}")
+            if not isinstance(found, dict):
+                raise ValueError
+        except ValueError:
+            raise ConfigError(
+                f'template_variables is {self.template_variables!r}, expected JSON such as {{"enable_thinking": false}}'
+            ) from None
+        return found
 
     def cost(self) -> tuple[float, float]:
         """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""

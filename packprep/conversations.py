@@ -122,6 +122,8 @@ def _cells(table: pa.Table, name: str) -> list[Any]:
     """Values of a column as Python objects; JSON text stays text. Nulls inside Arrow structs are missing keys."""
     column = table[name]
     values: list[Any] = column.to_pylist()
+    if pa.types.is_large_binary(column.type):  # of JSON rows: any value, written as JSON
+        return [None if value is None else json.loads(value) for value in values]
     return [_without_nulls(value) for value in values] if pa.types.is_nested(column.type) else values
 
 

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.carried import RowNumbers
+from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.mixture import is_mix, targets
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import packed_tokens, plan_window, window_seed
-from packprep.reading import row_numbers
+from packprep.reading import row_shape
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
 from packprep.sources import Source, open_hub, resolve
@@ -57,8 +57,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
-        numbers = row_numbers(sources, config, scratch, tokenizer.vocab_size)
-        samples = list(_samples(sources, engine, tokenizer, config, scratch, numbers))
+        shape = row_shape(sources, config, scratch, tokenizer)
+        samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
         tables = _prediction(samples, sources, tokenizer, config, scratch)
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
     return {"options": options | {"tokenizer": str(config.tokenizer)}} | tables
@@ -68,7 +68,7 @@ def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
     """What tokenizes a sample; None where rows are token ids."""
     if config.input_ids_column is not None:
         return None
-    return choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens, sample=[])
+    return choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parses_special_tokens, sample=[])
 
 
 def _samples(
@@ -77,7 +77,7 @@ def _samples(
     tokenizer: Tokenizer,
     config: BuildConfig,
     scratch: Path,
-    numbers: RowNumbers,
+    shape: RowShape,
 ) -> Iterator[_Sample]:
     """A sample of each source, as large a part of the whole sample as the source is of the input."""
     size = sum(source.bytes for source in sources)
@@ -102,7 +102,7 @@ def _samples(
         reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
         files: list[TokenFile] = []
         read = text = 0
-        for piece in read_slices([part], reading, scratch, numbers=numbers):
+        for piece in read_slices([part], reading, scratch, shape=shape):
             read, text = read + len(piece.table), text + piece.text_bytes
             if sum(file.text_bytes for file in files) < share or not files:
                 files.append(tokenize_slice(_numbered(piece, number, place), scratch, engine, tokenizer, config))

@@ -7,7 +7,7 @@ so a task may be done in any order, by any process, twice or by two at once, and
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,12 @@ class Job:
         A planner of the user's own is not in it: windows are then for the process that knows it.
         """
         options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
-        tokenizer = asdict(self.tokenizer) | {"json": self.tokenizer.json.decode()}
+        template = self.tokenizer.template
+        tokenizer = asdict(replace(self.tokenizer, template=None)) | {"json": self.tokenizer.json.decode()}
         facts = {
             "config": options | {"tokenizer": str(self.staging / JOB)},
             "tokenizer": tokenizer,
+            "template": template and template.record(),
             "sources": [asdict(source) | {"path": source.path and str(source.path)} for source in self.sources],
             "engine": engine,
         }
@@ -73,6 +75,11 @@ def load_job(staging: Path) -> tuple[Job, Any]:
     facts = json.loads((staging / JOB).read_bytes())
     tokenizer = facts["tokenizer"]
     ends = {end: tokenizer[end] and Special(**tokenizer[end]) for end in ("bos", "eos")}
+    template = facts["template"]
+    if template is not None:
+        from packprep.chat import ChatTemplate
+
+        tokenizer["template"] = ChatTemplate.of(template)
     rest = {"json": tokenizer["json"].encode(), "notes": tuple(tokenizer["notes"])}
     sources = [Source(**source | {"path": source["path"] and Path(source["path"])}) for source in facts["sources"]]
     job = Job(

@@ -4,8 +4,8 @@ The JSON builder of `datasets` fixes the type of every column by the first 10 MB
 key stops it, and a number in the text column becomes text. Here other columns may differ from row to row, a value
 that is not text stays a finding, and the row that is wrong is known.
 
-Each table has the asked columns as strings, or as numbers of a given type (null where the row has none), and `problem`,
-null or "reason: detail".
+Each table has the asked columns as strings, as numbers of a given type, or as JSON again where they are nested (null
+where the row has none), and `problem`, null or "reason: detail".
 """
 
 import dataclasses
@@ -23,17 +23,19 @@ from packprep.rowbuilder import RowBuilder
 BLOCK_BYTES = 8 << 20
 # Types of numbers as JSON has them, by the names that Arrow gives them.
 _TYPES = {str(kind): kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))}
+_JSON = pa.large_binary()
 Columns = Mapping[str, pa.DataType]
 _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
 
 
 @dataclasses.dataclass
 class JsonRowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
-    """columns: names of the columns to read. numbers: those that are no text, and their Arrow types as Arrow names
-    them, such as list<item: int64>."""
+    """columns: names of the columns to read. numbers: those that are numbers, and their Arrow types as Arrow names
+    them, such as list<item: int64>. nested: those whose values may be anything."""
 
     columns: tuple[str, ...] = ("text",)
     numbers: tuple[tuple[str, str], ...] = ()
+    nested: tuple[str, ...] = ()
 
 
 class JsonRows(RowBuilder):
@@ -44,6 +46,7 @@ class JsonRows(RowBuilder):
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """See `RowBuilder.tables`."""
         types = {name: _TYPES[written] for name, written in self.config.numbers}
+        types |= dict.fromkeys(self.config.nested, _JSON)
         return _tables(file, {name: types.get(name, pa.string()) for name in self.config.columns})
 
 
@@ -88,8 +91,8 @@ def _tables(file: Any, columns: Columns) -> Iterator[pa.Table]:
 
 def _parse(block: bytes, columns: Columns) -> pa.Table | None:
     """The block by the compiled parser, or None when some row needs a closer look."""
-    if block.lstrip()[:1] != b"{":
-        return None  # the parser crashes on a block that is nothing but null
+    if block.lstrip()[:1] != b"{" or _JSON in columns.values():
+        return None  # the parser crashes on a block that is nothing but null, and gives objects each other's keys
     schema = pa.schema(list(columns.items()))
     try:
         table = paj.read_json(
@@ -167,7 +170,18 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: str | Non
         return None, problem or f"bad_json: the key {name!r} stands twice"
     if value is None:
         return None, problem
+    if kind == _JSON:
+        return _json(value, name, problem)
     return _numbers(value, name, kind, problem) if kind in _TYPES.values() else _text(value, name, problem)
+
+
+def _json(value: Any, name: str, problem: str | None) -> tuple[bytes | None, str | None]:
+    try:
+        return json.dumps(value, ensure_ascii=False).encode(), problem
+    except UnicodeEncodeError:
+        return None, problem or f"bad_utf8: {name!r} has a lone surrogate"
+    except RecursionError:
+        return None, problem or f"bad_json: {name!r} is nested too deeply"
 
 
 def _numbers(value: Any, name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:

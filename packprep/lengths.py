@@ -24,7 +24,7 @@ from packprep.hashing import drawn
 from packprep.histograms import read_windows
 from packprep.planning import plan_window
 from packprep.progress import Progress
-from packprep.reading import row_numbers
+from packprep.reading import row_shape
 from packprep.schemas import MANIFEST, Column, read_manifest
 from packprep.shards import Layout, write_shard
 from packprep.sources import resolve
@@ -204,8 +204,8 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         progress.say(note)
     plain = all(not source.compression and source.kind != "parquet" for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
-    numbers = row_numbers(sources, config, scratch, tokenizer.vocab_size)
-    reader = _Reader(read_slices(sources, config, scratch, numbers=numbers), config, share)
+    shape = row_shape(sources, config, scratch, tokenizer)
+    reader = _Reader(read_slices(sources, config, scratch, shape=shape), config, share)
     limited = config
     if config.max_tokens is not None:
         limited = replace(config, max_tokens=math.ceil(config.max_tokens * share))

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.carried import RowNumbers, carried_types
+from packprep.carried import RowShape, carried_types
 from packprep.config import BuildConfig, check_keys
 from packprep.errors import ConfigError, InputError
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
-from packprep.reading import as_rows, columns_read
+from packprep.reading import as_rows, columns_read, find_columns, finder_of, text_columns
 from packprep.schemas import Column
 from packprep.segments import TooLongError
 from packprep.shards import Layout, iterate_batches
@@ -51,7 +51,7 @@ class TokenizeAndPack:
             if key in _NOT_HERE:
                 raise ConfigError(f"{key} is an option of packprep.build; a function inside map sees one batch only")
         self.config = BuildConfig(**options)
-        columns_read(self.config)
+        text_columns(self.config)
         self.tokenizer = tokenizer_of(replace(self.config, tokenizer=tokenizer))
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with bos=")
@@ -59,8 +59,10 @@ class TokenizeAndPack:
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Engines of Rust are not all picklable; each process loads its own.
-        return self.__dict__ | {"_engine": None, "_warned": False}
+        # Engines of Rust are not all picklable, nor is a compiled template; each process loads its own.
+        template = self.tokenizer.template
+        tokenizer = replace(self.tokenizer, template=template and replace(template))
+        return self.__dict__ | {"_engine": None, "_warned": False, "tokenizer": tokenizer}
 
     def __call__(self, batch: Any, indices: Sequence[int] | None = None) -> Any:
         """Packs of one batch: a pa.Table for a table, a dict of lists for a dict of lists."""
@@ -78,23 +80,21 @@ class TokenizeAndPack:
         return packed if arrow else packed.to_pydict()
 
     def _as_table(self, batch: Mapping[str, Any]) -> pa.Table:
-        names = columns_read(self.config)
-        missing = [name for name in names if name not in batch]
-        if missing:
-            raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(batch)}")
+        names = _columns(list(batch), self.config)
         try:
             return pa.table({name: pa.array(batch[name]) for name in names})
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InputError(f"the columns {', '.join(names)} make no table: {error}") from None
 
     def _pack(self, table: pa.Table, ids: Any) -> pa.Table:
-        names = columns_read(self.config)
-        missing = [name for name in names if name not in table.column_names]
-        if missing:
-            raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(table.column_names)}")
-        types = {name: table[name].type for name in names}
-        numbers = RowNumbers(carried_types(types, self.config, "the dataset"), self.tokenizer.vocab_size)
-        text = as_rows(table, self.config, numbers)
+        types = {name: table[name].type for name in _columns(table.column_names, self.config)}
+        shape = RowShape(
+            carried=carried_types(types, self.config, "the dataset"),
+            vocab_size=self.tokenizer.vocab_size,
+            finder=finder_of(self.tokenizer, self.config),
+        )
+        chats = find_columns(table.column_names, self.config, "the dataset") if self.config.chats else None
+        text = as_rows(table, self.config, shape, chats)
         bad = text["problem"].is_valid().to_numpy()
         if self.config.on_error == "stop" and bad.any():
             row = int(np.flatnonzero(bad)[0])
@@ -109,11 +109,14 @@ class TokenizeAndPack:
             self._engine = choose_engine(
                 self.config.engine,
                 self.tokenizer.json,
-                parse_special_tokens=self.config.parse_special_tokens,
+                parse_special_tokens=self.config.parses_special_tokens,
                 sample=text["text"].slice(0, 64).drop_null().to_pylist(),
             )
-        encoded, _ = encode_table(text, ids, self._engine, self.tokenizer, self.config)
-        batches = encoded.drop_columns(["problem"]).combine_chunks().to_batches()
+        encoded = encode_table(text, ids, self._engine, self.tokenizer, self.config)
+        if self.config.on_error == "stop" and encoded.problems:
+            row, problem = min(encoded.problems.items())
+            raise InputError(f"row {ids[row]}: {problem.split(': ', 1)[1]}; see on_error")
+        batches = encoded.table.drop_columns(["problem"]).combine_chunks().to_batches()
         documents = documents_of(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
         return self._packed(documents, carried_columns(batches[0].schema))
 
@@ -130,6 +133,15 @@ class TokenizeAndPack:
         return pa.Table.from_batches(batches, schema=layout.schema)
 
 
+def _columns(there: Sequence[str], config: BuildConfig) -> list[str]:
+    """The columns that are read of a dataset with these. InputError where one is missing."""
+    names = columns_read(config, find_columns(there, config, "the dataset") if config.chats else None)
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(there)}")
+    return names
+
+
 def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
     """Packs of a `datasets.Dataset` as a new Dataset, the whole of it as one window.
 
@@ -138,9 +150,7 @@ def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
     """
     function = TokenizeAndPack(tokenizer, **options)
     function._warned = True  # the batch is all there is
-    unknown = [name for name in columns_read(function.config) if name not in dataset.column_names]
-    if unknown:
-        raise InputError(f"the dataset has no column {unknown[0]!r}; it has {', '.join(dataset.column_names)}")
+    _columns(dataset.column_names, function.config)
     rows = dataset.with_format("arrow")
     packed = rows.map(function, batched=True, batch_size=None, with_indices=True, remove_columns=dataset.column_names)
     return packed.with_format(None)

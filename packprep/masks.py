@@ -23,7 +23,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -229,6 +229,12 @@ class ExactEncoder:
     @cached_property
     def _loaded(self) -> dict[tuple[bool, bool], Any]:
         return {}
+
+
+@lru_cache(maxsize=4)
+def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
+    """One for all threads: loading the tokenizer takes up to a second."""
+    return ExactEncoder(tokenizer_json)
 
 
 def _without_first(tokenizer_json: bytes) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from packprep import disk
+from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.job import Job
@@ -26,7 +27,7 @@ from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, remainders
 from packprep.progress import Progress, Silent
 from packprep.quarantine import collect_quarantine
-from packprep.reading import read_rows, row_numbers
+from packprep.reading import read_rows, row_shape
 from packprep.report import Account
 from packprep.schemas import MANIFEST, Manifest
 from packprep.shards import ShardFile
@@ -34,8 +35,8 @@ from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.sources import Source, resolve
 from packprep.staging import build_facts, staged, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
-from packprep.tokens import TokenFile, committed, slices_ahead, start_after, stored, tokenize
-from packprep.units import Slice, read_slices, text_bytes
+from packprep.tokens import DocumentError, TokenFile, committed, slices_ahead, start_after, stored, tokenize
+from packprep.units import Slice, bad_row, read_slices, text_bytes
 from packprep.windowfiles import Windows
 
 
@@ -194,14 +195,21 @@ class _Work:
             done += file.text_bytes / 1e6
             self.progress.advance("tokenize", done, total, "MB")
 
+        shape = row_shape(sources, config, self.job.scratch, self.job.tokenizer)
+        for note in shape.notes:
+            self.progress.say(note)
         with ThreadPoolExecutor(1) as pool:
             # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
-            engine = pool.submit(self._engine, self._sample())
-            numbers = row_numbers(sources, config, self.job.scratch, self.job.tokenizer.vocab_size)
+            engine = pool.submit(self._engine, self._sample(shape))
             start = start_after(there, len(sources), config)
-            slices = read_slices(sources, config, self.job.scratch, start, numbers)
-            with self._workers(engine) as elsewhere:
-                files = tokenize(slices, directory, engine.result, self.job.tokenizer, config, report, there, elsewhere)
+            slices = read_slices(sources, config, self.job.scratch, start, shape)
+            try:
+                with self._workers(engine) as elsewhere:
+                    files = tokenize(
+                        slices, directory, engine.result, self.job.tokenizer, config, report, there, elsewhere
+                    )
+            except DocumentError as error:
+                raise bad_row(sources[error.source], error.row, error.detail) from None
         if (choice := engine.result()) is not None:
             self.gate = choice.gate
             for note in choice.engine.notes:
@@ -232,7 +240,7 @@ class _Work:
         with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
             yield workers.tokenize
 
-    def _sample(self) -> list[str]:
+    def _sample(self, shape: RowShape) -> list[str]:
         """The first documents of some sources, to compare engines on."""
         sample: list[str] = []
         if self.job.config.input_ids_column is not None:
@@ -240,7 +248,7 @@ class _Work:
         for source in self.job.sources[:8]:
             if source.compression and source.kind not in ("json", "csv"):
                 continue  # it would be unpacked twice
-            table = next(read_rows(source, self.job.config, self.job.scratch), None)
+            table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
             sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
         return sample
 
@@ -251,7 +259,7 @@ class _Work:
         choice = choose_engine(
             self.job.config.engine,
             self.job.tokenizer.json,
-            parse_special_tokens=self.job.config.parse_special_tokens,
+            parse_special_tokens=self.job.config.parses_special_tokens,
             sample=sample,
         )
         for note in choice.notes:

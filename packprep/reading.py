@@ -6,6 +6,8 @@ problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, ba
 group    string, only with `group_column`
 labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see carried.py
 
+Conversations are text too, rendered; beside it `trained` and `specials` say what is what in it: see masks.py.
+
 Sources are opened through `datasets` in streaming form: nothing is cached in the user's home (but hub datasets, whose
 cache is theirs), and `limit` reads no further than it must. Only what cannot be streamed is unpacked into `scratch`.
 """
@@ -18,38 +20,42 @@ import shutil
 import string
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
-from packprep.carried import RowNumbers, RowProblems, carried_types, number_columns, read_numbers, text_type
+from packprep.carried import RowProblems, RowShape, carried_types, number_columns, read_numbers, text_type
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.sources import Source, decompressed, open_hub
+from packprep.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from packprep.conversations import ConversationColumns
+    from packprep.turns import TurnFinder
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
 
 
-NO_NUMBERS = RowNumbers()
+TEXT_ROWS = RowShape()
 
 
-def read_rows(
-    source: Source, config: BuildConfig, scratch: Path, numbers: RowNumbers = NO_NUMBERS
-) -> Iterator[pa.Table]:
+def read_rows(source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS) -> Iterator[pa.Table]:
     """Tables of the columns above, in row order. Raises InputError naming the source."""
     config = config.reading(source.reading)
-    wanted = columns_read(config)
     empty = True
     with _readable(source), _unpacked(source, scratch) as path:
-        for table in _open(source, path, wanted, config, scratch).iter(batch_size=ROWS_PER_TABLE):
+        chats = conversations_of(source, path, config, scratch) if config.chats else None
+        for table in _open(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE):
             if empty:
-                _check_columns(source, path, table, wanted, text_columns(config))
+                _check_columns(source, path, table, config, chats)
                 empty = False
-            yield as_rows(table, config, numbers)
+            yield as_rows(table, config, shape, chats)
     if empty:
         raise InputError(f"{source.name} holds no rows; expected at least one document")
 
@@ -65,21 +71,73 @@ def _readable(source: Source) -> Iterator[None]:
         raise InputError(f"{source.name} {_reason(error, source)}") from None
 
 
-def row_numbers(sources: Sequence[Source], config: BuildConfig, scratch: Path, vocab_size: int) -> RowNumbers:
-    """Which numbers rows carry, typed by the first rows of the first source."""
-    if not config.carry:
-        return RowNumbers(vocab_size=vocab_size)
+def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer) -> RowShape:
+    """What rows become: carried columns typed by the first rows of the first source, conversations by the template."""
     source = sources[0]
     config = config.reading(source.reading)
     names = number_columns(config)
-    with _readable(source), _unpacked(source, scratch) as path:
-        if source.kind == "json":
-            types = _json_types(source, names)
-        else:
-            table = next(_open(source, path, columns_read(config), config, scratch).iter(batch_size=ROWS_PER_TABLE))
-            _check_columns(source, path, table, columns_read(config), text_columns(config))
-            types = {name: text_type(table[name]) if source.kind == "csv" else table[name].type for name in names}
-    return RowNumbers(carried_types(types, config, source.name), vocab_size)
+    chats = types = None
+    if config.carry or config.chats:
+        with _readable(source), _unpacked(source, scratch) as path:
+            chats = conversations_of(source, path, config, scratch) if config.chats else None
+            if source.kind == "json":
+                types = _json_types(source, names)
+            elif config.carry:
+                table = next(_open(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE))
+                _check_columns(source, path, table, config, chats)
+                types = {name: text_type(table[name]) if source.kind == "csv" else table[name].type for name in names}
+    return RowShape(
+        carried=carried_types(types or {}, config, source.name),
+        vocab_size=tokenizer.vocab_size,
+        finder=finder_of(tokenizer, config),
+        notes=(f"{source.name}: {replace(chats, tools=None).said}",) if chats is not None else (),
+    )
+
+
+def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "TurnFinder | None":
+    """What renders conversations; None where the tokenizer is of a build without them."""
+    if tokenizer.template is None:
+        return None
+    from packprep.masks import exact_encoder
+    from packprep.turns import TurnFinder
+
+    return TurnFinder(tokenizer.template, exact_encoder(tokenizer.json).specials, config.train_on)
+
+
+def conversations_of(source: Source, path: Path | None, config: BuildConfig, scratch: Path) -> "ConversationColumns":
+    """Where a source has its conversations. Raises InputError where it has none."""
+    if source.kind == "json":
+        names = _first_keys(source)
+    elif source.kind == "csv":
+        names = _csv_header(source)
+    elif source.kind == "parquet":
+        names = pq.read_schema(path).names
+    else:
+        names = next(_open(source, path, config, scratch, None).iter(batch_size=1)).column_names
+    return find_columns(names, config, source.name, any_row=source.kind == "json")
+
+
+def find_columns(
+    names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
+) -> "ConversationColumns":
+    """Which of these columns hold conversations. any_row: a later row may have tools or variables that these lack."""
+    from packprep.conversations import find_conversations
+
+    try:
+        found = find_conversations(
+            names,
+            messages_column=None if config.messages_column == "auto" else config.messages_column,
+            prompt_column=config.prompt_column,
+            response_column=config.response_column,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if found is None:
+        raise InputError(
+            f"{where} has no conversations that are recognised; it has {', '.join(names) or 'no columns'}: choose with "
+            "--messages-column, or --prompt-column and --response-column"
+        )
+    return replace(found, tools="tools", variables="chat_template_kwargs") if any_row else found
 
 
 def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
@@ -96,15 +154,16 @@ def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
     return types
 
 
-def columns_read(config: BuildConfig) -> list[str]:
+def columns_read(config: BuildConfig, chats: "ConversationColumns | None" = None) -> list[str]:
     """All columns of the input that a build looks at."""
     group = [config.group_column] if config.group_column else []
-    return list(dict.fromkeys([*text_columns(config), *group, *number_columns(config)]))
+    texts = text_columns(config) if chats is None else chats.wanted
+    return list(dict.fromkeys([*texts, *group, *number_columns(config)]))
 
 
 def text_columns(config: BuildConfig) -> list[str]:
-    """The columns that make the text, in the order of the template; none where rows are token ids."""
-    if config.input_ids_column is not None:
+    """The columns that make the text, in the order of the template; none where rows are token ids or conversations."""
+    if config.input_ids_column is not None or config.chats:
         return []
     if config.text_template is None:
         return [config.text_column]
@@ -132,9 +191,13 @@ def _unpacked(source: Source, scratch: Path) -> Iterator[Path | None]:
         yield Path(copy.name)
 
 
-def _open(source: Source, path: Path | None, columns: Sequence[str], config: BuildConfig, scratch: Path) -> Any:
+def _open(
+    source: Source, path: Path | None, config: BuildConfig, scratch: Path, chats: "ConversationColumns | None"
+) -> Any:
     """The rows of a source as a `datasets` object in Arrow format."""
     import datasets
+
+    columns = columns_read(config, chats)
 
     if source.kind == "hub":
         return open_hub(source.name, config).with_format("arrow")
@@ -145,7 +208,8 @@ def _open(source: Source, path: Path | None, columns: Sequence[str], config: Bui
         from packprep.jsonl import JsonRows, number_types
 
         numbers = number_types(_json_types(source, number_columns(config)))
-        rows = JsonRows(columns=tuple(columns), numbers=numbers, **options).as_streaming_dataset(split="train")
+        options |= {"columns": tuple(columns), "numbers": numbers, "nested": chats.wanted if chats is not None else ()}
+        rows = JsonRows(**options).as_streaming_dataset(split="train")
     elif source.kind == "csv":
         from packprep.csvrows import CsvRows
 
@@ -163,10 +227,12 @@ def _open(source: Source, path: Path | None, columns: Sequence[str], config: Bui
 
 
 def _check_columns(
-    source: Source, path: Path | None, table: pa.Table, wanted: Sequence[str], texts: Sequence[str]
+    source: Source, path: Path | None, table: pa.Table, config: BuildConfig, chats: "ConversationColumns | None"
 ) -> None:
     """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
-    there = table.column_names
+    there, texts = table.column_names, text_columns(config)
+    beside = (chats.tools, chats.variables) if chats is not None else ()
+    wanted = [name for name in columns_read(config, chats) if name not in beside]
     if source.kind == "json":
         if all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid:
             return
@@ -225,21 +291,45 @@ def _line_not_utf8(path: Path) -> int | None:
         return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), None)
 
 
-def as_rows(table: pa.Table, config: BuildConfig, numbers: RowNumbers) -> pa.Table:
-    """The columns above of a table of rows with the columns `columns_read(config)`."""
-    names = text_columns(config)
-    rows = as_text(table, names, config) if names else _without_text(table, config)
+def as_rows(
+    table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns | None" = None
+) -> pa.Table:
+    """The columns above of a table of rows with the columns `columns_read(config, chats)`."""
+    if chats is not None:
+        rows = _conversations(table, config, shape, chats)
+    else:
+        names = text_columns(config)
+        rows = as_text(table, names, config) if names else _without_text(table, config)
     if not number_columns(config):
         return rows
     problems = RowProblems(rows["problem"])
-    read = read_numbers(table, config, numbers, problems)
-    problem = problems.array
-    rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
-    if names:
-        text = rows["text"].combine_chunks()
-        rows = rows.set_column(0, "text", pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text))
+    read = read_numbers(table, config, shape, problems)
+    rows = _with_problems(rows, problems.array)
     for name, values in read.items():
         rows = rows.append_column(name, values)
+    return rows
+
+
+def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
+    """The rows with these problems, without the text of those that have one."""
+    rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
+    if "text" not in rows.column_names:
+        return rows
+    text = rows["text"].combine_chunks()
+    kept = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
+    return rows.set_column(rows.schema.get_field_index("text"), "text", kept)
+
+
+def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns") -> pa.Table:
+    """`text`, `trained` and `specials` of rendered conversations, `problem`, and perhaps `group`."""
+    from packprep.masks import render_chats
+
+    assert shape.finder is not None
+    rows = render_chats(table, chats, shape.finder)
+    if "problem" in table.column_names:
+        rows = _with_problems(rows, pc.coalesce(table["problem"].combine_chunks(), rows["problem"].combine_chunks()))
+    if config.group_column is not None:
+        rows = rows.append_column("group", table[config.group_column].combine_chunks().cast(pa.string()))
     return rows
 
 

@@ -11,11 +11,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, nearest
 from packprep.schemas import Manifest
+
+if TYPE_CHECKING:
+    from packprep.chat import ChatTemplate
 
 _SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 _TEMPLATE_FILE = "chat_template.jinja"
@@ -35,11 +38,13 @@ class Tokenizer:
     notes: tuple[str, ...] = ()
     named_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token, ...: what templates see
     chat_templates: Mapping[str, str] = field(default_factory=dict, repr=False)  # name to Jinja source
+    template: "ChatTemplate | None" = None  # what conversations are rendered with
 
     def facts(self) -> dict[str, Any]:
         """What enters the identity of a build."""
         ends = {end: token and {"token": token.text, "id": token.id} for end, token in self.ends().items()}
-        return {"sha256": self.sha256, "vocab_size": self.vocab_size, "pad_id": self.pad_id, **ends}
+        template = {"chat_template": self.template.facts()} if self.template is not None else {}
+        return {"sha256": self.sha256, "vocab_size": self.vocab_size, "pad_id": self.pad_id, **ends, **template}
 
     def ends(self) -> dict[str, "Special | None"]:
         return {"bos": self.bos, "eos": self.eos}
@@ -55,12 +60,12 @@ class Special:
 
 def tokenizer_of(config: BuildConfig) -> Tokenizer:
     """The tokenizer of a build. Where rows are token ids, it only says which ids there are, and no BOS or EOS is added
-    unless asked for; with `vocab_size` it may be left out.
+    unless asked for; with `vocab_size` it may be left out. Where rows are conversations, their template writes both.
     """
     bos, eos = config.bos, config.eos
-    if config.input_ids_column is not None:
+    if config.input_ids_column is not None or config.chats:
         bos, eos = ("none" if asked == "auto" else asked for asked in (bos, eos))
-        if config.tokenizer is None:
+        if config.tokenizer is None and not config.chats:
             if config.vocab_size is None:
                 raise ConfigError("token ids are checked against a vocabulary; give --vocab-size or --tokenizer")
             if (bos, eos) != ("none", "none"):
@@ -68,6 +73,13 @@ def tokenizer_of(config: BuildConfig) -> Tokenizer:
             nothing = hashlib.sha256(b"").hexdigest()
             return Tokenizer(json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0)
     tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos)
+    if config.chats:
+        from packprep.chat import load_chat_template
+
+        template = load_chat_template(
+            tokenizer, config.chat_template, date=config.template_date, variables=config.variables()
+        )
+        tokenizer = replace(tokenizer, template=template, notes=(*tokenizer.notes, *template.notes))
     return tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
 
 

@@ -15,12 +15,12 @@ import functools
 import json
 import re
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +39,18 @@ from packprep.units import SLICE_BYTES, Part, Slice, Start, ranges, text_bytes
 BATCH_BYTES = 4 << 20
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
+_READ = ("text", "ids", "trained", "specials")  # columns of rows that become tokens and labels
 _FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `datasets` name differently
 STORED = "files.json"  # of a store that is finished
 STORE_VERSION = 2  # raised when the same inputs would give other token files
+
+
+class DocumentError(InputError):
+    """A row that cannot be encoded, found only now. source: its number. row: in that source. The caller knows names."""
+
+    def __init__(self, source: int, row: int, detail: str) -> None:
+        super().__init__(detail)
+        self.source, self.row, self.detail = source, row, detail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +103,7 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
     names = (
         "text_column", "text_template", "sample_by", "limit", "on_error", "unit_size",
         "parse_special_tokens", "truncate_at", "group_column", "input_ids_column", "labels_column", "loss_mask_column",
-        "carry",
+        "carry", "messages_column", "prompt_column", "response_column", "train_on",
     )  # fmt: skip
     return digest_of(
         {
@@ -273,25 +282,27 @@ def tokenize_slice(
     fingerprint = f"{part.unit:08x}{part.number:08x}"
     cut: dict[str, tuple[int, int]] = {}
     verified = 0
+    parts = part.parts
     numbers = part.first_document + np.arange(len(part.table))
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
 
     def encode(table: pa.Table) -> pa.Table:
-        nonlocal verified
+        nonlocal verified, parts
         if pattern is not None:
             table, counted = cut_text(table, pattern, part.parts)
             cut.update(counted)
-        tokens, verified = encode_table(table, numbers, engine, tokenizer, config, stop)
-        return tokens
+        encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
+        verified, parts = encoded.verified, _with_skipped(part, encoded.problems, config)
+        return encoded.table
 
-    features = _features(part.table.schema)
+    features = _features(part.table.schema, config)
     temporary = temporary_name(path)
     rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
         encode,
         batched=True,
         batch_size=None,
-        remove_columns=[name for name in ("text", "ids") if name in part.table.column_names],
+        remove_columns=[name for name in _READ if name in part.table.column_names],
         features=features,
         cache_file_name=str(temporary),
         load_from_cache_file=False,
@@ -301,7 +312,7 @@ def tokenize_slice(
     del tokens
     receipt = TokenFile(
         unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
-        text_bytes=part.text_bytes, tokens=count, verified=verified, parts=part.parts, cut=cut,
+        text_bytes=part.text_bytes, tokens=count, verified=verified, parts=parts, cut=cut,
         bytes=temporary.stat().st_size, sha256=file_digest(temporary),
     )  # fmt: skip
     # Not synced to disk: a file that a power cut damages does not match its receipt and is made again.
@@ -310,19 +321,43 @@ def tokenize_slice(
     return receipt
 
 
-def _features(schema: pa.Schema) -> Any:
+def _with_skipped(given: Slice, problems: Mapping[int, str], config: BuildConfig) -> tuple[Part, ...]:
+    """The parts with the rows counted that could not be encoded; DocumentError where none may be skipped."""
+    found, first = [], 0
+    for part, first_row in zip(given.parts, given.first_rows, strict=True):
+        mine = [row for row in sorted(problems) if first <= row < first + part.rows]
+        if mine and config.on_error == "stop":
+            raise DocumentError(part.source, first_row + mine[0] - first, problems[mine[0]].split(": ", 1)[1])
+        skipped = Counter(part.skipped) + Counter(problems[row].split(": ", 1)[0] for row in mine)
+        found.append(replace(part, skipped=dict(sorted(skipped.items()))))
+        first += part.rows
+    return tuple(found)
+
+
+def _features(schema: pa.Schema, config: BuildConfig) -> Any:
     """The columns of the token file of a slice with these columns."""
     import datasets
 
     features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
+    if config.chats and config.train_on != "all":
+        features["labels"] = datasets.Sequence(datasets.Value("int8"))
     for column in schema:
-        if column.name not in ("text", "ids"):
+        if column.name not in _READ:
             is_list = pa.types.is_list(column.type)
             value = datasets.Value(
                 _FEATURES.get(str(kind := column.type.value_type if is_list else column.type), str(kind))
             )
             features[column.name] = datasets.Sequence(value) if is_list else value
     return datasets.Features(features)
+
+
+class Encoded(NamedTuple):
+    """table: as a token file has it. verified: documents compared with the reference. problems: "reason: detail" of
+    rows that could not be encoded, by place; they have no tokens."""
+
+    table: pa.Table
+    verified: int = 0
+    problems: Mapping[int, str] = {}
 
 
 def encode_table(
@@ -332,14 +367,16 @@ def encode_table(
     tokenizer: Tokenizer,
     config: BuildConfig,
     stop: threading.Event | None = None,
-) -> tuple[pa.Table, int]:
+) -> Encoded:
     """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens.
 
-    numbers: [documents], which decide what is compared with the reference. Also returns how many were.
-    engine: None where the table has `ids` in place of text.
+    numbers: [documents], which decide what is compared with the reference. engine: None where the table has `ids` in
+    place of text.
     """
     if engine is None:
-        return _with_ends(table, tokenizer), 0
+        return Encoded(_with_ends(table, tokenizer))
+    if config.chats:
+        return _encode_chats(table, numbers, engine, tokenizer, config, stop)
     bos, eos = _end_ids(tokenizer)
     chunks, verified = [], 0
     for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
@@ -357,7 +394,44 @@ def encode_table(
             raise InputError(f"document {numbers[first]:,} has {len(ids):,} tokens, more than an Arrow list holds")
         chunks.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids)))
     tokens = pa.chunked_array(chunks, pa.list_(pa.int32()))
-    return table.drop_columns(["text"]).append_column("tokens", tokens), verified
+    return Encoded(table.drop_columns(["text"]).append_column("tokens", tokens), verified)
+
+
+def _encode_chats(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Encoded:
+    """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a token is."""
+    from packprep.masks import encode_chats, exact_encoder
+
+    tokens, masks, verified = [], [], 0
+    problems: dict[int, str] = {}
+    for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
+        if stop is not None and stop.is_set():
+            raise CancelledError
+        batch = table.slice(first, last - first).combine_chunks()
+        made = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
+        problems |= {first + row: problem for row, problem in made.problems.items()}
+        tokens.append(_lists(made.ids, made.offsets))
+        masks.append(_lists(made.trained.astype(np.int8), made.offsets))
+        # A row that spells special tokens has other ids than the engines give: the template's only are parsed.
+        is_plain = batch["specials"].is_null().to_numpy()
+        plain, lengths = np.flatnonzero(is_plain), np.diff(made.offsets)
+        ids = made.ids if is_plain.all() else made.ids[np.repeat(is_plain, lengths)]
+        text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain))
+        verified += verify_batch(
+            engine.engine, ids, np.append(0, np.cumsum(lengths[plain])), text, numbers[first:last][plain],
+            engine.reference, share=config.verify_engine, seed=config.seed,
+        )  # fmt: skip
+    rest = table.drop_columns(["text", "trained", "specials"])
+    rest = rest.append_column("tokens", pa.chunked_array(tokens, pa.list_(pa.int32())))
+    if config.train_on != "all":
+        rest = rest.append_column("labels", pa.chunked_array(masks, pa.list_(pa.int8())))
+    return Encoded(rest, verified, problems)
 
 
 def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:

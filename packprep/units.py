@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packprep.carried import RowNumbers
+from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
-from packprep.reading import NO_NUMBERS, line_of_row, read_rows
+from packprep.reading import TEXT_ROWS, line_of_row, read_rows
 from packprep.sources import Source
 
 # Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the system.
@@ -71,7 +71,7 @@ def read_slices(
     config: BuildConfig,
     scratch: Path,
     start: Start | None = None,
-    numbers: RowNumbers = NO_NUMBERS,
+    shape: RowShape = TEXT_ROWS,
 ) -> Iterator[Slice]:
     """The slices of the input in order, from `start` on.
 
@@ -82,7 +82,7 @@ def read_slices(
     unit, number, first = start.unit, start.number, start.first_document
     read = Counter(dict(enumerate(start.rows)))  # rows of each source
     size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
-    for source, table in _rows(sources, config, scratch, numbers, start.rows):
+    for source, table in _rows(sources, config, scratch, shape, start.rows):
         while len(table):
             room = min(config.unit_size - before, SLICE_BYTES) - size
             taken, added = _fill(table, room)
@@ -101,7 +101,7 @@ def read_slices(
 
 
 def _rows(
-    sources: Sequence[Source], config: BuildConfig, scratch: Path, numbers: RowNumbers, done: Sequence[int]
+    sources: Sequence[Source], config: BuildConfig, scratch: Path, shape: RowShape, done: Sequence[int]
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
 
@@ -121,7 +121,7 @@ def _rows(
         row, skip = 0, done[number] if number < len(done) else 0
         if of_entry.get(source.entry) == 0:
             continue
-        for table in read_rows(source, config, scratch, numbers):
+        for table in read_rows(source, config, scratch, shape):
             if row < skip:
                 row += len(table)
                 if row <= skip:
@@ -146,11 +146,14 @@ def _rows(
 
 def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
     at = pc.index(pc.is_valid(table["problem"]), True).as_py()
-    detail = table["problem"][at].as_py().split(": ", 1)[1]
-    row = first_row + at
+    raise bad_row(source, first_row + at, table["problem"][at].as_py().split(": ", 1)[1])
+
+
+def bad_row(source: Source, row: int, detail: str) -> InputError:
+    """The error about a row that cannot be used."""
     line = line_of_row(source, row)
     place = f"{source.name} row {row}" + (f" (line {line})" if line else "")
-    raise InputError(f"{place}: {detail}; mend it, or skip such rows with --on-error skip")
+    return InputError(f"{place}: {detail}; mend it, or skip such rows with --on-error skip")
 
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:

@@ -47,18 +47,21 @@ class _Tasks:
         from packprep.parity import trusted_engine
 
         self.job, name = load_job(staging)
-        parse = self.job.config.parse_special_tokens
+        parse = self.job.config.parses_special_tokens
         self.engine = trusted_engine(name, self.job.tokenizer.json, parse_special_tokens=parse)
         self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
     def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
         from packprep.errors import InputError
+        from packprep.tokens import DocumentError
 
         try:
             if "window" in task:
                 self._write_window(*task["window"])
                 return {"done": None}
             return {"done": self._tokenize(**task)}
+        except DocumentError as error:
+            return {"document_error": [error.source, error.row, error.detail]}
         except InputError as error:
             return {"input_error": str(error)}
         except OSError as error:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from packprep.errors import InputError, StoppedError
 from packprep.job import Job
 from packprep.quarantine import quarantined, rows_that_fail, write_quarantine
-from packprep.tokens import BASE_MEMORY, TokenFile, receipt_of, slice_memory
+from packprep.tokens import BASE_MEMORY, DocumentError, TokenFile, receipt_of, slice_memory
 from packprep.units import Slice, text_bytes
 
 COMMAND = (sys.executable, "-m", "packprep.worker")
@@ -140,6 +140,8 @@ class Workers:
                 self._living.discard(worker)
                 worker = None
             self._idle.put(worker)
+        if "document_error" in answer:
+            raise DocumentError(*answer["document_error"])
         if "input_error" in answer:
             raise InputError(answer["input_error"])
         if "os_error" in answer:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.carried import RowNumbers, carried_types
+from packprep.carried import RowShape, carried_types
 from packprep.config import CARRY_TYPES, RESERVED
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedLoader, PackedShards, unpack
@@ -31,7 +31,7 @@ def read(table: dict[str, Any], **options: Any) -> pa.Table:
     rows = pa.table(table)
     config = BuildConfig(**{**IDS, **options})
     types = {name: rows[name].type for name in rows.column_names}
-    return as_rows(rows, config, RowNumbers(carried_types(types, config, "rows"), VOCABULARY))
+    return as_rows(rows, config, RowShape(carried=carried_types(types, config, "rows"), vocab_size=VOCABULARY))
 
 
 def problems(table: dict[str, Any], **options: Any) -> list[str | None]:
@@ -137,7 +137,7 @@ def test_what_is_wrong_with_a_row_is_said_and_its_values_are_left_out(
 def test_values_of_a_slice_of_a_table_are_its_own() -> None:
     columns = {"ids": [[1], [2, 3], [4]], "x": [[1], [2, 3], [4]], "l": [[1], [-100, 3], [4]], "m": [[0], [1, 1], [0]]}
     config = BuildConfig(**IDS, carry=("x",), labels_column="l", loss_mask_column="m")
-    numbers = RowNumbers(carried_types({"x": pa.list_(pa.int64())}, config, "rows"), VOCABULARY)
+    numbers = RowShape(carried=carried_types({"x": pa.list_(pa.int64())}, config, "rows"), vocab_size=VOCABULARY)
     found = as_rows(pa.table(columns).slice(1), config, numbers)
     assert found.select(["ids", "x", "labels"]).to_pylist() == [
         {"ids": [2, 3], "x": [2, 3], "labels": [-100, 3]},
@@ -251,7 +251,7 @@ def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(t
         ({"vocab_size": 9, "carry": "x:int9"}, "carry 'x:int9' has the type 'int9'; did you mean 'int"),
         ({"vocab_size": 9, "carry": "x,x"}, "carry names 'x' twice; give it once"),
         ({"vocab_size": 9, "carry": "my column"}, "carry 'my column' is no name for a column of a shard"),
-        ({"vocab_size": 9, "truncate_at": "END"}, "truncate_at is for text, and input_ids_column has token ids"),
+        ({"vocab_size": 9, "truncate_at": "END"}, "truncate_at is for text and has no meaning for rows of token ids"),
         (
             {"vocab_size": 9, "carry": "word"},
             "has string in 'word' in its first rows, expected numbers or lists of numbers",

@@ -48,7 +48,7 @@ def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
 
 
 @small_batch
-def test_small_batches_pack_by_themselves_and_keep_row_numbers(dataset: datasets.Dataset) -> None:
+def test_small_batches_pack_by_themselves_and_keep_row_shape(dataset: datasets.Dataset) -> None:
     function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
     packed = dataset.map(function, batched=True, batch_size=20, with_indices=True, remove_columns=dataset.column_names)
     for row in packed:
