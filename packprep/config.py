@@ -300,9 +300,9 @@ class BuildConfig:
         if self.chats and self.input_ids_column is not None:
             raise ConfigError("input_ids_column has token ids, and conversations are rendered; give one of them")
         if not self.chats:
-            for key in ("template_date", "template_variables"):
+            for key in ("chat_template", "template_date", "template_variables"):
                 if getattr(self, key) is not None:
-                    raise ConfigError(f"{key} is for conversations; give --messages-column too")
+                    raise ConfigError(f"{key} is for conversations; give --messages-column too, with auto to find it")
         if self.input_ids_column is None:
             for key in ("labels_column", "loss_mask_column", "vocab_size"):
                 if getattr(self, key) is not None:
@@ -334,7 +334,7 @@ class BuildConfig:
     @property
     def chats(self) -> bool:
         """Whether rows are conversations."""
-        return any(value is not None for value in (self.messages_column, self.prompt_column, self.chat_template))
+        return self.messages_column is not None or self.prompt_column is not None
 
     @property
     def parses_special_tokens(self) -> bool:

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.carried import RowNumbers
+from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
 from packprep.errors import ConfigError, PackprepError
 from packprep.parity import choose_engine
 from packprep.progress import Progress
-from packprep.reading import read_rows
+from packprep.reading import finder_of, read_rows
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
@@ -130,10 +130,26 @@ def _config(manifest: Manifest) -> BuildConfig:
 
 def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
     """The tokenizer of the build; of rows that are token ids, only what was added to them, which the manifest says."""
+    if config.chats:
+        return _with_template(coverage.manifest, config, moved, root)
     if config.input_ids_column is None:
         return recorded_tokenizer(coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos)
     bos, eos = (None if id_ is None else Special("", id_) for id_ in (coverage.policy.bos, coverage.policy.eos))
     return Tokenizer(json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0)
+
+
+def _with_template(manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
+    """The tokenizer with the chat template of the build. ConfigError where that is not to be found."""
+    from packprep.chat import load_chat_template
+
+    tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
+    file = manifest.run.get("given", {}).get("chat_template")
+    path = None if file is None else Path(root or "", file)
+    template = load_chat_template(tokenizer, path, date=config.template_date, variables=config.variables())
+    if template.facts() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
+        where = path or "the tokenizer's chat template"
+        raise ConfigError(f"{where} is not the chat template of this output; restore it to compare documents")
+    return replace(tokenizer, template=template)
 
 
 def _source(
@@ -157,20 +173,22 @@ def _encoded(
     source: Source, rows: NDArray[np.int64], tokenizer: Tokenizer, config: BuildConfig, scratch: Path
 ) -> Iterator[tuple[int, Ids]]:
     """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no usable text."""
-    column, engine = "ids", None
+    columns, engine = ["ids"], None
     if config.input_ids_column is None:
-        column, engine = "text", choose_engine("hf", tokenizer.json, parse_special_tokens=config.parse_special_tokens)
+        columns = ["text", "trained", "specials"] if config.chats else ["text"]
+        engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens)
+    shape = RowShape(vocab_size=tokenizer.vocab_size, finder=finder_of(tokenizer, config))
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
     first = 0
-    for table in read_rows(source, config, scratch, RowNumbers(vocab_size=tokenizer.vocab_size)):
+    for table in read_rows(source, config, scratch, shape):
         begin, end = np.searchsorted(rows, [first, first + len(table)])
         if begin < end:
-            text = table.select([column]).take(pa.array(rows[begin:end] - first))
-            if column == "text":
-                text = text.cast(pa.schema([("text", pa.large_string())]))
+            text = table.select(columns).take(pa.array(rows[begin:end] - first))
+            if "text" in columns:
+                text = text.set_column(0, "text", text["text"].cast(pa.large_string()))
             if pattern is not None:
                 text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
-            encoded, _ = encode_table(text, rows[begin:end], engine, tokenizer, config)
+            encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
             for row, ids in zip(rows[begin:end].tolist(), encoded["tokens"], strict=True):
                 yield row, ids.values.to_numpy()
         first += len(table)

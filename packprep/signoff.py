@@ -153,7 +153,7 @@ def sign(
 
 def _given(config: BuildConfig) -> dict[str, str]:
     """Where to find what enters `data` by digest alone, for commands that read it again."""
-    names = {name: name for name in ("tokenizer_revision", "name", "split", "revision")}
+    names = {name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")}
     local = isinstance(config.tokenizer, str) and Path(config.tokenizer).exists()
     names["tokenizer_path" if local else "tokenizer_name"] = "tokenizer"
     return {key: value for key, name in names.items() if isinstance(value := getattr(config, name), str)}
