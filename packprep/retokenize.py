@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
 from packprep.errors import ConfigError, PackprepError
 from packprep.parity import choose_engine
 from packprep.progress import Progress
-from packprep.reading import finder_of, read_rows
+from packprep.reading import read_rows, row_shape
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
@@ -124,8 +123,7 @@ def _config(manifest: Manifest) -> BuildConfig:
         )
     given = manifest.run.get("given", {})
     more = {key: given[key] for key in ("name", "split", "revision", "tokenizer_revision") if given.get(key)}
-    beside = {"group_column": None, "labels_column": None, "loss_mask_column": None, "carry": ()}
-    return BuildConfig(**options | more | beside)
+    return BuildConfig(**options | more | {"group_column": None})
 
 
 def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
@@ -177,7 +175,7 @@ def _encoded(
     if config.input_ids_column is None:
         columns = ["text", "trained", "specials"] if config.chats else ["text"]
         engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens)
-    shape = RowShape(vocab_size=tokenizer.vocab_size, finder=finder_of(tokenizer, config))
+    shape = row_shape([source], config, scratch, tokenizer)
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
     first = 0
     for table in read_rows(source, config, scratch, shape):
