@@ -307,8 +307,7 @@ class BuildConfig:
             for key in ("labels_column", "loss_mask_column", "vocab_size"):
                 if getattr(self, key) is not None:
                     raise ConfigError(f"{key} is for rows of token ids; give --input-ids-column too")
-        labels = self.labels_column or self.loss_mask_column or (self.chats and self.train_on != "all")
-        if self.truncation_side == "balanced" and not labels:
+        if self.truncation_side == "balanced" and self.input_ids_column is None and not self.chats:
             raise ConfigError("truncation_side balanced is for rows with a prompt and a response, not for text")
         if self.chats or self.input_ids_column is not None:
             rows = "conversations" if self.chats else "rows of token ids"

@@ -110,6 +110,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
         if options["truncation_side"] == "balanced":
             options["input_ids_column"] = "ids"
     options["min_loss_tokens"] = draw(st.integers(0, 3))
+    options["input_ids_column"] = "ids"
     min_len = draw(st.integers(0, 4))
     max_len = draw(st.none() | st.integers(min_len, 30))
     return BuildConfig(max_length=max_length, overflow=overflow, min_len=min_len, max_len=max_len, **options)  # type: ignore[arg-type]
