@@ -183,7 +183,7 @@ def test_the_committed_baseline_of_the_demo_holds_what_the_gate_holds_by_default
     assert set(baseline) == always
     assert all(verdict.passed for verdict in check_figures(baseline, baseline))
     assert "scripts/demo_baseline.json" in (ROOT / "scripts" / "gate").read_text()
-    assert "scripts/gate" in (ROOT / ".ci" / "run").read_text()
+    assert "scripts/gate" in (ROOT / "scripts" / "test").read_text()
 
 
 def workflow_steps() -> list[str]:
