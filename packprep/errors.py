@@ -8,6 +8,7 @@ packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -31,3 +32,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
+
+
+_SYSTEM = (
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT,
+)  # fmt: skip
+
+
+def system_error(error: BaseException | None) -> OSError | None:
+    """What the system refused, behind whatever a library made of it; None where it was not the system."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _SYSTEM:
+            return error
+        error = error.__cause__ or error.__context__
+    return None

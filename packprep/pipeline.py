@@ -4,6 +4,7 @@ Everything happens in OUT.incomplete, which becomes OUT by one rename after the 
 complete, whatever interrupts the build, and the same command goes on with what was done.
 """
 
+import os
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ import pyarrow as pa
 from packprep import disk
 from packprep.carried import RowShape
 from packprep.config import BuildConfig
-from packprep.errors import ConfigError, InputError
+from packprep.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
 from packprep.job import Job
 from packprep.lock import locked
 from packprep.mixture import facts, is_mix
@@ -29,7 +30,7 @@ from packprep.progress import Progress, Silent
 from packprep.quarantine import collect_quarantine
 from packprep.reading import read_rows, row_shape
 from packprep.report import Account
-from packprep.schemas import MANIFEST, Manifest
+from packprep.schemas import MANIFEST, FormatError, Manifest
 from packprep.shards import ShardFile
 from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.sources import Source, resolve
@@ -80,10 +81,19 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         try:
             manifest = work.run(inputs)
             publish(staging.path, output)
-        except OSError as error:
-            if error.errno in disk.FULL:
-                raise disk.full(error, staging.path, work.needed) from None
+        except (PackprepError, FormatError):
             raise
+        except MemoryError:
+            raise StoppedError(
+                "memory ran out; give less --max-memory or --num-proc and run the same command to go on"
+            ) from None
+        except Exception as error:  # libraries have many names for what the system refused
+            if (refused := system_error(error)) is None:
+                raise
+            if refused.errno in disk.FULL:
+                raise disk.full(refused, staging.path, work.needed) from None
+            where = refused.filename or str(staging.path)
+            raise OSError(refused.errno, os.strerror(refused.errno or 0), where) from None
     return manifest
 
 

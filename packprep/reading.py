@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from packprep.carried import RowProblems, RowShape, carried_types, number_columns, read_numbers, text_type
 from packprep.config import BuildConfig
-from packprep.errors import ConfigError, InputError
+from packprep.errors import ConfigError, InputError, system_error
 from packprep.sources import Source, decompressed, open_hub
 from packprep.tokenizer import Tokenizer
 
@@ -68,6 +68,8 @@ def _readable(source: Source) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
+        if (refused := system_error(error)) is not None:
+            raise OSError(refused.errno, refused.strerror, source.name) from None  # no fault of the source
         raise InputError(f"{source.name} {_reason(error, source)}") from None
 
 

@@ -229,7 +229,7 @@ def tokenize(
 
     # Threads, unless isolation is asked for: engines release the GIL, and two processes were 1.8 times slower.
     ahead = slices_ahead(config)
-    with ThreadPoolExecutor(max(ahead, 1)) as pool, quiet_datasets():
+    with quiet_datasets(), ThreadPoolExecutor(max(ahead, 1)) as pool:
         try:
             for part in slices:
                 if last is not None and part.unit > last:

@@ -46,19 +46,19 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
 def stop_in(
     monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str, calls: int, **options: Any
 ) -> None:
-    """Build until `place.name` was called so often; then the disk is gone, as it were."""
+    """Build until `place.name` was called so often; then the disk fails."""
     real: Callable[..., Any] = getattr(place, name)
     left = [calls]
 
     def failing(*arguments: Any, **settings: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
-            raise OSError(28, "No space left on device", "somewhere")
+            raise OSError(5, "Input/output error", "somewhere")
         return real(*arguments, **settings)
 
     with monkeypatch.context() as patch:
         patch.setattr(place, name, failing)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="Input/output error"):
             build(BuildConfig(**corpus | options))
     assert not Path(corpus["output"]).exists()
 
