@@ -73,11 +73,12 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
 def holder(path: Path) -> Holder | None:
     """Who has the lock of a directory; None where there is none. Looks only: it is in no build's way."""
     found = _read(lock_of(path))
-    if found is None:
-        return None
-    here = found.host == socket.gethostname()
-    alive = _runs(found.pid) if here else _touched_elsewhere(found, lock_of(path))
-    return Holder(found.host, found.pid, alive)
+    return found and Holder(found.host, found.pid, _alive(found, lock_of(path)))
+
+
+def _alive(found: Holder, lock: Path) -> bool:
+    """As far as can be told without the kernel's lock: its number may be that of another process by now."""
+    return _runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
 
 
 def _runs(pid: int) -> bool:
@@ -94,6 +95,9 @@ def _taken(lock: Path, what: str) -> int:
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         free = _free(handle)
+        if free is None:
+            found = _read(lock)
+            free = found is None or not _alive(found, lock)
         if free and not _same_file(handle, lock):
             os.close(handle)  # its build ended meanwhile and took the file away
             continue
@@ -105,12 +109,16 @@ def _taken(lock: Path, what: str) -> int:
         raise ConfigError(f"{what}{by}, which holds {lock}; wait until it is done or choose another place")
 
 
-def _free(handle: int) -> bool:
-    """Take the kernel's lock if no process of this machine has it."""
+def _free(handle: int) -> bool | None:
+    """Take the kernel's lock if no process of this machine has it; None on a file system without locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL):
+            return None
+        raise
     return True
 
 

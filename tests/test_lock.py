@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import socket
@@ -58,3 +60,24 @@ def test_a_lock_that_was_not_written_to_its_end_is_stale(tmp_path: Path, content
     lock_of(tmp_path / "out").write_text(content)
     with locked(tmp_path / "out", "out is being built") as before:
         assert before is None
+
+
+def test_on_a_file_system_without_locks_a_living_process_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    out = tmp_path / "out"
+    with (
+        locked(out, "out is being built"),
+        pytest.raises(ConfigError, match=f"by process {os.getpid()}"),
+        locked(out, "out is being built"),
+    ):
+        pass
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    lock_of(out).write_text(json.dumps({"host": socket.gethostname(), "pid": gone.pid}))
+    with locked(out, "out is being built") as before:
+        assert before == Holder(socket.gethostname(), gone.pid, alive=False)
