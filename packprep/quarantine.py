@@ -85,5 +85,13 @@ def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path
     return output / FILE
 
 
+def quarantined_documents(output: Path) -> list[int]:
+    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that can be read."""
+    try:
+        return [int(json.loads(line)["document"]) for line in (output / FILE).read_bytes().splitlines()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def _beside(directory: Path, unit: int, number: int) -> Path:
     return (directory / file_name(unit, number)).with_suffix(".quarantine.jsonl")

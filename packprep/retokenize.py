@@ -51,13 +51,14 @@ class _Piece:
 class Sample:
     """Which rows are compared, and the segments of theirs that go by while shards are read (in several threads)."""
 
-    def __init__(self, coverage: Coverage, size: int, seed: int) -> None:
+    def __init__(self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()) -> None:
+        """leave_out: documents that must not be tokenized here."""
         self.coverage = coverage
         total = coverage.sources.total
         chosen = np.arange(total)
         if size < total:
             chosen = np.sort(np.random.default_rng(seed).choice(total, size, replace=False, shuffle=False))
-        self.rows: NDArray[np.int64] = chosen
+        self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
         self.pieces: dict[int, list[_Piece]] = {}
         self._lock = threading.Lock()
 

@@ -102,9 +102,10 @@ def verify(
         return verdict
     retokenized = None
     if level == "full":
+        from packprep.quarantine import quarantined_documents
         from packprep.retokenize import Sample, compare
 
-        retokenized = Sample(coverage, sample, seed)
+        retokenized = Sample(coverage, sample, seed, quarantined_documents(directory))  # those would kill this process
     checked = _check_files(directory, manifest, coverage, retokenized, verdict, progress)
     report = _report(directory, manifest, verdict.findings)
     _check_dataset_files(directory, manifest, verdict.findings)

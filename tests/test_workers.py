@@ -17,6 +17,7 @@ from packprep.report import read_report
 from packprep.schemas import check_files, read_manifest
 from packprep.staging import staging_of
 from packprep.tokens import stored
+from packprep.verify import verify
 from packprep.windowfiles import Windows
 from packprep.workers import _Worker
 
@@ -100,6 +101,7 @@ def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(corpus: 
     assert any(line.startswith("going on after ") for line in said.lines)
     output = tmp_path / "out"
     assert check_files(output, manifest, "sha256") == []
+    assert list(verify(output, level="full").findings) == []
     kept = [json.loads(line) for line in (output / "quarantine.jsonl").read_text().splitlines()]
     assert [(line["row"], line["document"], line["text"]) for line in kept] == [
         (row, 40 + row, documents[row]) for row in (3, 25, 26)

@@ -5,6 +5,7 @@ Every part prints a line: how many faults, what they hit, how many builds came o
 
 import argparse
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -163,9 +164,9 @@ class Soak:
             stages["refused" if refused else harness.stage_of(output)] += 1
             harness.small_disk(disk, big)
             self.check_resume(at, output=output)
-        return f"{sizes} full disks, exit code 3 and gone on: " + ", ".join(
-            f"{n} in {stage}" for stage, n in stages.items()
-        )
+        subprocess.run(["umount", disk], check=True)
+        hit = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
+        return f"{sizes} full disks, each said in one line, exit code 3, and gone on with: {hit}"
 
     def killed_workers(self, number: int) -> str:
         """Worker processes that are killed while they tokenize, or start to."""
