@@ -23,7 +23,7 @@ COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens an
 CARRY_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "float64")
 RESERVED = (
     "tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts", "labels", "segment_lengths",
-    "text", "ids", "group", "problem", "trained", "specials",
+    "pair_ids", "pair_sides", "text", "ids", "group", "problem", "trained", "specials", "second", "pair_split",
 )  # fmt: skip
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -76,6 +76,9 @@ class BuildConfig:
     )
     prompt_column: str | None = _option(None, "Sources", "Column of prompts; with --response-column.", "COLUMN")
     response_column: str | None = _option(None, "Sources", "Column of responses to prompts.", "COLUMN")
+    pair_columns: tuple[str, ...] = _option(
+        (), "Sources", "Two columns, such as chosen,rejected: sides of a row that share a pack.", "A,B"
+    )
     input_ids_column: str | None = _option(None, "Sources", "Column of token ids, in place of text.", "COLUMN")
     labels_column: str | None = _option(
         None, "Sources", "Beside token ids: column of labels, -100 where there is no loss.", "COLUMN"
@@ -293,7 +296,9 @@ class BuildConfig:
 
     def _check_columns(self) -> None:
         """Which columns make a row."""
-        if (self.prompt_column is None) != (self.response_column is None):
+        if self.pair_columns:
+            self._check_pairs()
+        elif (self.prompt_column is None) != (self.response_column is None):
             raise ConfigError("prompt_column and response_column go together; give both")
         if self.messages_column is not None and self.prompt_column is not None:
             raise ConfigError("messages_column and prompt_column both say where conversations are; give one of them")
@@ -329,6 +334,20 @@ class BuildConfig:
                 raise ConfigError(f"carry {name!r} is a name that packprep uses itself; {instead}")
             if names.count(name) > 1:
                 raise ConfigError(f"carry names {name!r} twice; give it once")
+
+    def _check_pairs(self) -> None:
+        if len(self.pair_columns) != 2 or self.pair_columns[0] == self.pair_columns[1]:
+            raise ConfigError(f"pair_columns is {', '.join(self.pair_columns)}; expected two columns: chosen,rejected")
+        for key in ("input_ids_column", "text_template", "truncate_at", "response_column"):
+            if getattr(self, key) is not None:
+                raise ConfigError(f"{key} has no meaning with pair_columns, which say what the two sides are")
+        if self.messages_column not in (None, "auto"):
+            raise ConfigError("pair_columns say where the conversations are; give --messages-column auto with them")
+        if self.overflow == "split" or self.strategy == "wrapped":
+            what = "strategy wrapped" if self.strategy == "wrapped" else "overflow split"
+            raise ConfigError(f"{what} would tear pairs apart; choose --overflow truncate, drop or error")
+        if self.truncation_side == "balanced":
+            raise ConfigError("truncation_side balanced is for one side; pairs are cut in proportion by themselves")
 
     @property
     def chats(self) -> bool:

@@ -69,7 +69,7 @@ def _first(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32
     return found
 
 
-def proportional(source: Int32, target: Int32, most: int) -> Int32:
+def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int) -> Int32:
     """Tokens kept of each source, the rest of `most` being the target's: both are cut in proportion to their lengths.
 
     source, target: [rows], tokens of prompts and responses that together are longer than `most`. A side that is less

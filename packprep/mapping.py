@@ -99,8 +99,9 @@ class TokenizeAndPack:
         if self.config.on_error == "stop" and bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise InputError(f"row {ids[row]}: {text['problem'][row].as_py().split(': ', 1)[1]}; see on_error")
-        if "text" in text.column_names:
-            text = text.set_column(0, "text", text["text"].cast(pa.large_string()))
+        for name in {"text", "second"} & set(text.column_names):
+            column = text.schema.get_field_index(name)
+            text = text.set_column(column, name, text[name].cast(pa.large_string()))
         if self.config.truncate_at is not None:
             import re
 

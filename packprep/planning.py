@@ -15,6 +15,7 @@ from packprep.gather import tokens_at
 from packprep.hashing import mix
 from packprep.packing import pack_lengths
 from packprep.packs import Packs
+from packprep.pairs import SPLIT, cut_pairs
 from packprep.plan import PackPlan
 from packprep.segments import Account, Segments, cut_segments, wrap
 from packprep.tokenizer import Tokenizer
@@ -65,6 +66,8 @@ def packed_tokens(documents: Documents, tokenizer: Tokenizer, config: BuildConfi
 def cut_documents(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> tuple[Segments, Account]:
     """The segments of one window, the same for every strategy but wrapped. Raises TooLongError under overflow error."""
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
+    if SPLIT in documents.values:
+        return cut_pairs(documents.length, documents.values[SPLIT], ends, config, documents.labels)
     return cut_segments(
         documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=documents.labels
     )  # fmt: skip
@@ -88,7 +91,10 @@ def plan_segments(
     multiple = config.pad_segment_to_multiple
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
-        return segments, _ordered(_planned(planner, padded, config), config, seed)
+        plan = _planned(planner, padded, config)
+        if config.pair_columns:
+            _check_pairs(plan, segments)
+        return segments, _ordered(plan, config, seed)
     plan = pack_lengths(
         padded,
         config.max_length,
@@ -98,6 +104,7 @@ def plan_segments(
         shuffle_documents=config.shuffle_documents,
         max_segments_per_pack=config.max_segments_per_pack,
         groups=groups,
+        atoms=segments.document if config.pair_columns else None,
         num_packs=config.num_packs,
         balance_ranks=config.balance_ranks,
         cost=config.cost(),
@@ -121,6 +128,15 @@ def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) 
     offsets = plan.offsets.astype(np.int64)
     pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
     return PackPlan(lengths, config.max_length, order[np.lexsort((order, pack))], offsets)
+
+
+def _check_pairs(plan: PackPlan, segments: Segments) -> None:
+    """ConfigError where a packer of the user's own has put the sides of a pair into different packs."""
+    pack = np.empty(len(segments), np.int64)
+    pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    apart = np.flatnonzero(pack[::2] != pack[1::2])
+    if len(apart):
+        raise ConfigError(f"the planner puts segments {2 * apart[0]} and {2 * apart[0] + 1} of a pair into two packs")
 
 
 def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
@@ -154,12 +170,14 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
                 totals[number][key] += int(total)
 
     has_ids = documents.length > 0
+    split = documents.values.get(SPLIT)
+    sides = has_ids if split is None else (split > 0).astype(np.int8) + (documents.length > split)
     add("documents", documents.source, np.ones(len(documents), np.int8))
     add("empty", documents.source, ~has_ids)
     add("tokens_in", documents.source, documents.length)
     for end, token in tokenizer.ends().items():
         if token is not None:
-            add(f"{end}_added", documents.source, has_ids)
+            add(f"{end}_added", documents.source, sides)
             outermost = documents.address + (0 if end == "bos" else 4 * (documents.length.astype(np.int64) - 1))
             # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
             found = tokens_at(outermost[has_ids]) == token.id

@@ -1,6 +1,7 @@
 """Rows of a source: every format comes out as Arrow tables with the same columns.
 
 text     string, the document; null where the row has none to use
+second   string, with `pair_columns`: the other side of the row, null where text is
 ids      list<int32>, in place of text with `input_ids_column`
 problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8, and those of carried.py)
 group    string, only with `group_column`
@@ -43,6 +44,10 @@ ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books a
 
 
 TEXT_ROWS = RowShape()
+_BESIDE: dict[str, Any] = {
+    "tools": "tools",
+    "variables": "chat_template_kwargs",
+}  # columns that a conversation may have beside it
 
 
 def read_rows(source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS) -> Iterator[pa.Table]:
@@ -123,8 +128,17 @@ def find_columns(
     names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
 ) -> "ConversationColumns":
     """Which of these columns hold conversations. any_row: a later row may have tools or variables that these lack."""
-    from packprep.conversations import find_conversations
+    from packprep.conversations import ConversationColumns, find_conversations
 
+    if config.pair_columns:
+        prompt = () if config.prompt_column is None else (config.prompt_column,)
+        for name in (*prompt, *config.pair_columns):
+            if name not in names:
+                raise InputError(f"{where}: there is no column {name!r}; there are {', '.join(names)}")
+        beside = {key: name for key, name in _BESIDE.items() if any_row or name in names}
+        return ConversationColumns(
+            kind="pair" if prompt else "messages", names=(*prompt, *config.pair_columns), **beside
+        )
     try:
         found = find_conversations(
             names,
@@ -139,7 +153,7 @@ def find_columns(
             f"{where} has no conversations that are recognised; it has {', '.join(names) or 'no columns'}: choose with "
             "--messages-column, or --prompt-column and --response-column"
         )
-    return replace(found, tools="tools", variables="chat_template_kwargs") if any_row else found
+    return replace(found, **_BESIDE) if any_row else found
 
 
 def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
@@ -167,6 +181,8 @@ def text_columns(config: BuildConfig) -> list[str]:
     """The columns that make the text, in the order of the template; none where rows are token ids or conversations."""
     if config.input_ids_column is not None or config.chats:
         return []
+    if config.pair_columns:
+        return list(config.pair_columns)
     if config.text_template is None:
         return [config.text_column]
     try:
@@ -315,11 +331,11 @@ def as_rows(
 def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
     """The rows with these problems, without the text of those that have one."""
     rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
-    if "text" not in rows.column_names:
-        return rows
-    text = rows["text"].combine_chunks()
-    kept = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
-    return rows.set_column(rows.schema.get_field_index("text"), "text", kept)
+    for name in {"text", "second"} & set(rows.column_names):
+        text = rows[name].combine_chunks()
+        kept = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
+        rows = rows.set_column(rows.schema.get_field_index(name), name, kept)
+    return rows
 
 
 def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns") -> pa.Table:
@@ -327,7 +343,18 @@ def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats:
     from packprep.masks import render_chats
 
     assert shape.finder is not None
-    rows = render_chats(table, chats, shape.finder)
+    if config.pair_columns:
+        first, second = (
+            render_chats(table, replace(chats, names=(*chats.names[:-2], side)), shape.finder)
+            for side in config.pair_columns
+        )
+        names = {"text": "second", "trained": "second_trained", "specials": "second_specials"}
+        rows = first
+        for name, other in names.items():
+            rows = rows.append_column(other, second[name])
+        rows = _with_problems(rows, pc.coalesce(first["problem"].combine_chunks(), second["problem"].combine_chunks()))
+    else:
+        rows = render_chats(table, chats, shape.finder)
     if "problem" in table.column_names:
         rows = _with_problems(rows, pc.coalesce(table["problem"].combine_chunks(), rows["problem"].combine_chunks()))
     if config.group_column is not None:
@@ -350,7 +377,11 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Ta
     columns = {}
     for name in names:
         columns[name], problem = _text_column(table[name], name, problem)
-    if config.text_template is None:
+    if config.pair_columns:
+        text = columns[names[0]]
+        second = pc.if_else(pc.is_valid(text), columns[names[1]], pa.scalar(None, columns[names[1]].type))
+        text = pc.if_else(pc.is_valid(second), text, pa.scalar(None, text.type))
+    elif config.text_template is None:
         text = columns[names[0]]
     else:
         parts: list[Any] = []
@@ -363,6 +394,8 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Ta
     arrays = {"text": pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text), "problem": problem}
     if config.group_column is not None:
         arrays["group"] = table[config.group_column].combine_chunks().cast(pa.string())
+    if config.pair_columns:
+        arrays["second"] = pc.if_else(pc.is_valid(problem), pa.scalar(None, second.type), second)
     return pa.table(arrays)
 
 

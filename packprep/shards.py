@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from packprep import gather
 from packprep.config import BuildConfig
 from packprep.packs import Packs, Rows
-from packprep.schemas import NO_LOSS, STANDARD_COLUMNS, Column, check_batch, same_file, shard_schema, temporary_name
+from packprep.schemas import (
+    FILLER,
+    NO_LOSS,
+    STANDARD_COLUMNS,
+    Column,
+    check_batch,
+    same_file,
+    shard_schema,
+    temporary_name,
+)
 from packprep.tokenizer import Tokenizer
 from packprep.units import ranges
 from packprep.windows import Aligned
@@ -178,6 +187,11 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
                 values[:] = rows.real
             case "labels":
                 _fill_labels(rows, documents.aligned.get("labels"), tokens, layout.repeated, values)
+            case "pair_ids":
+                values[:] = rows.document_id
+            case "pair_sides":
+                second = rows.start >= documents.values["pair_split"][rows.document]
+                values[:] = np.where(rows.filler, FILLER, second)
             case name if column.kind == "token":
                 _gather(rows, documents.aligned[name], 0, 0, values)
             case name:

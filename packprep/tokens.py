@@ -39,7 +39,15 @@ from packprep.units import SLICE_BYTES, Part, Slice, Start, ranges, text_bytes
 BATCH_BYTES = 4 << 20
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
-_READ = ("text", "ids", "trained", "specials")  # columns of rows that become tokens and labels
+_READ = (
+    "text",
+    "ids",
+    "trained",
+    "specials",
+    "second",
+    "second_trained",
+    "second_specials",
+)  # columns of rows that become tokens and labels
 _FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `datasets` name differently
 STORED = "files.json"  # of a store that is finished
 STORE_VERSION = 2  # raised when the same inputs would give other token files
@@ -103,7 +111,8 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
     names = (
         "text_column", "text_template", "sample_by", "limit", "on_error", "unit_size",
         "parse_special_tokens", "truncate_at", "group_column", "input_ids_column", "labels_column", "loss_mask_column",
-        "carry", "messages_column", "prompt_column", "response_column", "train_on",
+        "carry", "messages_column", "prompt_column", "response_column", "pair_columns",
+        "train_on",
     )  # fmt: skip
     return digest_of(
         {
@@ -341,6 +350,8 @@ def _features(schema: pa.Schema, config: BuildConfig) -> Any:
     features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
     if config.chats and config.train_on != "all":
         features["labels"] = datasets.Sequence(datasets.Value("int8"))
+    if config.pair_columns:
+        features["pair_split"] = datasets.Value("int32")
     for column in schema:
         if column.name not in _READ:
             is_list = pa.types.is_list(column.type)
@@ -373,6 +384,20 @@ def encode_table(
     numbers: [documents], which decide what is compared with the reference. engine: None where the table has `ids` in
     place of text.
     """
+    if config.pair_columns:
+        sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
+        return _joined(table, sides)
+    return _encode(table, numbers, engine, tokenizer, config, stop)
+
+
+def _encode(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Encoded:
     if engine is None:
         return Encoded(_with_ends(table, tokenizer))
     if config.chats:
@@ -395,6 +420,31 @@ def encode_table(
         chunks.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids)))
     tokens = pa.chunked_array(chunks, pa.list_(pa.int32()))
     return Encoded(table.drop_columns(["text"]).append_column("tokens", tokens), verified)
+
+
+def _sides(table: pa.Table) -> pa.Table:
+    """Both sides of pairs as rows, 2 [documents]: first, second, first, second, ..."""
+    names = [name for name in ("text", "trained", "specials") if name in table.column_names]
+    seconds = ["second" if name == "text" else f"second_{name}" for name in names]
+    both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
+    places = np.arange(2 * len(table)).reshape(2, -1).T.ravel()
+    return both.take(pa.array(places))
+
+
+def _joined(table: pa.Table, sides: Encoded) -> Encoded:
+    """Rows of pairs again: the ids of both sides one behind the other, and how many the first has."""
+    rest = table.drop_columns([name for name in _READ if name in table.column_names])
+    for name in sides.table.column_names:
+        values, offsets = _flat(_one(sides.table[name]))
+        rest = rest.append_column(name, _lists(values, offsets[::2]))
+        if name == "tokens":
+            rest = rest.append_column("pair_split", pa.array((offsets[1::2] - offsets[:-1:2]).astype(np.int32)))
+    return Encoded(rest, sides.verified, {row // 2: problem for row, problem in sides.problems.items()})
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
 
 
 def _encode_chats(

@@ -165,7 +165,10 @@ def _fill(table: pa.Table, room: int) -> tuple[int, int]:
 
 def row_bytes(table: pa.Table) -> NDArray[np.int64]:
     """What units and windows count of each row, int64 [documents]."""
-    return text_bytes(table["text"]) if "text" in table.column_names else id_bytes(table["ids"])
+    if "ids" in table.column_names:
+        return id_bytes(table["ids"])
+    size = text_bytes(table["text"])
+    return size + text_bytes(table["second"]) if "second" in table.column_names else size
 
 
 def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -195,7 +198,7 @@ def _slice(
     tables = [table.drop_columns(["problem"]) for _, table in pending]
     schema = pa.schema(
         [
-            (field.name, pa.large_string() if field.name in ("text", "group") else field.type)
+            (field.name, pa.large_string() if field.name in ("text", "second", "group") else field.type)
             for field in tables[0].schema
         ]
     )

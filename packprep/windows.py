@@ -181,6 +181,8 @@ def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:
     for of_file in schema:
         if of_file.name == "labels":
             columns.append(STANDARD_COLUMNS["labels"])
+        elif of_file.name == "pair_split":
+            columns += [STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"]]
         elif of_file.name not in ("tokens", "group"):
             kind: Kind = "token" if pa.types.is_list(of_file.type) else "segment"
             values = of_file.type.value_type if kind == "token" else of_file.type

@@ -86,6 +86,13 @@ STANDARD_COLUMNS: dict[str, Column] = {
             dtype="int32",
             meaning="real tokens of each segment, where segments end in padding",
         ),
+        Column(name="pair_ids", kind="segment", dtype="int64", meaning="input row of the pair; -1 is filler"),
+        Column(
+            name="pair_sides",
+            kind="segment",
+            dtype="int8",
+            meaning="0 on the first side of a pair, 1 on the second; -1 is filler",
+        ),
     )
 }
 """The columns whose meaning the format fixes. Any other name is free, with the kind the manifest gives it."""

@@ -20,6 +20,8 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
             ("document_starts", int32),
             ("labels", int32),
             ("segment_lengths", int32),
+            ("pair_ids", int64),
+            ("pair_sides", pa.list_(pa.int8())),
         ]
     )
     assert schema.metadata is None
