@@ -46,6 +46,7 @@ class Policy:
     dropped: Mapping[str, int]
     truncated: int
     repeated: int  # copies of documents beyond the first, of a mix
+    pairs: bool  # a document is two segments
 
     @staticmethod
     def of(manifest: Manifest) -> "Policy":
@@ -66,6 +67,7 @@ class Policy:
                 cut_left=options.get("truncation_side") == "left",
                 dropped=manifest.ledger["dropped"],
                 truncated=manifest.ledger["truncated"],
+                pairs=any(column.name == "pair_ids" for column in manifest.columns),
                 repeated=int(manifest.data.get("repeated", {}).get("documents", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -73,8 +75,9 @@ class Policy:
 
     @property
     def any_part_may_lack(self) -> bool:
-        """Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, so any document may lack any part."""
-        return bool(set(self.dropped) - {*_WHOLE, *_TAILS})
+        """Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, so any document may lack any part; or
+        pairs were truncated, each on both of its sides."""
+        return (self.pairs and self.truncated > 0) or bool(set(self.dropped) - {*_WHOLE, *_TAILS})
 
 
 class _Piece(NamedTuple):
@@ -167,7 +170,7 @@ class Coverage:
                 wrong("doubled BOS", doubled, f"{{row}} begins with BOS {bos} twice; expected it once")
 
         full = real >= self.policy.max_length
-        cut = later | full
+        cut = later | full | self.policy.pairs
         if self.policy.wrapped or not self.policy.says_cuts:
             behind = np.ones(len(view.starts), np.bool_)  # the last segment of its pack
             behind[view.pack_segments[1:] - 1] = False

@@ -47,7 +47,7 @@ from packprep.units import ranges
 
 Int64 = NDArray[np.int64]
 
-_DOCUMENT_NUMBERS = ("document_ids",)  # columns that count documents of the whole input
+_DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns that count documents of the whole input
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,7 @@ def _encoded(
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
         columns = ["text", "trained", "specials"] if config.chats else ["text"]
+        columns += [f"second_{name}".removesuffix("_text") for name in columns] if config.pair_columns else []
         engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens)
     shape = row_shape([source], config, scratch, tokenizer)
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
@@ -183,8 +184,9 @@ def _encoded(
         begin, end = np.searchsorted(rows, [first, first + len(table)])
         if begin < end:
             text = table.select(columns).take(pa.array(rows[begin:end] - first))
-            if "text" in columns:
-                text = text.set_column(0, "text", text["text"].cast(pa.large_string()))
+            for place, name in enumerate(columns):
+                if name in ("text", "second"):
+                    text = text.set_column(place, name, text[name].cast(pa.large_string()))
             if pattern is not None:
                 text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
             encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
@@ -202,6 +204,9 @@ def _compare(
     row, policy = coverage.sources.row(document), coverage.policy
     if not pieces and "not_drawn" in policy.dropped:
         return
+    if config.pair_columns:
+        _compare_sides(row, ids, pieces, config, policy, findings)
+        return
     begin, end = _kept(len(ids), config, policy)
     if begin == end:
         for piece in pieces[:1]:
@@ -217,17 +222,7 @@ def _compare(
     reached = begin
     for piece in sorted(pieces, key=lambda piece: piece.start):
         stop = piece.start + len(piece.ids)
-        expected = ids[piece.start : stop]
-        if len(expected) < len(piece.ids):
-            what = f"it reaches token {stop:,} of {row}, which has {len(ids):,}"
-            findings.add(replace(piece.place, kind="ids", what=what))
-        elif (differ := np.flatnonzero(expected != piece.ids)).size:
-            at = int(differ[0])
-            what = (
-                f"{len(differ):,} ids differ from those of {row}, first its token {piece.start + at}: "
-                f"{piece.ids[at]} here, {expected[at]} from the source"
-            )
-            findings.add(replace(piece.place, kind="ids", what=what))
+        _compare_ids(row, ids, piece, findings)
         if piece.start > reached and not policy.any_part_may_lack:
             break
         reached = max(reached, stop)
@@ -235,6 +230,33 @@ def _compare(
     if reached < end and not tail_may_lack and not policy.any_part_may_lack:
         what = f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack" if pieces else f"{row} is in no pack"
         findings.add(Finding(kind="lost tokens", what=what))
+
+
+def _compare_ids(row: str, ids: Ids, piece: _Piece, findings: Findings) -> None:
+    expected = ids[piece.start : piece.start + len(piece.ids)]
+    if len(expected) < len(piece.ids):
+        what = f"it reaches token {piece.start + len(piece.ids):,} of {row}, which has {len(ids):,}"
+        findings.add(replace(piece.place, kind="ids", what=what))
+    elif (differ := np.flatnonzero(expected != piece.ids)).size:
+        at = int(differ[0])
+        what = (
+            f"{len(differ):,} ids differ from those of {row}, first its token {piece.start + at}: "
+            f"{piece.ids[at]} here, {expected[at]} from the source"
+        )
+        findings.add(replace(piece.place, kind="ids", what=what))
+
+
+def _compare_sides(
+    row: str, ids: Ids, pieces: Sequence[_Piece], config: BuildConfig, policy: Policy, findings: Findings
+) -> None:
+    """A pair against its segments: two or none, with its ids. What it may lack, its sides' lengths decide."""
+    for piece in pieces:
+        _compare_ids(row, ids, piece, findings)
+    if len(pieces) not in (0, 2) and not policy.any_part_may_lack:
+        what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
+        findings.add(replace(pieces[0].place, kind="pair", what=what))
+    if not pieces and len(ids) and not policy.dropped:
+        findings.add(Finding(kind="lost tokens", what=f"{row} is in no pack"))
 
 
 def _two_parts(piece: Ids, ids: Ids) -> bool:

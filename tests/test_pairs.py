@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from packprep import BuildConfig, build, pack_dataset
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
+from packprep.merging import merge
 from packprep.pairs import cut_pairs
 from packprep.segments import TooLongError
 from packprep.strategies import STRATEGIES
+from packprep.verify import verify
 
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 from .test_chat_build import CHATS, TEMPLATE, by_hand
@@ -131,6 +133,32 @@ def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strate
     assert (report["documents"]["in"], report["tokens"]["bos_added"]) == (60, 120)
     if strategy != "balanced":
         assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= 8
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"overflow": "truncate"}, {"overflow": "truncate", "truncation_side": "left"}, {"holdout": 0.3}],
+    ids=str,
+)
+def test_verify_knows_pairs_and_merged_outputs_keep_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    tokenizer = str(save_tokenizer(tmp_path / "t"))
+    for name, count in (("a", 40), ("b", 30)):
+        source = write_jsonl(tmp_path / f"{name}.jsonl", rows_of(count))
+        build(
+            BuildConfig(
+                sources=(str(source),),
+                output=str(tmp_path / name),
+                tokenizer=tokenizer,
+                **{"max_length": 256, **PAIRS, **options},
+            )
+        )
+        verdict = verify(tmp_path / name, level="full")
+        assert ([*verdict.findings], verdict.sampled) == ([], count)
+    if not options:
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
+        assert sides_in(tmp_path / "c") == sides_in(tmp_path / "a") | {
+            row + 40: sides for row, sides in sides_in(tmp_path / "b").items()
+        }
 
 
 def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Path) -> None:
