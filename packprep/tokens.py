@@ -332,6 +332,8 @@ def tokenize_slice(
 
 def _with_skipped(given: Slice, problems: Mapping[int, str], config: BuildConfig) -> tuple[Part, ...]:
     """The parts with the rows counted that could not be encoded; DocumentError where none may be skipped."""
+    if not problems:
+        return given.parts
     found, first = [], 0
     for part, first_row in zip(given.parts, given.first_rows, strict=True):
         mine = [row for row in sorted(problems) if first <= row < first + part.rows]
