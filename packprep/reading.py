@@ -267,6 +267,8 @@ def _check_names(source: Source, there: Sequence[str], wanted: Sequence[str], te
     for name in wanted:
         if there.count(name) != 1:
             options = "--text-column or --text-template" if name in texts else "the option that names it"
+            if name in texts and {"messages", "conversations"} & set(there):
+                options += ", or --messages-column auto for conversations"
             found = "has no column" if name not in there else "has more than one column"
             listed = ", ".join(there) or "none"
             raise InputError(f"{source.name} {found} {name!r}; it has {listed}: choose with {options}")
