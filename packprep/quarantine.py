@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from packprep.job import Job
 from packprep.schemas import write_file
-from packprep.tokens import TokenFile, file_name
+from packprep.tokens import READ, TokenFile, file_name
 from packprep.units import Part, Slice
 
 FILE = "quarantine.jsonl"
@@ -47,15 +47,18 @@ def quarantined(part: Slice, failing: Failing) -> Slice:
     """The slice with these rows as rows without text, skipped for being poisoned."""
     bad = np.zeros(len(part.table), np.bool_)
     bad[[row for row, _ in failing]] = True
-    text = pc.if_else(pa.array(~bad), part.table["text"], pa.scalar(None, part.table["text"].type))
+    table, kept = part.table, pa.array(~bad)
+    for name in (name for name in READ if name in table.column_names):
+        values = table[name].combine_chunks()
+        column = table.schema.get_field_index(name)
+        table = table.set_column(column, name, pc.if_else(kept, values, pa.scalar(None, values.type)))
     ends = np.cumsum([of.rows for of in part.parts])
     counts = np.diff(np.append(0, np.cumsum(bad))[np.append(0, ends)])
     parts = tuple(
         Part(of.source, of.rows, dict(sorted({**of.skipped, POISONED: int(count)}.items()))) if count else of
         for of, count in zip(part.parts, counts, strict=True)
     )
-    column = part.table.schema.get_field_index("text")
-    return replace(part, table=part.table.set_column(column, "text", text), parts=parts)
+    return replace(part, table=table, parts=parts)
 
 
 def write_quarantine(job: Job, part: Slice, failing: Failing) -> None:

@@ -39,7 +39,7 @@ from packprep.units import SLICE_BYTES, Part, Slice, Start, ranges, text_bytes
 BATCH_BYTES = 4 << 20
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
-_READ = (
+READ = (
     "text",
     "ids",
     "trained",
@@ -311,7 +311,7 @@ def tokenize_slice(
         encode,
         batched=True,
         batch_size=None,
-        remove_columns=[name for name in _READ if name in part.table.column_names],
+        remove_columns=[name for name in READ if name in part.table.column_names],
         features=features,
         cache_file_name=str(temporary),
         load_from_cache_file=False,
@@ -355,7 +355,7 @@ def _features(schema: pa.Schema, config: BuildConfig) -> Any:
     if config.pair_columns:
         features["pair_split"] = datasets.Value("int32")
     for column in schema:
-        if column.name not in _READ:
+        if column.name not in READ:
             is_list = pa.types.is_list(column.type)
             value = datasets.Value(
                 _FEATURES.get(str(kind := column.type.value_type if is_list else column.type), str(kind))
@@ -435,7 +435,7 @@ def _sides(table: pa.Table) -> pa.Table:
 
 def _joined(table: pa.Table, sides: Encoded) -> Encoded:
     """Rows of pairs again: the ids of both sides one behind the other, and how many the first has."""
-    rest = table.drop_columns([name for name in _READ if name in table.column_names])
+    rest = table.drop_columns([name for name in READ if name in table.column_names])
     for name in sides.table.column_names:
         values, offsets = _flat(_one(sides.table[name]))
         rest = rest.append_column(name, _lists(values, offsets[::2]))

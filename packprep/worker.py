@@ -52,7 +52,7 @@ class _Tasks:
         self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
     def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
-        from packprep.errors import InputError
+        from packprep.errors import InputError, system_error
         from packprep.tokens import DocumentError
 
         try:
@@ -64,10 +64,10 @@ class _Tasks:
             return {"document_error": [error.source, error.row, error.detail]}
         except InputError as error:
             return {"input_error": str(error)}
-        except OSError as error:
-            if error.errno is None:
+        except Exception as error:
+            if (refused := system_error(error)) is None:
                 raise
-            return {"os_error": [error.errno, error.strerror, error.filename and str(error.filename)]}
+            return {"os_error": [refused.errno, refused.strerror, refused.filename and str(refused.filename)]}
 
     def _tokenize(self, slice: dict[str, Any], text: str, only: list[int] | None = None) -> dict[str, Any] | None:
         import numpy as np
