@@ -24,7 +24,8 @@ def command(output: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    shown = {key.replace("_", " "): value for key, value in found.items()}
-    print_table(
-        str(output), [(key, f"{value:,}" if type(value) is int else str(value)) for key, value in shown.items()]
-    )
+
+    def text(key: str) -> str:
+        return f"{found[key]:,}" if type(found[key]) is int and key != "pid" else str(found[key])
+
+    print_table(str(output), [(key.replace("_", " "), text(key)) for key in found])

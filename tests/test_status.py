@@ -1,5 +1,6 @@
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_a_running_build_says_who_runs_it(
         found = status(Path(corpus["output"]))
         assert (found["state"], found["pid"]) == ("running", os.getpid())
         shown = run("status", corpus["output"])
-        assert shown.code == 0 and "running" in shown.out
+        assert shown.code == 0 and "running" in shown.out and re.search(rf"pid +{os.getpid()}\n", shown.out)
     with locked(tmp_path / "other", "other is being built"):
         assert status(tmp_path / "other")["state"] == "starting"
 
