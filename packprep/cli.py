@@ -10,6 +10,7 @@ import click
 
 from packprep import __version__
 from packprep.printing import stopped
+from packprep.redact import redacted
 
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
@@ -91,5 +92,5 @@ def _lower_first(message: str) -> str:
 
 
 def _stop(sentence: str, code: int) -> None:
-    click.echo(f"packprep: {sentence}", err=True)
+    click.echo(f"packprep: {redacted(sentence)}", err=True)
     sys.exit(code)

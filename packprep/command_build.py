@@ -129,7 +129,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     # load torch for a build, and its own log lines would say our errors twice.
     for name, value in {
         "RAYON_NUM_THREADS": str(settings.num_proc), "TOKENIZERS_PARALLELISM": "true",
-        "USE_TORCH": "0", "DATASETS_VERBOSITY": "critical",
+        "USE_TORCH": "0", "DATASETS_VERBOSITY": "critical", "RUST_BACKTRACE": "0",
     }.items():  # fmt: skip
         os.environ.setdefault(name, value)
     if run["dry_run"]:

@@ -7,6 +7,8 @@ Sizes are bytes; "64MB" is 64,000,000 and "64MiB" 67,108,864.
 import json
 import os
 import re
+import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from packprep import mixture
 from packprep.errors import ConfigError, nearest
 
 DEFAULT_FILE = "packprep.yaml"
+_YAML_BYTES = 1_000_000
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
@@ -106,6 +109,7 @@ class BuildConfig:
         1.0, "Sources", "How often a mix may repeat a source to keep the shares of larger ones.", "X", identity=False
     )
     on_error: Literal["stop", "skip"] = _option("stop", "Sources", "What to do with a row that cannot be used.")
+    max_row_size: int = _option("256MB", "Sources", "A row of more bytes is bad input.", "SIZE", size=True)
     unit_size: int = _option(
         "64MB", "Sources", "Text tokenized by one task; decides what is shuffled.", "SIZE", size=True
     )
@@ -233,7 +237,7 @@ class BuildConfig:
     def _check_ranges(self) -> None:
         least = {
             "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
-            "max_memory": 1, "unit_timeout": 1, "min_loss_tokens": 0, "vocab_size": 1,
+            "max_memory": 1, "max_row_size": 1, "unit_timeout": 1, "min_loss_tokens": 0, "vocab_size": 1,
             "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
             "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
         }  # fmt: skip
@@ -241,8 +245,9 @@ class BuildConfig:
             value = getattr(self, key)
             if value is not None and value < bound:
                 raise ConfigError(f"{key} is {value:,}, expected at least {bound}")
-        if self.max_length >= 2**31:
-            raise ConfigError(f"max_length is {self.max_length:,}, expected less than 2^31")
+        for key in ("max_length", "max_row_size"):
+            if getattr(self, key) >= 2**31:
+                raise ConfigError(f"{key} is {getattr(self, key):,}, expected less than 2^31")
         if not 0 <= self.verify_engine <= 1:
             raise ConfigError(f"verify_engine is {self.verify_engine:g}, expected a share from 0 to 1")
         if not 0 <= self.holdout < 1:
@@ -421,7 +426,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) or (key == "weights" and isinstance(value, (int, float))) else value
     kinds = (str, int, float) if key == "weights" else (str,)
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, kinds) for name in given):
-        raise ConfigError(f"{key} is {value!r}, expected a list of {'numbers' if key == 'weights' else 'names'}")
+        raise ConfigError(f"{key} is {_shown(value)}, expected a list of {'numbers' if key == 'weights' else 'names'}")
     return tuple(name for part in given for name in map(str.strip, str(part).split(",")) if name)
 
 
@@ -429,7 +434,7 @@ def _sources(value: Any) -> tuple[str | dict[str, Any], ...]:
     """Names of sources, and tables that say more of one; one of either may stand alone."""
     value = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, (str, os.PathLike, Mapping)) for one in value):
-        raise ConfigError(f"sources is {value!r}, expected a list of names, or of tables with path and weight")
+        raise ConfigError(f"sources is {_shown(value)}, expected a list of names, or of tables with path and weight")
     return tuple(_table(one) if isinstance(one, Mapping) else os.fspath(one) for one in value)
 
 
@@ -453,23 +458,47 @@ def parse_size(value: int | str, key: str) -> int:
         if match is None:
             raise ValueError
         return int(float(match[1]) * _UNITS[match[2] or ""])
-    except ValueError:
-        raise ConfigError(f"{key} is {value!r}, expected a size such as 500MB or 64MiB") from None
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{key} is {_shown(value)}, expected a size such as 500MB or 64MiB") from None
 
 
 def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
     """Options in a YAML file, keys checked; - and _ are the same in a key. extra: keys beside those of BuildConfig."""
-    import yaml
-
     try:
-        loaded = yaml.safe_load(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_YAML_BYTES + 1)
+        if len(content) > _YAML_BYTES:
+            raise ValueError(f"it has more than {_YAML_BYTES:,} bytes")
+        loaded = _load_yaml(content.decode())
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {path}; check the path given with -c") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not readable as YAML: it nests too deeply") from None
+    except Exception as error:  # beside its own kinds PyYAML lets out what int(), date() and re.match give it
+        raise ConfigError(f"{path} is not readable as YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(loaded or {}, Mapping):
         raise ConfigError(f"{path} holds a {type(loaded).__name__}, expected option: value lines")
     return check_keys({str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}, str(path), extra)
+
+
+def _load_yaml(text: str) -> Any:
+    """`yaml.safe_load` without aliases, which make gigabytes of a few lines, and without the same key twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                event = self.peek_event()  # type: ignore[no-untyped-call]
+                raise yaml.YAMLError(f"line {event.start_mark.line + 1} has the alias *{event.anchor}; write it out")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := [key for key, count in Counter(keys).items() if count > 1]:
+                raise yaml.YAMLError(f"the key {twice[0]!r} stands twice from line {node.start_mark.line + 1} on")
+            return super().construct_mapping(node, deep)
+
+    return Loader(text).get_single_data()
 
 
 def to_yaml(config: BuildConfig) -> str:
@@ -504,13 +533,21 @@ def _check_type(spec: "Field[Any]", value: Any) -> None:
     if get_origin(spec.type) is Literal:
         choices = get_args(spec.type)
         if value not in choices:
-            raise ConfigError(f"{spec.name} is {value!r}{nearest(str(value), choices)}")
+            raise ConfigError(f"{spec.name} is {_shown(value)}{nearest(_shown(value), choices)}")
         return
     optional = value is None and spec.default is None
     kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     wanted: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
     if wanted is None or optional:
         return
-    right = isinstance(value, (int, float) if wanted is float else wanted)
+    right = isinstance(value, (int, float) if wanted is float else wanted) and not (
+        isinstance(value, int) and value >= 2**63
+    )
     if not right or (isinstance(value, bool) and wanted is not bool):
-        raise ConfigError(f"{spec.name} is {value!r}, expected {kind[wanted]}")
+        raise ConfigError(f"{spec.name} is {_shown(value)}, expected {kind[wanted]}")
+
+
+def _shown(value: Any) -> str:
+    """As Python writes it, but never longer than a line."""
+    text = reprlib.repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -13,23 +13,20 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import datasets
 import pyarrow as pa
 
 from packprep.errors import InputError
-from packprep.rowbuilder import RowBuilder
+from packprep.rowbuilder import NUL, RowBuilder, RowsConfig, escaped_bytes
 
 _ROWS = 1000
-csv.field_size_limit(2**31 - 1)
+csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below counts by itself
 
 
 @dataclasses.dataclass
-class CsvRowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
-    """columns: names of the columns to read. source: the file as messages name it."""
+class CsvRowsConfig(RowsConfig):
+    """delimiter: between the fields of a row."""
 
-    columns: tuple[str, ...] = ("text",)
     delimiter: str = ","
-    source: str = ""
 
 
 class CsvRows(RowBuilder):
@@ -39,28 +36,58 @@ class CsvRows(RowBuilder):
 
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """See `RowBuilder.tables`."""
-        reader = rows_of(file, self.config.delimiter)
+        reader = CsvReader(file, self.config.delimiter, self.config.max_row_size, self.config.source)
+        header = reader.header()
+        while rows := list(itertools.islice(reader.rows(header), _ROWS)):
+            yield _table(rows, header, self.config.columns)
+
+
+class CsvReader:
+    """Rows of a CSV file, each with what is wrong with it. InputError where a quote is never closed."""
+
+    def __init__(self, file: io.BufferedReader, delimiter: str, limit: int, source: str) -> None:
+        # Bytes that are not UTF-8 come as surrogates, so that the row can be named.
+        self._text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+        self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
+        self._limit = limit
+        self._source = source
+        self._size = 0  # characters of the row so far: a quoted field may hold lines
+        self._line = 1  # where the row begins
+
+    def _lines(self) -> Iterator[str]:
+        while line := self._text.readline(self._limit + 1):
+            self._size += len(line)
+            if self._size > self._limit:
+                raise self._stop(f"the row has more than {self._limit:,} bytes (--max-row-size); is a quote left open?")
+            yield line
+
+    def _stop(self, what: str) -> InputError:
+        return InputError(f"{self._source} line {self._line}: {what}")
+
+    def header(self) -> list[str]:
+        """Names of the columns; none in an empty file."""
         try:
-            header: list[str] = next(reader, [])
-            while rows := list(itertools.islice(_problems(reader, header), _ROWS)):
-                yield _table(rows, header, self.config.columns)
+            return next(self._reader, [])
         except csv.Error as error:
-            raise InputError(f"{self.config.source} line {reader.line_num}: {error}; quote it as CSV does") from None
+            raise self._stop(f"{error}; quote it as CSV does") from None
 
-
-def rows_of(file: io.BufferedReader, delimiter: str) -> Any:
-    """A csv.reader over bytes; those that are not UTF-8 come as surrogates, so that the row can be named."""
-    text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-    return csv.reader(text, delimiter=delimiter, strict=True)
-
-
-def _problems(reader: Any, header: Sequence[str]) -> Iterator[tuple[list[str], str | None]]:
-    """Rows that are not blank, each with what is wrong with it."""
-    for row in reader:
-        if len(row) == len(header):
-            yield row, None
-        elif row:
-            yield [], f"bad_csv: line {reader.line_num} has {len(row)} fields, the header {len(header)}"
+    def rows(self, header: Sequence[str]) -> Iterator[tuple[list[str], str | None]]:
+        """Rows that are not blank, each with what is wrong with it."""
+        while True:
+            self._size, self._line = 0, self._reader.line_num + 1
+            try:
+                row = next(self._reader, None)
+            except csv.Error as error:
+                if "unexpected end" in str(error):  # a quote that took all rows behind it: their number is not known
+                    raise self._stop("a quote in this row is never closed; quote it as CSV does") from None
+                yield [], f"bad_csv: line {self._reader.line_num}: {error}"
+                continue
+            if row is None:
+                return
+            if len(row) == len(header):
+                yield row, None
+            elif row:
+                yield [], f"bad_csv: line {self._reader.line_num} has {len(row)} fields, the header {len(header)}"
 
 
 def _table(rows: Sequence[tuple[list[str], str | None]], header: Sequence[str], columns: Sequence[str]) -> pa.Table:
@@ -70,16 +97,17 @@ def _table(rows: Sequence[tuple[list[str], str | None]], header: Sequence[str], 
         place = header.index(name) if name in header else None
         values = [None if place is None or not row else row[place] for row, _ in rows]
         for number, value in enumerate(values):
-            if value is not None and not _is_text(value):
+            wrong = (
+                None
+                if value is None
+                else "is not UTF-8"
+                if escaped_bytes(value) >= 0
+                else NUL
+                if "\0" in value
+                else None
+            )
+            if wrong:
                 values[number] = None
-                problems[number] = problems[number] or f"bad_utf8: {name!r} is not UTF-8"
+                problems[number] = problems[number] or f"bad_utf8: {name!r} {wrong}"
         arrays.append(pa.array(values, pa.string()))
     return pa.table([*arrays, pa.array(problems, pa.string())], names=[*columns, "problem"])
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -11,9 +11,14 @@ import difflib
 import errno
 from collections.abc import Iterable
 
+from packprep.redact import redacted
+
 
 class PackprepError(ValueError):
-    """Base of the errors that are a sentence for the user, never a defect of packprep."""
+    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows no credential."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(redacted(sentence))
 
 
 class ConfigError(PackprepError):

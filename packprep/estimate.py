@@ -26,9 +26,10 @@ from packprep.mixture import is_mix, targets
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import packed_tokens, plan_window, window_seed
 from packprep.reading import row_shape
+from packprep.redact import redacted, redacted_source
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
-from packprep.sources import Source, open_hub, resolve
+from packprep.sources import COMPRESSED, Source, open_hub, resolve
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import TokenFile, quiet_datasets, tokenize_slice
 from packprep.units import Part, Slice, read_slices
@@ -61,7 +62,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
         samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
         tables = _prediction(samples, sources, tokenizer, config, scratch)
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
-    return {"options": options | {"tokenizer": str(config.tokenizer)}} | tables
+    options["sources"] = tuple(map(redacted_source, config.sources))
+    return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
 
 
 def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
@@ -205,7 +207,7 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
 def _beginning(source: Source) -> tuple[bytes, int]:
     """The first plain bytes of a compressed file, and how many bytes of the file they took."""
     with pa.OSFile(str(source.path)) as file:
-        stream = pa.CompressedInputStream(file, {"gz": "gzip", "zst": "zstd"}[source.compression])
+        stream = pa.CompressedInputStream(file, COMPRESSED[source.compression])
         return stream.read(_BEGINNING), file.tell()
 
 

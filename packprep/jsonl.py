@@ -9,18 +9,21 @@ where the row has none), and `problem`, null or "reason: detail".
 """
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 
-from packprep.rowbuilder import RowBuilder
+from packprep.jsonarray import JsonArray
+from packprep.rowbuilder import RowBuilder, RowsConfig, escaped_bytes, too_large
 
 BLOCK_BYTES = 8 << 20
+_PIECE = 1 << 18
 # Types of numbers as JSON has them, by the names that Arrow gives them.
 _TYPES = {str(kind): kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))}
 _JSON = pa.large_binary()
@@ -29,11 +32,10 @@ _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text"
 
 
 @dataclasses.dataclass
-class JsonRowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
-    """columns: names of the columns to read. numbers: those that are numbers, and their Arrow types as Arrow names
-    them, such as list<item: int64>. nested: those whose values may be anything."""
+class JsonRowsConfig(RowsConfig):
+    """numbers: columns that are numbers, and their Arrow types as Arrow names them, such as list<item: int64>. nested:
+    those whose values may be anything."""
 
-    columns: tuple[str, ...] = ("text",)
     numbers: tuple[tuple[str, str], ...] = ()
     nested: tuple[str, ...] = ()
 
@@ -47,20 +49,21 @@ class JsonRows(RowBuilder):
         """See `RowBuilder.tables`."""
         types = {name: _TYPES[written] for name, written in self.config.numbers}
         types |= dict.fromkeys(self.config.nested, _JSON)
-        return _tables(file, {name: types.get(name, pa.string()) for name in self.config.columns})
+        columns = {name: types.get(name, pa.string()) for name in self.config.columns}
+        return _tables(file, columns, self.config.max_row_size, self.config.source)
 
 
 def first_types(file: Any, columns: Sequence[str]) -> dict[str, pa.DataType]:
     """Arrow types of columns in the first rows; null where none of them has a value, string where they are at odds."""
     block = file.read(1 << 20).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
-        rows = json.loads(block + file.read())
+        rows = [row for row, _ in itertools.islice(elements(block, file, 1 << 30, ""), 512)]
     else:
-        block += file.readline()
-        rows = _single_object(block) or [_loads(line)[0] for line in _lines(block)]
+        block += file.readline(1 << 28)
+        rows = _single_object(block) or [_decoded(line)[0] for line in itertools.islice(_lines(block), 512)]
     types = {}
     for name in columns:
-        values = [row.get(name) for row in rows[:512] if isinstance(row, dict)]
+        values = [row.get(name) for row in rows if isinstance(row, dict)]
         try:
             types[name] = pa.array(values).type
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -76,17 +79,28 @@ def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...
     return tuple((name, str(kind) if str(kind) in _TYPES else fallback[name]) for name, kind in types.items())
 
 
-def _tables(file: Any, columns: Columns) -> Iterator[pa.Table]:
+def _tables(file: Any, columns: Columns, limit: int = 1 << 30, source: str = "") -> Iterator[pa.Table]:
     block = file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
-        yield from _array(block + file.read(), columns)
+        yield from _array(elements(block, file, limit, source), columns)
         return
     while block:
-        if not block.endswith(b"\n"):
-            block += file.readline()
-        table = _parse(block, columns)
-        yield _from_values(_single_object(block) or _lines(block), columns) if table is None else table
+        rest = b"" if block.endswith(b"\n") else file.readline(limit + 1)
+        endless = len(rest) > limit
+        block = block.rpartition(b"\n")[0] if endless else block + rest
+        table = _parse(block, columns) if _longest_line(block, limit) <= limit else None
+        yield _from_values(_single_object(block) or _lines(block), columns, limit) if table is None else table
+        if endless:  # the rest of the last line is passed over, never kept
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(BLOCK_BYTES)
+            arrays = [pa.nulls(1, kind) for kind in columns.values()]
+            yield pa.table([*arrays, pa.array([too_large("the line", limit)])], names=[*columns, "problem"])
         block = file.read(BLOCK_BYTES)
+
+
+def _longest_line(block: bytes, limit: int) -> int:
+    """Bytes of the longest line, or of all, which is as good where they are within the limit."""
+    return len(block) if len(block) <= limit else max(map(len, block.split(b"\n")))
 
 
 def _parse(block: bytes, columns: Columns) -> pa.Table | None:
@@ -103,34 +117,65 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
         table.validate(full=True)
     except pa.ArrowInvalid:
         return None
+    if not _one_a_line(block.lstrip(b"\n"), len(table)):
+        return None
     return table.append_column("problem", pa.nulls(len(table), pa.string()))
+
+
+def _one_a_line(block: bytes, rows: int) -> bool:
+    """Whether each of these objects has a line of its own; the compiled parser takes {...} {...} and {...\\n...} too.
+
+    Objects follow each other as }\\n{ there: }, { and a line feed between can stand in no other place of an object.
+    """
+    content = np.frombuffer(block, np.uint8)
+    # In pieces that stay in the cache: fresh memory for a whole block costs four times as much.
+    pieces = [np.flatnonzero(content[at : at + _PIECE] == ord("\n")) + at for at in range(0, len(block), _PIECE)]
+    ends = np.concatenate(pieces)
+    if len(ends) and ends[-1] == len(block) - 1:
+        ends = ends[:-1]
+    carriage = content[ends - 1] == ord("\r")
+    before, after = content[ends - 1 - carriage], content[ends + 1]
+    return len(ends) + 1 == rows and bool((before == ord("}")).all() and (after == ord("{")).all())
 
 
 def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
 
 
-def _array(data: bytes, columns: Columns) -> Iterator[pa.Table]:
-    values = json.loads(data, object_pairs_hook=_Pairs)
-    for start in range(0, len(values), 1000):
-        yield _from_values(values[start : start + 1000], columns)
+def _array(rows: Iterator[tuple[Any, int]], columns: Columns) -> Iterator[pa.Table]:
+    """Tables of the elements of an array, a thousand rows or a block's worth of characters each."""
+    taken, size = [], 0
+    for row, characters in rows:
+        taken.append(row)
+        size += characters
+        if len(taken) == 1000 or size >= BLOCK_BYTES:
+            yield _from_values(taken, columns)
+            taken, size = [], 0
+    if taken:
+        yield _from_values(taken, columns)
+
+
+def elements(block: bytes, file: Any, limit: int, source: str) -> Iterator[tuple[Any, int]]:
+    """The elements of an array and their characters. block: its beginning, already read from `file`."""
+    return iter(JsonArray(block, file, _DECODER, limit, source))
 
 
 def _single_object(block: bytes) -> list[Any] | None:
     """The one row of a file that is a JSON object written over several lines."""
+    if b"\n" not in block.strip():
+        return None
     try:
-        loaded = json.loads(block, object_pairs_hook=_Pairs)
+        return [_DECODER.decode(block.decode())]
     except (ValueError, RecursionError):
         return None
-    return [loaded]
 
 
-def _from_values(rows: Iterable[Any], columns: Columns) -> pa.Table:
-    """Rows given as JSON bytes or as parsed values."""
+def _from_values(rows: Iterable[Any], columns: Columns, limit: int = 0) -> pa.Table:
+    """Rows given as JSON bytes, of `limit` at most, or as parsed values."""
     values: dict[str, list[Any]] = {name: [] for name in columns}
-    problems = []
+    problems: list[str | None] = []
     for row in rows:
-        parsed, problem = _loads(row) if isinstance(row, bytes) else (row, None)
+        parsed, problem = _loads(row, columns, limit) if isinstance(row, bytes) else (row, None)
         if parsed is None:
             parsed = {}  # null is a row without columns, as the compiled parser has it
         if not isinstance(parsed, dict):
@@ -144,12 +189,25 @@ def _from_values(rows: Iterable[Any], columns: Columns) -> pa.Table:
     return pa.table([*arrays, pa.array(problems, pa.string())], names=[*columns, "problem"])
 
 
-def _loads(row: bytes) -> tuple[Any, str | None]:
+def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, str | None]:
+    """The value of a line, or what is wrong with it. A line that the compiled parser takes by itself is good, whatever
+    stands beside it: that parser minds neither deep nesting nor wrong bytes in columns that are not asked for."""
+    if len(row) > limit:
+        return None, too_large("the line", limit)
+    value, problem = _decoded(row)
+    if problem is not None and (table := _parse(row, columns)) is not None:
+        return table.to_pylist()[0], None
+    return value, problem
+
+
+def _decoded(row: bytes) -> tuple[Any, str | None]:
     try:
-        return json.loads(row, object_pairs_hook=_Pairs), None
+        return _DECODER.decode(row.decode()), None
     except UnicodeDecodeError as error:
         return None, f"bad_utf8: byte {error.start} of the line is not UTF-8"
     except json.JSONDecodeError as error:
+        if row.startswith(b"\xef\xbb\xbf"):  # files that were put behind each other
+            return None, "bad_json: it begins with a byte order mark, which has its place at the start of a file"
         return None, f"bad_json: it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}"
     except (ValueError, RecursionError) as error:
         return None, f"bad_json: it is not JSON: {error}"
@@ -162,6 +220,17 @@ class _Pairs(dict[str, Any]):
         super().__init__(pairs)
         counts = Counter(key for key, _ in pairs) if len(self) < len(pairs) else {}
         self.twice = {key for key, count in counts.items() if count > 1}
+
+
+def _whole(text: str) -> int | float:
+    """An integer; int() refuses 5,000 digits, which are a number all the same."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_whole)
 
 
 def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:
@@ -206,10 +275,9 @@ def _numbers(value: Any, name: str, kind: pa.DataType, problem: str | None) -> t
 def _text(value: Any, name: str, problem: str | None) -> tuple[str | None, str | None]:
     if not isinstance(value, str):
         return None, problem or f"not_text: {name!r} is {_word(value)}, expected text"
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return None, problem or f"bad_utf8: {name!r} has a lone surrogate"
+    if (at := escaped_bytes(value)) >= 0:
+        what = "has a lone surrogate" + (" or is not UTF-8" if "\udc80" <= value[at] <= "\udcff" else "")
+        return None, problem or f"bad_utf8: {name!r} {what}"
     return value, problem
 
 

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from packprep.errors import ConfigError, InputError, nearest
+from packprep.redact import redacted
 
 AMOUNTS = ("weight", "epochs", "max_tokens")
 # Options of a build that a source may have for itself.
@@ -126,7 +127,7 @@ def _label(source: Mapping[str, Any]) -> str:
     label = source["label"]
     if not isinstance(label, str) or not label.strip():
         raise ConfigError(f"source {', '.join(paths)} has label {label!r}, expected text")
-    return label
+    return redacted(label)
 
 
 def _entry(label: str, source: Mapping[str, Any], max_epochs: float) -> Entry:

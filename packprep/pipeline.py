@@ -118,6 +118,16 @@ def _inputs(
     return inputs
 
 
+def _skipped(files: Sequence[TokenFile]) -> str:
+    """ " (3 rows were skipped: 2 bad_json, 1 null)", or nothing."""
+    reasons: Counter[str] = Counter()
+    for file in files:
+        for part in file.parts:
+            reasons.update(part.skipped)
+    said = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    return f" ({reasons.total():,} rows were skipped: {said})" if reasons else ""
+
+
 @dataclass
 class _Clock:
     """Seconds spent in each stage."""
@@ -299,7 +309,8 @@ class _Work:
                 self.progress.advance("pack", number + 1, len(windows), "windows")
             if not any(shard.packs for shard in shards if shard.split == split):
                 raise InputError(
-                    f"no document is left for the split {split}; see min_len, max_len, overflow and holdout"
+                    f"no document is left for the split {split}{_skipped(files)}; "
+                    "see min_len, max_len, overflow and holdout"
                 )
         if reused:
             self.progress.say(f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before")

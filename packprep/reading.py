@@ -3,7 +3,8 @@
 text     string, the document; null where the row has none to use
 second   string, with `pair_columns`: the other side of the row, null where text is
 ids      list<int32>, in place of text with `input_ids_column`
-problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8, and those of carried.py)
+problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8, too_large, and those of
+         carried.py)
 group    string, only with `group_column`
 labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see carried.py
 
@@ -15,9 +16,7 @@ cache is theirs), and `limit` reads no further than it must. Only what cannot be
 
 import contextlib
 import glob
-import itertools
 import json
-import shutil
 import string
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,8 @@ import pyarrow.parquet as pq
 from packprep.carried import RowProblems, RowShape, carried_types, number_columns, read_numbers, text_type
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, system_error
-from packprep.sources import Source, decompressed, open_hub
+from packprep.schemas import FormatError
+from packprep.sources import COMPRESSED, Source, decompressed, open_hub
 from packprep.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from packprep.turns import TurnFinder
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
+# Parquet and Arrow are binary: packed once more they shrink a few times, a file of nothing 1,000 times.
+_UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
 
 
 TEXT_ROWS = RowShape()
@@ -53,29 +55,30 @@ _BESIDE: dict[str, Any] = {
 def read_rows(source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS) -> Iterator[pa.Table]:
     """Tables of the columns above, in row order. Raises InputError naming the source."""
     config = config.reading(source.reading)
-    empty = True
-    with _readable(source), _unpacked(source, scratch) as path:
+    read = [0]  # rows so far, as an error says
+    with _readable(source, read), _unpacked(source, scratch) as path:
         chats = conversations_of(source, path, config, scratch) if config.chats else None
         for table in _open(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE):
-            if empty:
+            if not read[0]:
                 _check_columns(source, path, table, config, chats)
-                empty = False
+            read[0] += len(table)
             yield as_rows(table, config, shape, chats)
-    if empty:
+    if not read[0]:
         raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
 @contextlib.contextmanager
-def _readable(source: Source) -> Iterator[None]:
-    """What the readers of each format raise is theirs; the user needs the file's name."""
+def _readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
+    """What the readers of each format raise is theirs; the user needs the file's name. read: [rows so far]."""
     try:
         yield
-    except InputError:
+    except (InputError, FormatError):
         raise
     except Exception as error:
         if (refused := system_error(error)) is not None:
             raise OSError(refused.errno, refused.strerror, source.name) from None  # no fault of the source
-        raise InputError(f"{source.name} {_reason(error, source)}") from None
+        behind = f" (behind row {read[0] - 1})" if read[0] else ""
+        raise InputError(f"{source.name} {_reason(error, source)}{behind}") from None
 
 
 def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer) -> RowShape:
@@ -113,13 +116,8 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "TurnFinder | None":
 
 def conversations_of(source: Source, path: Path | None, config: BuildConfig, scratch: Path) -> "ConversationColumns":
     """Where a source has its conversations. Raises InputError where it has none."""
-    if source.kind == "json":
-        names = _first_keys(source)
-    elif source.kind == "csv":
-        names = _csv_header(source)
-    elif source.kind == "parquet":
-        names = pq.read_schema(path).names
-    else:
+    names = _names_in(source, path)
+    if names is None:
         names = next(_open(source, path, config, scratch, None).iter(batch_size=1)).column_names
     return find_columns(names, config, source.name, any_row=source.kind == "json")
 
@@ -197,14 +195,18 @@ def text_columns(config: BuildConfig) -> list[str]:
 @contextlib.contextmanager
 def _unpacked(source: Source, scratch: Path) -> Iterator[Path | None]:
     """The file to open: the source's own, or a plain copy of a compressed one that its reader cannot stream."""
-    if source.path is None or not source.compression or source.kind in ("json", "csv"):
+    if source.path is None or not source.compression or source.kind in ("json", "csv", "text"):
         yield source.path
         return
+    most = max(_UNPACKED_BYTES, _UNPACKED_RATIO * source.bytes)
     with (
         decompressed(source.path) as packed,
         tempfile.NamedTemporaryFile(dir=scratch, suffix=f".{source.suffix}") as copy,
     ):
-        shutil.copyfileobj(packed, copy)
+        while block := packed.read(1 << 20):
+            copy.write(block)
+            if copy.tell() > most:
+                raise InputError(f"{source.name} unpacks to more than {most:,} bytes, which no {source.kind} file does")
         copy.flush()
         yield Path(copy.name)
 
@@ -222,21 +224,27 @@ def _open(
     if source.kind == "saved":
         return datasets.load_from_disk(str(path)).with_format("arrow")
     options: dict[str, Any] = {"data_files": [glob.escape(str(path))], "cache_dir": str(scratch)}
+    ours = {"columns": tuple(columns), "source": source.name, "max_row_size": config.max_row_size}
     if source.kind == "json":
         from packprep.jsonl import JsonRows, number_types
 
         numbers = number_types(_json_types(source, number_columns(config)))
-        options |= {"columns": tuple(columns), "numbers": numbers, "nested": chats.wanted if chats is not None else ()}
-        rows = JsonRows(**options).as_streaming_dataset(split="train")
+        nested = chats.wanted if chats is not None else ()
+        rows = JsonRows(numbers=numbers, nested=nested, **ours, **options).as_streaming_dataset(split="train")
     elif source.kind == "csv":
         from packprep.csvrows import CsvRows
 
-        options |= {"columns": tuple(columns), "delimiter": source.delimiter, "source": source.name}
-        rows = CsvRows(**options).as_streaming_dataset(split="train")
+        rows = CsvRows(delimiter=source.delimiter, **ours, **options).as_streaming_dataset(split="train")
+    elif source.kind == "text":
+        from packprep.textrows import TextRows
+
+        rows = TextRows(sample_by=config.sample_by, **ours, **options).as_streaming_dataset(split="train")
+    elif source.kind == "arrow":
+        from packprep.arrowrows import ArrowRows
+
+        rows = ArrowRows(**ours, **options).as_streaming_dataset(split="train")
     else:
-        if source.kind == "text":
-            options["sample_by"] = config.sample_by
-        elif source.kind == "parquet":
+        if source.kind == "parquet":
             there = [name for name in columns if name in pq.read_schema(path).names]
             checked = pds.ParquetFragmentScanOptions(page_checksum_verification=True)  # where the file has checksums
             options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None, "fragment_scan_options": checked}
@@ -248,18 +256,34 @@ def _check_columns(
     source: Source, path: Path | None, table: pa.Table, config: BuildConfig, chats: "ConversationColumns | None"
 ) -> None:
     """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
-    there, texts = table.column_names, text_columns(config)
+    texts = text_columns(config)
     beside = (chats.tools, chats.variables) if chats is not None else ()
     wanted = [name for name in columns_read(config, chats) if name not in beside]
+    if source.kind == "json" and (
+        all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid
+    ):
+        return
+    names = _names_in(source, path)
+    _check_names(source, table.column_names if names is None else names, wanted, texts)
+
+
+def _names_in(source: Source, path: Path | None) -> Sequence[str] | None:
+    """Names of the columns of a file; None of a dataset, whose tables have them all."""
     if source.kind == "json":
-        if all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid:
-            return
-        there = _first_keys(source)
-    elif source.kind == "csv":
-        there = _csv_header(source)
-    elif source.kind == "parquet":
-        there = pq.read_schema(path).names
-    _check_names(source, there, wanted, texts)
+        return _first_keys(source)
+    if source.kind == "csv":
+        return _csv_header(source)
+    if source.kind == "text":
+        return ["text"]
+    if source.kind == "parquet":
+        names: list[str] = pq.read_schema(path).names
+        return names
+    if source.kind == "arrow":
+        from packprep.arrowrows import column_names
+
+        assert path is not None
+        return column_names(path)
+    return None
 
 
 def _check_names(source: Source, there: Sequence[str], wanted: Sequence[str], texts: Sequence[str]) -> None:
@@ -275,23 +299,28 @@ def _check_names(source: Source, there: Sequence[str], wanted: Sequence[str], te
 
 
 def _csv_header(source: Source) -> list[str]:
-    from packprep.csvrows import rows_of
+    from packprep.csvrows import CsvReader
 
     assert source.path is not None
     with decompressed(source.path) as file:
-        return [name.encode("utf-8", "replace").decode() for name in next(rows_of(file, source.delimiter), [])]
+        header = CsvReader(file, source.delimiter, 1 << 20, source.name).header()
+        return [name.encode("utf-8", "replace").decode() for name in header]
 
 
 def _first_keys(source: Source) -> list[str]:
     """Names in the first row of a JSON file that was just read without a problem."""
+    from packprep.jsonl import BLOCK_BYTES, elements
+
     assert source.path is not None
     with decompressed(source.path) as file:
-        first = next((line for line in file if line.strip()), b"").removeprefix(b"\xef\xbb\xbf")
-        try:
-            row = json.loads(first)
-        except ValueError:
-            row = json.loads(first + file.read())
-    row = row[0] if isinstance(row, list) else row
+        block = file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if block[:1] == b"[":
+            row = next(elements(block, file, 1 << 30, source.name))[0]
+        else:
+            try:
+                row = json.loads(block.split(b"\n", 1)[0].decode())
+            except ValueError:
+                row = json.loads(block.decode())  # one object over several lines
     return list(row or [])
 
 
@@ -299,22 +328,35 @@ def line_of_row(source: Source, row: int) -> int | None:
     """Line of a row of a JSON lines file, from 1; None where rows are not lines. Reads the file up to there."""
     if source.kind != "json" or source.path is None:
         return None
+    from packprep.rowbuilder import numbered_lines
+
     with decompressed(source.path) as file:
-        lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-        number, line = next(itertools.islice(lines, row, None), (None, b""))
-        return None if row == 0 and line.strip() in (b"{", b"[") else number
+        array = False
+        for place, (number, line) in enumerate(numbered_lines(file)):
+            array = array or (place == 0 and line.removeprefix(b"\xef\xbb\xbf")[:1] == b"[")
+            if place == row:
+                return None if array or (row == 0 and line == b"{") else number
+    return None
 
 
-def _line_not_utf8(path: Path) -> int | None:
-    """Number of the first line that is not UTF-8, from 1."""
-    with decompressed(path) as file:
-        return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), None)
+def _damaged_at(source: Source) -> int:
+    """Byte of a compressed file by which its reader stumbled; it reads some ahead."""
+    assert source.path is not None
+    with pa.OSFile(str(source.path)) as file:
+        stream = pa.CompressedInputStream(file, COMPRESSED[source.compression])
+        with contextlib.suppress(OSError, pa.ArrowException):
+            while stream.read(1 << 16):
+                pass
+        return int(file.tell())
 
 
 def as_rows(
     table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns | None" = None
 ) -> pa.Table:
     """The columns above of a table of rows with the columns `columns_read(config, chats)`."""
+    for name in columns_read(config, chats):
+        for chunk in table[name].chunks:
+            sound(chunk)
     if chats is not None:
         rows = _conversations(table, config, shape, chats)
     else:
@@ -391,6 +433,9 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Ta
             parts += [literal] if literal else []
             parts += [columns[field]] if field is not None else []
         text = pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
+    large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
+    detail = f"too_large: the text has more than {config.max_row_size:,} bytes (--max-row-size)"
+    problem = pc.if_else(pc.and_(large, pc.is_null(problem)), detail, problem)
     missing = pc.and_(pc.is_null(text), pc.is_null(problem))
     problem = pc.if_else(missing, f"null: the row has no {' and '.join(map(repr, names))}", problem)
     arrays = {"text": pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text), "problem": problem}
@@ -423,6 +468,15 @@ def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple
     return array, problem
 
 
+def sound(array: pa.Array) -> pa.Array:
+    """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them."""
+    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
+    (array if binary is None else array.view(binary)).validate(
+        full=True
+    )  # of text that is not UTF-8 more is known later
+    return array
+
+
 def _is_utf8(value: bytes) -> bool:
     try:
         value.decode()
@@ -433,10 +487,8 @@ def _is_utf8(value: bytes) -> bool:
 
 def _reason(error: Exception, source: Source) -> str:
     text = " ".join(str(error).split())[:300]
-    if isinstance(error, UnicodeDecodeError) and source.path is not None and source.kind == "text":
-        return f"is not UTF-8 in line {_line_not_utf8(source.path)}; save it as UTF-8"
     if source.compression and "Truncated compressed stream" in text:
-        return "is cut off: the compressed data ends early; fetch the file again"
+        return f"is cut off at byte {source.bytes:,}: the compressed data ends early; fetch the file again"
     if source.compression and ("zlib" in text or "ZSTD" in text):
-        return f"does not decompress: {text}; fetch the file again"
+        return f"does not decompress by byte {_damaged_at(source):,}: {text}; fetch the file again"
     return f"cannot be read as {source.kind}: {text or type(error).__name__}"

@@ -1,5 +1,11 @@
-"""What the readers of JSON and CSV share: a `datasets` builder whose files become tables one after another."""
+"""What the readers of JSON, CSV and text share: a `datasets` builder whose files become tables one after another.
 
+No row is read beyond `max_row_size`, so that a compressed file that unpacks to one endless line costs no more memory
+than a long row.
+"""
+
+import dataclasses
+import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,9 +14,23 @@ import pyarrow as pa
 
 from packprep.sources import decompressed
 
+# UTF-16 without its mark is valid UTF-8 full of NULs, and so are most binary files.
+NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
+
+
+@dataclasses.dataclass
+class RowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
+    """columns: names of the columns to read. source: the file as messages name it. max_row_size: in bytes."""
+
+    columns: tuple[str, ...] = ("text",)
+    source: str = ""
+    max_row_size: int = 256_000_000
+
 
 class RowBuilder(datasets.ArrowBasedBuilder):  # type: ignore[misc]
     """A builder that need only say how an open file becomes tables."""
+
+    BUILDER_CONFIG_CLASS = RowsConfig
 
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """Tables of the asked columns and `problem`, in row order. file: its plain bytes."""
@@ -27,3 +47,31 @@ class RowBuilder(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             with decompressed(path) as file:
                 for block, table in enumerate(self.tables(file)):
                     yield datasets.builder.Key(number, block), table
+
+
+def too_large(what: str, limit: int) -> str:
+    """The problem of a row that is longer than the limit."""
+    return f"too_large: {what} has more than {limit:,} bytes (--max-row-size)"
+
+
+def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and the first megabyte of every line that is not blank."""
+    number, first = 1, b""
+    while piece := file.readline(1 << 20):
+        first = first or piece.strip()
+        if piece.endswith(b"\n"):
+            if first:
+                yield number, first
+            number, first = number + 1, b""
+    if first:
+        yield number, first
+
+
+def escaped_bytes(text: str) -> int:
+    """Where the first byte that is not UTF-8 stands in text decoded with surrogateescape, or the first lone surrogate;
+    -1 where there is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return -1

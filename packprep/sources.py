@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -19,23 +20,25 @@ from typing import Any
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.mixture import READING, is_mix
+from packprep.redact import redacted
+from packprep.schemas import FormatError, inside
 
 _KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
 }  # fmt: skip
-_COMPRESSED = {"gz": "gzip", "zst": "zstd"}
+COMPRESSED = {"gz": "gzip", "zst": "zstd"}
 _ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
 SUFFIXES = "/".join(f".{suffix}" for suffix in _KINDS) + " (plain, .gz or .zst)"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One input file, saved dataset or hub dataset, named as messages name it.
+    """One input file, saved dataset or hub dataset.
 
     entry: number of the entry of `sources` that it comes from. reading: what that says of how rows are read.
     """
 
-    name: str
+    name: str  # as messages, report and manifest name it: redacted
     kind: str  # json, csv, text, parquet, arrow, saved or hub
     path: Path | None
     bytes: int
@@ -50,7 +53,7 @@ class Source:
     @property
     def suffix(self) -> str:
         """Suffix without compression: "tsv" of data.tsv.gz."""
-        return _suffixes(self.name)[0]
+        return _suffixes(str(self.path))[0]
 
     @property
     def delimiter(self) -> str:
@@ -59,7 +62,7 @@ class Source:
     @property
     def compression(self) -> str:
         """ "gz", "zst" or nothing."""
-        return _suffixes(self.name)[1]
+        return _suffixes(str(self.path))[1]
 
 
 def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
@@ -69,7 +72,10 @@ def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
     found: list[Source] = []
     for number, entry in enumerate(config.entries()):
         reading = config.reading(entry.reading)
-        files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
+        try:
+            files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
+        except OSError as error:
+            raise InputError(f"{error.filename or entry.label} cannot be read: {error.strerror}") from None
         _check_keys(entry.reading, files, f"source {entry.label}: ")
         found += [replace(source, entry=number, reading=entry.reading) for source in files]
     _check_keys({key: getattr(config, key) for key in _ONLY_FOR}, found)
@@ -103,7 +109,7 @@ def decompressed(path: str | Path) -> io.BufferedReader:
     """The plain bytes of a file. Compressed data that ends early is an OSError, not just a shorter file."""
     import pyarrow
 
-    compression = _COMPRESSED.get(_suffixes(str(path))[1])
+    compression = COMPRESSED.get(_suffixes(str(path))[1])
     return io.BufferedReader(pyarrow.input_stream(str(path), compression=compression), 1 << 20)
 
 
@@ -111,16 +117,24 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
     if name == "-":
         yield _spool_stdin(scratch)
         return
+    if re.match(r"[\w+.-]+://", name):
+        raise InputError(
+            f"{name} is an address; packprep reads files, so fetch it first, or pipe it into packprep build -"
+        )
     path = Path(name)
     if path.is_dir():
         yield from _directory(path, config)
     elif path.exists():
         yield _file(path)
     elif path.is_symlink():
-        raise InputError(f"{name} is a link to {os.readlink(path)}, which does not exist")
+        raise _dangling(path)
     elif glob.has_magic(name):
-        matches = sorted(glob.glob(name, recursive=True), key=os.fsencode)
-        files = [Path(match) for match in matches if Path(match).is_file()]
+        matches = [Path(match) for match in sorted(glob.glob(name, recursive=True), key=os.fsencode)]
+        _check_readable(Path(name))
+        for match in matches:
+            if match.is_dir() and _suffixes(match.name)[0] in _KINDS and "**" not in name:
+                raise InputError(f"{match} is a folder, and {name} takes files; match those in it")
+        files = [match for match in matches if not match.is_dir()]  # a pipe or a dangling link is not left out
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
         yield from map(_file, files)
@@ -130,10 +144,18 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
         yield _hub(name, config)
 
 
+def _check_readable(pattern: Path) -> None:
+    """OSError if the pattern leads through a folder that may not be read: `glob` just leaves it out."""
+    through = [pattern] if pattern.name == "**" else []
+    for folders in [*through, *pattern.parents]:
+        for folder in filter(os.path.isdir, glob.glob(str(folders), recursive=True)):
+            os.scandir(folder).close()
+
+
 def _suffixes(name: str) -> tuple[str, str]:
     """Format and compression: "data.jsonl.gz" gives ("jsonl", "gz")."""
     parts = Path(name).name.lower().split(".")
-    compression = parts.pop() if parts[-1] in _COMPRESSED else ""
+    compression = parts.pop() if parts[-1] in COMPRESSED else ""
     return (parts[-1] if len(parts) > 1 else ""), compression
 
 
@@ -145,15 +167,18 @@ def _file(path: Path) -> Source:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
     if suffix not in _KINDS:
         raise InputError(f"{path} is of no known format; expected {SUFFIXES}")
-    try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
-        if facts.st_size == 0:
-            raise InputError(f"{path} is empty; expected at least one document")
-        return Source(str(path), _KINDS[suffix], path, facts.st_size, _sha256([path]))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if path.is_symlink() and not path.exists():
+        raise _dangling(path)
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
+    if facts.st_size == 0:
+        raise InputError(f"{path} is empty; expected at least one document")
+    return Source(redacted(str(path)), _KINDS[suffix], path, facts.st_size, _sha256([path]))
+
+
+def _dangling(path: Path) -> InputError:
+    return InputError(f"{path} is a link to {os.readlink(path)}, which does not exist")
 
 
 def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
@@ -164,10 +189,19 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
     suffixes = ("", ".incomplete", ".replaced") if config.output else ()
     own = {Path(config.output + suffix).absolute() for suffix in suffixes}
     files = []
-    for folder, subfolders, names in os.walk(path):
+
+    def unreadable(error: OSError) -> None:  # os.walk would leave the folder out
+        raise error
+
+    for folder, subfolders, names in os.walk(path, onerror=unreadable):
         subfolders[:] = [
             name for name in subfolders if not name.startswith(".") and Path(folder, name).absolute() not in own
         ]
+        for name in subfolders:
+            if (link := Path(folder, name)).is_symlink():  # following could go round in circles
+                raise InputError(
+                    f"{link} is a link to a folder; give the folder as a source of its own, or move it here"
+                )
         files += [Path(folder, name) for name in names if _suffixes(name)[0] in _KINDS and not name.startswith(".")]
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
@@ -183,26 +217,26 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         if split not in splits:
             asked = f"no split {config.split!r}" if config.split else "several splits"
             raise InputError(f"{path} has {asked}; choose --split from {', '.join(splits)}")
-        folder = path / split
+        folder = inside(path, split, str(path))
     try:
         state = json.loads((folder / "state.json").read_bytes())
         if folder == path and config.split not in (None, state.get("_split")):
             raise InputError(f"{path} is one dataset, of split {state.get('_split')}; leave --split out")
-        files = [folder / entry["filename"] for entry in state["_data_files"]]
+        files = [inside(folder, entry["filename"], str(folder / "state.json")) for entry in state["_data_files"]]
         size = sum(file.stat().st_size for file in files)
-        return Source(str(path), "saved", folder, size, _sha256(files))
+        return Source(redacted(str(path)), "saved", folder, size, _sha256(files))
     except OSError as error:
         raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
-    except InputError:
+    except (InputError, FormatError):
         raise
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes") from None
 
 
 def _hub(name: str, config: BuildConfig) -> Source:
     dataset = open_hub(name, config)
     files = [Path(file["filename"]) for file in dataset.cache_files]
-    return Source(name, "hub", None, sum(file.stat().st_size for file in files), _sha256(files))
+    return Source(redacted(name), "hub", None, sum(file.stat().st_size for file in files), _sha256(files))
 
 
 def open_hub(name: str, config: BuildConfig) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packprep.config import BuildConfig
-from packprep.errors import ConfigError, InputError, nearest
+from packprep.errors import ConfigError, InputError, PackprepError, nearest
 from packprep.schemas import Manifest
 
 if TYPE_CHECKING:
@@ -97,17 +97,19 @@ def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto
         notes = [f"{name}: stored {key} is switched off" for key in ("truncation", "padding") if parsed.get(key)]
         cleaned = raw if not notes else json.dumps({**parsed, "truncation": None, "padding": None}).encode()
         vocab = _vocabulary(parsed)
-    except (ValueError, TypeError, KeyError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        asked = {end: _choose(end, how, parsed, sides, name) for end, how in (("bos", bos), ("eos", eos))}
+    except PackprepError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:  # anyone's JSON
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)[:200]
         raise InputError(f"{name} is not a tokenizer.json: {reason}; expected a file saved by tokenizers") from None
     chosen = {}
-    for end, asked in (("bos", bos), ("eos", eos)):
-        text, note = _choose(end, asked, parsed, sides, name)
+    for end, (text, note) in asked.items():
         if text is not None and text not in vocab:
             raise ConfigError(f"{end} {text!r} is not in the vocabulary of {name}{_similar(text, vocab)}")
         chosen[end] = None if text is None else Special(text, vocab[text])
         notes += [note] if note else []
-    pad = _content(sides.get(_SIDE_FILES[0], {}).get("pad_token"))
+    pad = _content(sides.get(_SIDE_FILES[0], {}).get("pad_token"), "pad_token")
     pad_ids = [vocab[pad]] if pad in vocab else [token.id for token in (chosen["eos"], chosen["bos"]) if token]
     return Tokenizer(
         json=cleaned, sha256=hashlib.sha256(raw).hexdigest(), vocab_size=max(vocab.values()) + 1,
@@ -170,8 +172,10 @@ def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     tokens = parsed["model"]["vocab"]
     vocab = dict(tokens) if isinstance(tokens, dict) else {token: id_ for id_, (token, _) in enumerate(tokens)}
     vocab.update((token["content"], token["id"]) for token in parsed.get("added_tokens", []))
-    if not vocab or not all(isinstance(id_, int) for id_ in vocab.values()):
+    if not vocab or set(map(type, vocab.values())) != {int}:
         raise ValueError("its vocabulary is empty or gives a token no number")
+    if min(vocab.values()) < 0 or max(vocab.values()) >= 2**31 - 1:
+        raise ValueError(f"its ids go from {min(vocab.values())} to {max(vocab.values())}, beyond 0 to 2^31 - 2")
     return vocab
 
 
@@ -182,22 +186,28 @@ def _read(source: Any, revision: str | None) -> tuple[str, bytes, dict[str, dict
     if not isinstance(source, (str, Path)):
         return _read_object(source)
     path = Path(source)
-    if path.is_dir():
-        path = path / "tokenizer.json"
-        if not path.exists():
-            raise InputError(
-                f"{source} holds no tokenizer.json; expected a directory saved by tokenizers or transformers"
-            )
-    elif not path.exists():
-        if path.suffix == ".json" or str(source).startswith((".", "/", "~")):
-            raise InputError(f"no tokenizer file {source}; check the path given with --tokenizer")
-        path = _download(str(source), revision)
     try:
+        if path.is_dir():
+            path = path / "tokenizer.json"
+            if not path.exists():
+                raise InputError(
+                    f"{source} holds no tokenizer.json; expected a directory saved by tokenizers or transformers"
+                )
+        elif not path.exists():
+            if path.suffix == ".json" or str(source).startswith((".", "/", "~")):
+                raise InputError(f"no tokenizer file {source}; check the path given with --tokenizer")
+            path = _download(str(source), revision)
         sides = {name: _json_object(path.parent / name) for name in _SIDE_FILES if (path.parent / name).exists()}
         sides[_TEMPLATE_FILE] = _template_files(path.parent)
-        return str(source), path.read_bytes(), sides
+        return str(source), _content_of(path), sides
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{error.filename or path} cannot be read: {error.strerror}") from None
+
+
+def _content_of(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise InputError(f"{path} is not a regular file; expected one saved by tokenizers or transformers")
+    return path.read_bytes()
 
 
 def _template_files(folder: Path) -> dict[str, Any]:
@@ -206,15 +216,17 @@ def _template_files(folder: Path) -> dict[str, Any]:
     if (folder / _TEMPLATE_FILE).exists():
         files["default"] = folder / _TEMPLATE_FILE
     try:
-        return {name: path.read_text("utf-8") for name, path in files.items()}
+        return {name: _content_of(path).decode() for name, path in files.items()}
     except UnicodeDecodeError:
         raise InputError(f"a chat template in {folder} is not UTF-8; expected Jinja templates") from None
 
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        loaded = json.loads(path.read_bytes())
-    except ValueError as error:
+        loaded = json.loads(_content_of(path))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from None
     if not isinstance(loaded, dict):
         raise InputError(f"{path} holds a {type(loaded).__name__}, expected a JSON object")
@@ -270,7 +282,7 @@ def _choose(
     key = f"{end}_token"
     for file in _SIDE_FILES:
         if key in sides.get(file, {}):
-            text = _content(sides[file][key])
+            text = _content(sides[file][key], f"{file} says {key}")
             return text, None if text else f"no {end.upper()}: {file} says {key} is null"
     processor = parsed.get("post_processor")
     if processor is not None:
@@ -281,10 +293,12 @@ def _choose(
     raise ConfigError(f"no file beside {name} says what {end.upper()} is; choose --{end} TOKEN or --{end} none{some}")
 
 
-def _content(token: Any) -> str | None:
-    """Side files write a token as text or as an object with its text in `content`."""
+def _content(token: Any, what: str) -> str | None:
+    """Side files write a token as text, as an object with its text in `content`, or null. what: names it in errors."""
     text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) and text else None
+    if text is not None and not isinstance(text, str):
+        raise InputError(f"{what} is {str(token)[:60]}; expected the text of a token, or null")
+    return text or None
 
 
 def _from_processor(end: str, processor: Mapping[str, Any]) -> str | None:

@@ -109,7 +109,7 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
     """Digest of everything that decides the token files."""
     options = config.identity()
     names = (
-        "text_column", "text_template", "sample_by", "limit", "on_error", "unit_size",
+        "text_column", "text_template", "sample_by", "limit", "on_error", "unit_size", "max_row_size",
         "parse_special_tokens", "truncate_at", "group_column", "input_ids_column", "labels_column", "loss_mask_column",
         "carry", "messages_column", "prompt_column", "response_column", "pair_columns",
         "train_on",

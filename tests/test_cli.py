@@ -298,7 +298,7 @@ def test_the_program_exits_0_when_done_and_2_on_bad_input(here: Path) -> None:
     refused = command("build", "bad.csv", "-o", "other", "--tokenizer", "tok")
     out, err = refused.communicate()
     assert (refused.returncode, out) == (2, "")
-    assert err == "packprep: bad.csv line 2: unexpected end of data; quote it as CSV does\n"
+    assert err == "packprep: bad.csv line 2: a quote in this row is never closed; quote it as CSV does\n"
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:

@@ -10,8 +10,8 @@ from packprep.csvrows import CsvRows
 from packprep.errors import InputError
 
 
-def rows(data: bytes, *, delimiter: str = ",") -> list[dict[str, Any]]:
-    reader = CsvRows(columns=("text",), delimiter=delimiter, source="a.csv", data_files=[__file__])
+def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
+    reader = CsvRows(columns=("text",), source="a.csv", data_files=[__file__], **options)
     return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in table.to_pylist()]
 
 
@@ -50,13 +50,31 @@ def test_bytes_that_are_not_utf8_are_a_finding_only_in_the_column_that_is_read()
     ]
 
 
-@pytest.mark.parametrize("data", [b'id,text\n1,"abc\n2,d\n', b'id,text\n1,"a" b\n'])
-def test_broken_quotes_stop_with_the_line(data: bytes) -> None:
-    with pytest.raises(InputError, match=r"a\.csv line \d: .*; quote it as CSV does"):
-        rows(data)
+def test_a_quote_that_is_never_closed_stops_with_the_line() -> None:
+    with pytest.raises(InputError, match=r"a\.csv line 2: a quote in this row is never closed; quote it"):
+        rows(b'id,text\n1,"abc\n2,d\n')
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"))))
+def test_text_behind_a_closed_quote_is_a_finding_of_its_line() -> None:
+    assert rows(b'id,text\n1,"a" b\n2,c\n') == [
+        {"text": None, "problem": "bad_csv: line 2: ',' expected after '\"'"},
+        {"text": "c", "problem": None},
+    ]
+
+
+def test_a_nul_is_no_text() -> None:
+    assert rows(b"text,id\nb\0,2\nc,\0\n") == [
+        {"text": None, "problem": "bad_utf8: 'text' holds a NUL, as text in UTF-8 does not; save it as UTF-8"},
+        {"text": "c", "problem": None},
+    ]
+
+
+def test_a_row_longer_than_the_limit_stops_before_it_is_in_memory() -> None:
+    with pytest.raises(InputError, match=r"a\.csv line 3: the row has more than 8 bytes"):
+        rows(b'text\nabc\n"abcd\nefgh"\n', max_row_size=8)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"))))
 def test_any_text_comes_back(texts: list[str]) -> None:
     file = io.StringIO(newline="")
     csv.writer(file).writerows([["id", "text"], *(["1", text] for text in texts)])

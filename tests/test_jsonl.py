@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import jsonl
+from packprep.errors import InputError
 from packprep.jsonl import _tables, first_types
 
 
@@ -75,7 +76,7 @@ def test_an_array_and_an_object_over_many_lines_are_rows_too() -> None:
     assert texts_of(json.dumps(values, indent=1).encode()) == ["a", None, "c"]
     assert texts_of(json.dumps(values[0], indent=1).encode()) == ["a"]
     assert texts_of(b"[]") == []
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises(InputError, match="row 1: a comma or the end of the array is missing before it"):
         texts_of(b'[{"text": "a"}')
 
 
@@ -119,6 +120,84 @@ def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named
 )
 def test_the_type_of_a_column_is_that_of_its_first_rows(data: bytes, kind: pa.DataType) -> None:
     assert first_types(io.BytesIO(data), ["a"]) == {"a": kind}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "a", "n": ' + b"9" * 5000 + b"}",
+        b'{"text": "a", "n": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"text": "a", "n": "\xff"}',
+        b'{"text": "a", "n": 1, "n": 2}',
+        b'{"text": "a", "n": NaN}',
+        b'{"\\u0074ext": "a"}',
+        b' {"text": "a"}\t\r',
+    ],
+)
+def test_a_good_line_stays_good_beside_a_bad_one(line: bytes) -> None:
+    assert texts_of(line) == ["a"]
+    assert texts_of(b"bad\n" + line + b"\nbad") == [None, "a", None]
+
+
+@pytest.mark.parametrize("between", [b"", b" ", b"\r"])
+def test_two_objects_on_a_line_are_a_finding_and_not_two_rows(between: bytes) -> None:
+    found = problem(b'{"text": "a"}' + between + b'{"text": "b"}')
+    assert found == f"bad_json: it is not JSON: Extra data at character {13 + len(between)}"
+    assert texts_of(b'{"text": "a"}{"text": "b"}\n\n{"text": "c"}') == [None, "c"]
+    assert texts_of(b'\n{"text": "a"}{"text": "b"}') == [None]
+
+
+# fmt: off
+LINES = st.sampled_from([
+    b'{"text": "a"}', b'{"text": "b", "n": {}}', b"{", b"}", b'"text": "c"}', b'{"text":', b"{}{}",
+    b'{"text": "d"} {"text": "e"}', b"", b" ", b"null", b"[]", b'{"text": 7}', b'{"text": "\xff"}', b'{"n": "\xff"}',
+    b"{}", b"\r", b'{"n": {}',
+])
+# fmt: on
+
+
+@given(st.lists(LINES, min_size=1, max_size=6))
+def test_a_line_means_the_same_whatever_stands_beside_it(lines: list[bytes]) -> None:
+    before = b'{"text": "first"}\n'  # so that the file is neither an array nor one object over many lines
+    alone = [row for line in lines for row in rows(before + line)[1:]]
+    assert rows(before + b"\n".join(lines))[1:] == alone
+
+
+def test_utf16_is_never_guessed() -> None:
+    line = '{"text": "a"}'.encode("utf-16-le")
+    assert problem(line) == "bad_json: it is not JSON: Expecting property name enclosed in double quotes at character 1"
+
+
+@pytest.mark.parametrize("block", [1, 30, 1 << 20])
+def test_a_line_longer_than_the_limit_is_a_finding_and_the_next_one_is_read(block: int) -> None:
+    lines = [b'{"text": "%s"}' % (b"x" * size) for size in (88, 89, 200, 1000, 3, 89)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "BLOCK_BYTES", block)
+        tables = list(_tables(io.BytesIO(b"\n".join(lines)), {"text": pa.string()}, 100))
+    found = [(len(row["text"] or ""), row["problem"]) for table in tables for row in table.to_pylist()]
+    large = (0, "too_large: the line has more than 100 bytes (--max-row-size)")
+    assert found == [(88, None), large, large, large, (3, None), large]
+
+
+def test_an_endless_line_is_not_kept() -> None:
+    class Endless(io.BytesIO):
+        """80 MB of one line, 8 MB at a time at most."""
+
+        left = 80_000_000
+        largest = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            taken = min(self.left, size or 0)
+            self.left -= taken
+            self.largest = max(self.largest, taken)
+            return b"x" * taken
+
+        def readline(self, size: int | None = -1) -> bytes:
+            return self.read(size)
+
+    file = Endless()
+    assert [len(table) for table in _tables(file, {"text": pa.string()}, 1000)] == [0, 1]
+    assert (file.left, file.largest) == (0, jsonl.BLOCK_BYTES)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.booleans(), st.integers(1, 60))

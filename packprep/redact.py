@@ -1,0 +1,45 @@
+"""What a message, a report or a manifest may show of a name: no credential, and no control character.
+
+Names come from users and from the hub's answers: https://user:password@host, ?X-Amz-Signature=..., hf_ tokens. File
+names may hold line feeds and terminal commands. Every PackprepError and every source's name passes here.
+"""
+
+import re
+from typing import Any
+
+HIDDEN = "***"
+
+_SECRETS = (
+    # https://user:pa@ss@host and https://token@host, but not https://host/name@revision
+    (re.compile(r"([\w+.-]+://)(?:[^\s/@]*:\S*|[^\s/@]*)@"), rf"\1{HIDDEN}@"),
+    # Whatever an address carries behind its path: nobody knows which of these parameters is a signature.
+    (re.compile(r"([\w+.-]+://[^\s?#'\"]*)[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
+    (
+        re.compile(r"([?&;][\w.-]*(?:token|secret|signature|passw|credential|key|sig|auth)[\w.-]*=)[^\s&;'\"]+", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.I), rf"\1 {HIDDEN}"),
+    (re.compile(r"\b(hf_|gh[a-z]_|github_pat_|sk-|AKIA|ASIA)[A-Za-z0-9_-]{16,}"), rf"\1{HIDDEN}"),
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def redacted(text: str) -> str:
+    """`text` on one line and without credentials.
+
+    >>> redacted("s3://key:secret@bucket/a.jsonl?X-Amz-Signature=abc is no file")
+    's3://***@bucket/a.jsonl?*** is no file'
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def redacted_source(source: str | dict[str, Any]) -> str | dict[str, Any]:
+    """An entry of `sources`, redacted where it says what it is and where."""
+    if isinstance(source, str):
+        return redacted(source)
+    paths = source["path"]
+    shown = redacted(paths) if isinstance(paths, str) else [redacted(path) for path in paths]
+    label = {"label": redacted(source["label"])} if "label" in source else {}
+    return source | {"path": shown} | label

@@ -1,0 +1,33 @@
+"""One build of a bad source: it leaves a whole output or nothing, and a refusal is one sentence."""
+
+import sys
+from pathlib import Path
+
+from ..command import Result, run
+from ..corpus import save_tokenizer
+
+SETTINGS = ("--max-length", "64", "--engine", "hf")
+
+
+def build(folder: Path, *arguments: object) -> Result:
+    """`packprep build ARGUMENTS...` of the tiny tokenizer into folder/out."""
+    tokenizer = save_tokenizer(folder / "tokenizer")
+    result = run("build", *arguments, "-o", folder / "out", "--tokenizer", tokenizer, *SETTINGS)
+    assert (folder / "out").exists() == (result.code == 0), result
+    assert not (folder / "out.incomplete").exists()
+    return result
+
+
+def refused(folder: Path, *arguments: object) -> str:
+    """The one sentence of a build that is refused."""
+    result = build(folder, *arguments)
+    assert (result.code, result.out) == (2, ""), result
+    assert result.err.startswith("packprep: ") and result.err.count("\n") == 1, result.err
+    return result.err.removeprefix("packprep: ").rstrip("\n")
+
+
+def command_line(folder: Path, *arguments: object) -> list[str]:
+    """The same build as a command of its own."""
+    tokenizer = save_tokenizer(folder / "tokenizer")
+    where = ("-o", folder / "out", "--tokenizer", tokenizer, *SETTINGS)
+    return [sys.executable, "-m", "packprep", "build", *map(str, arguments), *map(str, where)]
