@@ -3,6 +3,7 @@
 Opens what any packer saved as lists of `tokens` and `cu_seqlens`, or as TRL saves them: `input_ids` and `seq_lengths`.
 """
 
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,12 @@ _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
 
 def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
     """The fields of a saved dataset. FormatError if tokens or boundaries are missing, or are no lists of integers."""
+    try:
+        counts = Counter(schema.names)
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where} has a column name that is not UTF-8: {error}; save it again") from None
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise FormatError(f"{where} has the column {twice[0]} twice; expected each name once")
     names = set(schema.names)
     kinds: dict[str, Any] = {name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()}
     if {"input_ids", "seq_lengths"} <= names and not {"tokens", "cu_seqlens"} <= names:

@@ -254,7 +254,7 @@ class BuildConfig:
             raise ConfigError(f"holdout is {self.holdout:g}, expected a share of at least 0 and less than 1")
         for column in self.columns:
             if column not in (*COLUMN_CHOICE, "tokens", "cu_seqlens"):
-                raise ConfigError(f"columns has {column!r}, expected some of {', '.join(COLUMN_CHOICE)}")
+                raise ConfigError(f"columns has {_shown(column)}, expected some of {', '.join(COLUMN_CHOICE)}")
         if self.truncate_at is not None:
             try:
                 re.compile(self.truncate_at)
@@ -541,7 +541,7 @@ def _check_type(spec: "Field[Any]", value: Any) -> None:
     if wanted is None or optional:
         return
     right = isinstance(value, (int, float) if wanted is float else wanted) and not (
-        isinstance(value, int) and value >= 2**63
+        isinstance(value, int) and not -(2**63) <= value < 2**63
     )
     if not right or (isinstance(value, bool) and wanted is not bool):
         raise ConfigError(f"{spec.name} is {_shown(value)}, expected {kind[wanted]}")

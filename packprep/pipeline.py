@@ -309,7 +309,7 @@ class _Work:
                 self.progress.advance("pack", number + 1, len(windows), "windows")
             if not any(shard.packs for shard in shards if shard.split == split):
                 raise InputError(
-                    f"no document is left for the split {split}{_skipped(files)}; "
+                    f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
         if reused:

@@ -10,10 +10,10 @@ from typing import Any
 HIDDEN = "***"
 
 _SECRETS = (
-    # https://user:pa@ss@host and https://token@host, but not https://host/name@revision
-    (re.compile(r"([\w+.-]+://)(?:[^\s/@]*:\S*|[^\s/@]*)@"), rf"\1{HIDDEN}@"),
+    # https://user:pa@ss@host and https://token@host, but not https://host/name@revision; Path makes one slash of two
+    (re.compile(r"([\w+.-]{2,}:/{1,2})(?:[^\s/@]*:\S*|[^\s/@]*)@"), rf"\1{HIDDEN}@"),
     # Whatever an address carries behind its path: nobody knows which of these parameters is a signature.
-    (re.compile(r"([\w+.-]+://[^\s?#'\"]*)[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
+    (re.compile(r"([\w+.-]{2,}:/{1,2}[^\s?#'\"]*)[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
     (
         re.compile(r"([?&;][\w.-]*(?:token|secret|signature|passw|credential|key|sig|auth)[\w.-]*=)[^\s&;'\"]+", re.I),
         rf"\1{HIDDEN}",

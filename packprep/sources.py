@@ -217,7 +217,10 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         if split not in splits:
             asked = f"no split {config.split!r}" if config.split else "several splits"
             raise InputError(f"{path} has {asked}; choose --split from {', '.join(splits)}")
-        folder = inside(path, split, str(path))
+        try:
+            folder = inside(path, split, str(path))
+        except FormatError as error:
+            raise InputError(str(error)) from None
     try:
         state = json.loads((folder / "state.json").read_bytes())
         if folder == path and config.split not in (None, state.get("_split")):
@@ -227,8 +230,10 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         return Source(redacted(str(path)), "saved", folder, size, _sha256(files))
     except OSError as error:
         raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
-    except (InputError, FormatError):
+    except InputError:
         raise
+    except FormatError as error:
+        raise InputError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes") from None
 

@@ -130,6 +130,8 @@ def read_manifest(directory: str | Path) -> Manifest:
         raise FormatError(f"{path} does not exist; expected the output of a finished packprep build") from None
     except (NotADirectoryError, IsADirectoryError):
         raise FormatError(f"{path} is not a file; expected the output of a finished packprep build") from None
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from None
     return parse_manifest(content, str(path))
 
 

@@ -1,0 +1,190 @@
+"""Random corpora through whole builds, and every token accounted for: on disk, in the ledger, by reason.
+
+A corpus is a handful of documents in files of any format and compression, with bad rows planted; a build is random
+options over it. What must come out is worked out here with `tokenizers` alone.
+"""
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from packprep import BuildConfig, build
+from packprep.loaders import PackedShards
+from packprep.pipeline import read_report
+from packprep.schemas import check_files, check_ledger, read_manifest
+from packprep.tokenizer import load_tokenizer
+
+from ..corpus import save_tokenizer, tiny_tokenizer
+from ..files import PACK
+from .fuzz import Tally
+from .kinds import FORMATS
+
+# No line ends or quotes: the same text has to be one row in every format.
+WORDS = st.sampled_from(
+    ["the cat", "sat", "größe", "東京", "🙂", "</s>", "<s>", "  ", "\u00a0", "0123456789" * 5, "x" * 200]
+)
+TEXT = st.lists(WORDS, max_size=12).map(" ".join) | st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters='",\ufeff'), max_size=40
+)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[str, str, list[str | int]]:
+    """Suffix, compression and rows of a file: a text, or the number of a kind of bad row of its format."""
+    suffix = draw(st.sampled_from([".jsonl", ".csv", ".txt", ".parquet", ".arrow"]))
+    kinds = st.integers(0, len(FORMATS[suffix].rows) - 1)
+    rows = draw(st.lists(TEXT | TEXT | TEXT | kinds, min_size=1, max_size=12))
+    return suffix, draw(st.sampled_from(list(PACK))), rows
+
+
+@st.composite
+def options(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of a build that can be together."""
+    strategies = ["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped"]
+    chosen: dict[str, Any] = {
+        "max_length": draw(st.sampled_from([4, 8, 16, 64, 4096])),
+        "strategy": draw(st.sampled_from(strategies)),
+        "overflow": draw(st.sampled_from(["split", "truncate", "drop"])),
+        "order": draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
+        "min_len": draw(st.sampled_from([0, 1, 1, 5])),
+        "max_len": draw(st.sampled_from([None, None, 50])),
+        "seed": draw(st.integers(0, 3)),
+        "unit_size": draw(st.sampled_from([20, 200, 64_000_000])),
+        "window": draw(st.sampled_from([50, 500, 4_000_000_000])),
+        "shard_size": draw(st.sampled_from([200, 5_000, 500_000_000])),
+        "packs_multiple_of": draw(st.sampled_from([1, 1, 3])),
+        "remainder": draw(st.sampled_from(["drop", "fill"])),
+        "num_proc": draw(st.sampled_from([1, 2])),
+        "engine": draw(st.sampled_from(["hf", "auto"])),
+        "limit": draw(st.sampled_from([None, None, 5])),
+    }
+    if chosen["overflow"] == "split" and chosen["strategy"] != "wrapped":
+        chosen["continuation_bos"] = draw(st.booleans())
+        chosen["stride"] = draw(st.integers(0, 2))
+    if chosen["overflow"] == "truncate":
+        chosen["truncation_side"] = draw(st.sampled_from(["left", "right"]))
+    return chosen
+
+
+def check_build(folder: Path, corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]) -> str:
+    """Build the corpus and take the output apart. Returns what came of it, "built" or "nothing left"."""
+    texts, skipped, sources = _write(folder, corpus)
+    if chosen["limit"] is not None:
+        texts = texts[: chosen["limit"]]
+        rows = [row for _, _, rows in corpus for row in rows][: chosen["limit"]]
+        skipped = _reasons(corpus, len(rows))
+    tokenizer = load_tokenizer(save_tokenizer(folder / "tokenizer"))
+    assert tokenizer.bos is not None and tokenizer.eos is not None
+    reference = tiny_tokenizer()
+    reference.encode_special_tokens = True
+    expected = []
+    for text in texts:
+        ids = reference.encode(text, add_special_tokens=False).ids if text else []
+        expected.append([tokenizer.bos.id, *ids, tokenizer.eos.id] if ids else [])
+    config = BuildConfig(
+        sources=tuple(sources), output=str(folder / "out"), tokenizer=str(folder / "tokenizer"), on_error="skip",
+        max_row_size=5_000, sample_by="line", **chosen,
+    )  # fmt: skip
+    try:
+        build(config)
+    except ValueError as error:
+        assert "no document is left" in str(error) or "holds no rows" in str(error), error
+        assert not (folder / "out").exists()
+        filtered = chosen["overflow"] == "drop" or chosen["min_len"] > 1 or chosen["max_len"] is not None
+        assert filtered or chosen["packs_multiple_of"] > 1 or not any(expected), "something was left"
+        return "nothing left"
+    _check_output(folder / "out", expected, skipped, config, tokenizer.bos.id)
+    return "built"
+
+
+def _check_output(out: Path, expected: list[list[int]], skipped: Counter[str], config: BuildConfig, bos: int) -> None:
+    report, manifest = read_report(out), read_manifest(out)
+    assert check_files(out, manifest, "sha256") == []
+    check_ledger(manifest.ledger)
+    assert report["documents"]["in"] == len(expected)
+    assert report["documents"]["skipped"] == dict(skipped)
+    assert report["documents"]["empty"] == sum(not tokens for tokens in expected) - skipped.total()
+    book = report["tokens"]
+    assert book["tokens_in"] == sum(map(len, expected))
+
+    seen: list[Counter[int]] = [Counter() for _ in expected]
+    stored = filler = continuation = 0
+    for pack in PackedShards(out, verify=True):
+        assert len(pack.tokens) <= config.max_length
+        stored += len(pack.tokens)
+        real = 0
+        for document, start, values in pack.segments():
+            tokens = values.tolist()
+            if document == -1:
+                continue
+            assert document is not None and start is not None
+            real += len(tokens)
+            if config.continuation_bos and start > 0:
+                assert tokens[0] == bos
+                tokens, continuation = tokens[1:], continuation + 1
+            assert tokens == expected[document][start : start + len(tokens)], "tokens on disk are the tokens made"
+            seen[document].update(range(start, start + len(tokens)))
+        filler += len(pack.tokens) - real
+    packed = sum(len(places) for places in seen)
+    assert book["tokens_packed"] == stored
+    assert book["filler"] == filler
+    assert book["continuation_bos"] == continuation
+    assert book["overlap"] == sum(count - 1 for places in seen for count in places.values())
+    assert book["truncated"] + sum(book["dropped"].values()) == book["tokens_in"] - packed
+
+
+def _write(folder: Path, corpus: list[tuple[str, str, list[str | int]]]) -> tuple[list[str], Counter[str], list[str]]:
+    """Texts in the order of their rows, "" for bad ones; how many rows are bad, by reason; names of the files."""
+    texts, sources = [], []
+    for number, (suffix, compression, rows) in enumerate(corpus):
+        form = FORMATS[suffix]
+        written: list[bytes | None] = []
+        for row in rows:
+            texts.append(row if isinstance(row, str) else "")
+            written.append(form.rows[row].row if isinstance(row, int) else _row(suffix, row))
+        path = folder / f"{number}{suffix}{compression}"
+        path.write_bytes(PACK[compression](form.make(written)))
+        sources.append(str(path))
+    return texts, _reasons(corpus, len(texts)), sources
+
+
+def _reasons(corpus: list[tuple[str, str, list[str | int]]], limit: int) -> Counter[str]:
+    """How many of the first `limit` rows are bad, by reason."""
+    rows = [(suffix, row) for suffix, _, rows in corpus for row in rows][:limit]
+    return Counter(sorted(FORMATS[suffix].rows[row].reason for suffix, row in rows if isinstance(row, int)))
+
+
+def _row(suffix: str, text: str) -> bytes:
+    """A good row as its format writes it."""
+    if suffix == ".jsonl":
+        return json.dumps({"text": text, "other": [1, None]}).encode()
+    return b'1,"%s"' % text.encode() if suffix == ".csv" else text.encode()
+
+
+def check_corpora(count: int, first: int) -> Tally:
+    """Check `count` random corpora; the same for the same `first` seed. Raises at the first token that is not right."""
+    tally = Tally()
+
+    @seed(first)
+    @settings(
+        max_examples=count, deadline=None, database=None, phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.lists(files(), min_size=1, max_size=4), options())
+    def check(corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]) -> None:
+        folder = Path(tempfile.mkdtemp())
+        try:
+            outcome = check_build(folder, corpus, chosen)
+        finally:
+            shutil.rmtree(folder)
+        tally.cases += 1
+        tally.outcomes[outcome] += 1
+
+    check()
+    return tally

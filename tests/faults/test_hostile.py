@@ -1,0 +1,499 @@
+"""Files made to harm: paths that leave their folder, data that would be code, names that hold secrets, bombs."""
+
+import ast
+import gzip
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from packprep.config import BuildConfig, from_yaml
+from packprep.errors import ConfigError, InputError
+from packprep.loaders import PackedShards
+from packprep.schemas import FormatError
+from packprep.tokenizer import load_tokenizer
+
+from ..command import run
+from ..corpus import save_tokenizer, texts, write_jsonl
+from .build import build, command_line, refused
+from .kinds import whole
+
+ROOT = Path(__file__).parents[2]
+
+
+# Paths ---------------------------------------------------------------------------------------------------------------
+
+
+def saved(folder: Path) -> Path:
+    """A dataset saved by `datasets`, and beside it a file that is none of its business."""
+    datasets.Dataset.from_dict({"text": texts(40)}).save_to_disk(folder / "saved")
+    shutil.copy(next((folder / "saved").glob("*.arrow")), folder / "outside.arrow")
+    return folder / "saved"
+
+
+ESCAPES = ["../outside.arrow", "{folder}/outside.arrow", "./../outside.arrow", "a/../../outside.arrow", "", "..", "\0"]
+
+
+@pytest.mark.parametrize("name", [*ESCAPES, "link.arrow", "sub/outside.arrow", 7, None, ["a"]])
+def test_state_json_of_a_source_names_files_of_its_own_folder_only(tmp_path: Path, name: Any) -> None:
+    folder = saved(tmp_path)
+    (folder / "link.arrow").symlink_to(tmp_path / "outside.arrow")
+    (folder / "sub").symlink_to(tmp_path)
+    state = json.loads((folder / "state.json").read_text())
+    state["_data_files"] = [{"filename": name.format(folder=tmp_path) if isinstance(name, str) else name}]
+    (folder / "state.json").write_text(json.dumps(state))
+    assert refused(tmp_path, folder).startswith(str(folder / "state.json"))
+    with pytest.raises(FormatError):
+        PackedShards(folder)
+
+
+def test_a_split_of_a_source_is_a_folder_of_its_own(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "dict").mkdir()
+    (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    (tmp_path / "dict" / "train").symlink_to(tmp_path / "saved")
+    assert "which is a link out of" in refused(tmp_path, tmp_path / "dict")
+    assert refused(tmp_path, tmp_path / "dict", "--split", "../saved").endswith("choose --split from train")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "7", '{"_data_files": 7}', '{"_data_files": [7]}', "\x80"])
+def test_a_state_json_of_another_shape_is_a_sentence(tmp_path: Path, content: str) -> None:
+    folder = saved(tmp_path)
+    (folder / "state.json").write_text(content, "latin-1")
+    assert refused(tmp_path, folder).startswith(str(folder / "state.json"))
+
+
+# Code in data --------------------------------------------------------------------------------------------------------
+
+SOURCES = [path for folder in ("packprep", "schemas", "loaders", "scripts") for path in (ROOT / folder).glob("*.py")]
+CODE = {"eval", "exec", "compile", "__import__"}
+MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
+LOADERS = {("np", "load"), ("numpy", "load"), ("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load")}
+LOADERS |= {("yaml", "full_load"), ("pd", "read_pickle"), ("pandas", "read_pickle")}
+SAFE = {"allow_pickle": False, "weights_only": True}
+
+
+def code_from_data(tree: ast.Module) -> list[int]:
+    """Lines that could make code of data: unpicklers, eval, and loaders that are not told to keep to values."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            found += [node.lineno for name in names if name.split(".")[0] in MODULES]
+        if not isinstance(node, ast.Call):
+            continue
+        given = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+        if isinstance(node.func, ast.Name) and node.func.id in CODE:
+            found.append(node.lineno)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            call = (node.func.value.id, node.func.attr)
+            safe = any(given.get(key) is value for key, value in SAFE.items())
+            found += [node.lineno] if call in LOADERS and not safe else []
+        found += [node.lineno] if given.get("trust_remote_code") or given.get("allow_pickle") else []
+    return found
+
+
+def test_no_source_makes_code_of_data() -> None:
+    assert len(SOURCES) > 50
+    assert {str(path): lines for path in SOURCES if (lines := code_from_data(ast.parse(path.read_text())))} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from dill import loads",
+        "eval(x)",
+        "np.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "torch.load(f, weights_only=False)",
+        "yaml.load(f, L)",
+        "f(trust_remote_code=True)",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(line: str) -> None:
+    assert set(code_from_data(ast.parse(line))) == {1}
+
+
+def test_the_search_lets_pass_what_is_safe() -> None:
+    assert code_from_data(ast.parse("np.load(f, allow_pickle=False); torch.load(f, weights_only=True)")) == []
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """Where a trap would strike. It works: unpickled on purpose it does."""
+    pickle.loads(pickle.dumps(Trap(tmp_path / "struck")))
+    (tmp_path / "struck").rmdir()
+    return tmp_path / "struck"
+
+
+def test_a_pickle_is_never_opened_whatever_it_is_called(tmp_path: Path, trap: Path) -> None:
+    content = pickle.dumps(Trap(trap))
+    array = tmp_path / "object.npy"
+    np.save(array, np.array([Trap(trap)], dtype=object), allow_pickle=True)
+    for name in ("a.pkl", "a.pt", "a.npy", "a.jsonl", "a.json", "a.csv", "a.txt", "a.parquet", "a.arrow", "a.jsonl.gz"):
+        for data in (content, array.read_bytes()):
+            (tmp_path / name).write_bytes(data)
+            assert refused(tmp_path, tmp_path / name).startswith(str(tmp_path / name))
+    write_jsonl(tmp_path / "good.jsonl", ["a"])
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        folder = save_tokenizer(tmp_path / "tok")
+        (folder / name).write_bytes(content)
+        with pytest.raises(InputError):
+            load_tokenizer(folder)
+        shutil.rmtree(folder)
+    (tmp_path / "build.yaml").write_bytes(content)
+    with pytest.raises(ConfigError):
+        from_yaml(tmp_path / "build.yaml")
+    for name in ("manifest.json", "state.json"):
+        (tmp_path / "shards").mkdir()
+        (tmp_path / "shards" / name).write_bytes(content)
+        with pytest.raises(FormatError):
+            PackedShards(tmp_path / "shards")
+        shutil.rmtree(tmp_path / "shards")
+    assert not trap.exists()
+
+
+def test_an_arrow_type_that_is_a_pickle_is_never_opened(tmp_path: Path, trap: Path) -> None:
+    extension = {
+        b"ARROW:extension:name": b"arrow.py_extension_type",
+        b"ARROW:extension:metadata": pickle.dumps(Trap(trap)),
+    }
+    table = pa.table([pa.array(texts(40))], schema=pa.schema([pa.field("text", pa.string(), metadata=extension)]))
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name in ("a.arrow", "a.parquet"):
+        build(tmp_path, tmp_path / name, "--overwrite")
+        assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "!!python/object/apply:os.mkdir [{path}]",
+        "!!python/object/new:os.mkdir [{path}]",
+        "!!python/name:os.system ''",
+        "!!python/module:os ''",
+        "!new {path}",
+        "!!timestamp x",
+        "!!int x",
+        "!!bool x",
+    ],
+)
+def test_a_yaml_tag_is_never_obeyed(tmp_path: Path, trap: Path, tag: str) -> None:
+    (tmp_path / "build.yaml").write_text(f"seed: {tag.format(path=trap)}\n")
+    with pytest.raises(ConfigError, match=r"build\.yaml is not readable as YAML"):
+        from_yaml(tmp_path / "build.yaml")
+    assert not trap.exists()
+
+
+# YAML that grows -----------------------------------------------------------------------------------------------------
+
+
+def laughs(levels: int, width: int) -> str:
+    """Billion laughs: each level is `width` times the one before."""
+    lines = ["a0: &a0 [x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (laughs(12, 10), "line 2 has the alias *a0; write it out"),
+        ("sources:\n" + laughs(12, 10).replace("a", "  - a"), "is not readable as YAML"),
+        ("a: &a {x: 1}\nb: &b {<<: [*a, *a]}\n", "line 2 has the alias *a; write it out"),
+        ("a: &a [*a]\n", "line 1 has the alias *a; write it out"),
+        ("[" * 20_000, "it nests too deeply"),
+        ("a: {" * 20_000, "it nests too deeply"),
+        ("seed: " + "1" * 5_000, "Exceeds the limit (4300 digits)"),
+        ("seed: 2024-99-99", "month must be in 1..12"),
+        ("seed: 1\nseed: 2", "the key 'seed' stands twice from line 1 on"),
+        ("seed: 1\n? [a]\n: 2", "unhashable key"),
+        ("x" * 1_000_001, "it has more than 1,000,000 bytes"),
+        ("\x00", "is not readable as YAML"),
+    ],
+    ids=range(12),
+)
+def test_a_yaml_file_that_grows_or_is_odd_is_a_sentence_at_once(tmp_path: Path, content: str, sentence: str) -> None:
+    (tmp_path / "build.yaml").write_text(content)
+    began = time.process_time()
+    with pytest.raises(ConfigError) as raised:
+        from_yaml(tmp_path / "build.yaml")
+    assert sentence in str(raised.value)
+    assert len(str(raised.value)) < 600
+    assert time.process_time() - began < 20  # a billion would take hours; this takes a tenth of a second
+
+
+@pytest.mark.parametrize("value", [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(10**4000)])
+@pytest.mark.parametrize("key", ["sources", "max_length", "strategy", "window", "columns", "holdout", "overwrite"])
+def test_a_wrong_value_is_never_shown_at_full_length(key: str, value: Any) -> None:
+    if (key, type(value)) in (("sources", list), ("sources", str)):
+        return  # those are names
+    with pytest.raises(ConfigError) as raised:
+        BuildConfig(**{key: value})
+    assert len(str(raised.value)) < 600
+
+
+# Tokenizers ----------------------------------------------------------------------------------------------------------
+
+
+def with_token_id(number: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda parsed: parsed["added_tokens"][1].update(id=number)
+
+
+TOKENIZERS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "an id of 2^40": with_token_id(2**40),
+    "an id of 2^32 - 1": with_token_id(2**32 - 1),
+    "an id of 2^31": with_token_id(2**31),
+    "an id below 0": with_token_id(-1),
+    "an id that is text": with_token_id("1"),
+    "an id that is true": with_token_id(True),
+    "an id that is a fraction": with_token_id(1.5),
+    "an id that is null": with_token_id(None),
+    "a vocabulary of text": lambda parsed: parsed["model"].update(vocab="x"),
+    "a vocabulary of numbers": lambda parsed: parsed["model"].update(vocab=[1, 2]),
+    "an empty vocabulary": lambda parsed: (parsed["model"].update(vocab={}), parsed.update(added_tokens=[])),
+    "no vocabulary": lambda parsed: parsed["model"].pop("vocab"),
+    "a model that is a list": lambda parsed: parsed.update(model=[]),
+    "a model that is null": lambda parsed: parsed.update(model=None),
+    "added tokens that are a number": lambda parsed: parsed.update(added_tokens=7),
+    "added tokens that are text": lambda parsed: parsed.update(added_tokens="ab"),
+    "an added token without content": lambda parsed: parsed.update(added_tokens=[{}]),
+    "an added token that is a list": lambda parsed: parsed["added_tokens"][0].update(content=["<s>"]),
+}
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The tiny tokenizer with a change."""
+    path = save_tokenizer(folder) / "tokenizer.json"
+    parsed = json.loads(path.read_text())
+    change(parsed)
+    path.write_text(json.dumps(parsed))
+    return folder
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputError, match=r"is not a tokenizer\.json: .*; expected a file saved by tokenizers"):
+        load_tokenizer(changed(tmp_path / "tok", TOKENIZERS[kind]))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000])
+def test_a_tokenizer_file_that_is_no_table_is_a_sentence(tmp_path: Path, name: str, content: str) -> None:
+    folder = save_tokenizer(tmp_path / "tok")
+    (folder / name).write_text(content, "latin-1")
+    with pytest.raises(InputError, match=str(folder)):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("value", [7, [], True, {"content": 7}, {"content": []}])
+def test_a_token_that_is_no_text_is_never_taken_for_none(tmp_path: Path, value: Any) -> None:
+    folder = save_tokenizer(tmp_path / "tok", config={"bos_token": value, "eos_token": "</s>"})
+    with pytest.raises(InputError, match=r"tokenizer_config\.json says bos_token is .*; expected the text of a token"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        [],
+        7,
+        "x",
+        {"type": "BertProcessing"},
+        {"type": "BertProcessing", "cls": [], "sep": 1},
+        {"type": "TemplateProcessing", "single": 7},
+        {"type": "TemplateProcessing", "single": [7]},
+        {"type": "Sequence", "processors": 7},
+        {"type": "Sequence", "processors": [7]},
+    ],
+)
+def test_a_post_processor_of_another_shape_is_a_sentence(tmp_path: Path, processor: Any) -> None:
+    folder = changed(tmp_path / "tok", lambda parsed: parsed.update(post_processor=processor))
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises((InputError, ConfigError)):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("place", ["", "tokenizer.json", "tokenizer_config.json"])
+def test_a_pipe_in_the_place_of_a_tokenizer_is_never_waited_for(tmp_path: Path, place: str) -> None:
+    folder = save_tokenizer(tmp_path / "tok")
+    path = folder / place if place else tmp_path / "pipe.json"
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="is not a regular file"):
+        load_tokenizer(folder if place else path)
+
+
+def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
+    """(x+x+)+y on xxx... tries 2^n ways; the regex engine of `tokenizers` gives up after ten million."""
+
+    def explode(parsed: dict[str, Any]) -> None:
+        split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+        parsed["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, parsed["pre_tokenizer"]]}
+
+    write_jsonl(tmp_path / "a.jsonl", ["good", "x" * 1000])
+    save_tokenizer(tmp_path / "tokenizer")
+    arguments = command_line(tmp_path, tmp_path / "a.jsonl")
+    changed(tmp_path / "tokenizer", explode)
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "cannot encode a text: Onig: Regex search error: retry-limit-in-match over" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+SPELLED = ["<s>", "</s>", "a <s> b</s>", "<s><s></s>", " <s>", "</s>\n", "<\u200bs>", "&lt;s&gt;"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".txt", ".parquet"])
+def test_text_that_spells_a_special_token_stays_text_in_every_format(tmp_path: Path, suffix: str) -> None:
+    tokenizer = load_tokenizer(save_tokenizer(tmp_path / "tokenizer"))
+    assert tokenizer.bos is not None and tokenizer.eos is not None
+    lines = [text.replace("\n", " ") for text in SPELLED]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": lines}), path)
+    else:
+        rows = {".jsonl": [json.dumps({"text": line}) for line in lines], ".csv": ["text", *lines], ".txt": lines}
+        path.write_text("\n".join(rows[suffix]) + "\n")
+    for engine in ("hf", "auto"):
+        build(tmp_path, path, "--overwrite", "--sample-by", "line", "--engine", engine)
+        tokens = np.concatenate([pack.tokens for pack in PackedShards(tmp_path / "out")])
+        assert int((tokens == tokenizer.bos.id).sum()) == len(lines), "the BOS of each document and no other"
+        assert int((tokens == tokenizer.eos.id).sum()) == len(lines)
+        shutil.rmtree(tmp_path / "out")
+
+
+# Secrets -------------------------------------------------------------------------------------------------------------
+
+SECRET = "swordfish42swordfish42swordfish42"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"https://user:{SECRET}@host/a.jsonl",
+        f"s3://bucket/a.jsonl?X-Amz-Signature={SECRET}",
+        f"hf_{SECRET}",
+        f"org/name?token={SECRET}",
+        f"/gone/a.jsonl?sig={SECRET}",
+        f"gone?access_token={SECRET}.jsonl",
+    ],
+)
+def test_no_message_shows_a_secret_of_a_source_or_a_tokenizer(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(f"404 for {name}")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    assert SECRET not in refused(tmp_path, name)
+    good = write_jsonl(tmp_path / "a.jsonl", texts(40))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    for option in ("--tokenizer", "-c"):
+        result = run("build", good, "-o", tmp_path / "out", option, name)
+        assert result.code == 2
+        assert SECRET not in result.out + result.err
+
+
+def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / f"a?sig={SECRET}" / "a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(whole(".jsonl"))
+    result = build(tmp_path, path, "--json")
+    assert result.code == 0
+    shown = result.out + result.err + build(tmp_path, path, "--dry-run", "--overwrite").out
+    for file in (tmp_path / "out").glob("*.json"):
+        shown += file.read_text()
+    assert SECRET not in shown
+    assert "a?sig=***/a.jsonl" in shown or "a?sig=***" in shown
+
+
+# Bombs ---------------------------------------------------------------------------------------------------------------
+
+
+def bomb(path: Path, megabytes: int, before: bytes = b"") -> Path:
+    """A small compressed file that unpacks to `megabytes` of one line."""
+    with path.open("wb") as file:
+        gz = path.suffix == ".gz"
+        with gzip.GzipFile("", "wb", 1, file) if gz else zstandard.ZstdCompressor(1).stream_writer(file) as packed:
+            packed.write(before)
+            for _ in range(megabytes):
+                packed.write(b"x" * 1_000_000)
+    return path
+
+
+def peak_of(arguments: list[str], code: int) -> tuple[int, str]:
+    """Bytes of memory a command held at most, and what it said."""
+    measure = (
+        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], capture_output=True, text=True);"
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, done.stderr)"
+    )
+    command = [sys.executable, "-c", measure, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    status, peak, said = done.stdout.split(" ", 2)
+    assert int(status) == code, said
+    return int(peak), said
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Bytes of memory of a build of next to nothing."""
+    folder = tmp_path_factory.mktemp("usual")
+    return peak_of([*command_line(folder, write_jsonl(folder / "good.jsonl", texts(40))), "-q"], 0)[0]
+
+
+BOMBS = {
+    "a.jsonl.gz": (b'{"text": "a"}\n{"text": "', "row 1 (line 2): the line has more than 8,000,000 bytes"),
+    "a.json.zst": (b'[{"text": "a"}, {"text": "', "row 1: it is not JSON, or has more than 8,000,000 bytes"),
+    "a.csv.zst": (b"text\na\n", "line 3: the row has more than 8,000,000 bytes"),
+    "a.txt.zst": (b"a\n", "row 0: the document in line 1 has more than 8,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_unpacks_to_one_endless_line_takes_no_more_memory_than_a_row(
+    tmp_path: Path, name: str, usual: int
+) -> None:
+    before, sentence = BOMBS[name]
+    path = bomb(tmp_path / name, 400, before)
+    assert path.stat().st_size < 3_000_000
+    peak, said = peak_of([*command_line(tmp_path, path), "--max-row-size", "8MB"], 2)
+    assert sentence in said
+    assert peak < usual + 150_000_000, "of 400 MB, and the text of a row is in several hands at once"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_binary_file_that_unpacks_without_end_stops_before_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.reading._UNPACKED_BYTES", 5_000_000)
+    path = bomb(tmp_path / "a.parquet.zst", 50)
+    assert refused(tmp_path, path) == f"{path} unpacks to more than 5,000,000 bytes, which no parquet file does"
