@@ -28,9 +28,9 @@ from ..tiny_shards import EXAMPLE, RICH, rich_row, write_output
 
 # Values that break what expects a count, a name or a list.
 _ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 7, 2**31 - 1, 2**31, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308, "", "a",
-    "\0", "é", "\u2028", "..", "../a", "/etc/passwd", "train", "validation", "data-00000-of-00001.arrow", "manifest.json", "0" * 64,
-    "x" * 300, [], {}, [[]], [None], {"": 0},
+    None, True, False, 0, -1, 1, 2, 7, 2**31 - 1, 2**31, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308,
+    "", "a", "\0", "é", "\u2028", "..", "../a", "/etc/passwd", "train", "validation", "manifest.json",
+    "data-00000-of-00001.arrow", "0" * 64, "x" * 300, [], {}, [[]], [None], {"": 0},
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def read_everything(directory: Path) -> str:
     with _refusals() as refused:
         manifest = read_manifest(directory)
         for level in ("size", "sha256"):
-            check_files(directory, manifest, level)  # type: ignore[arg-type]
+            check_files(directory, manifest, level)
         names: list[str | None] = list(manifest.splits)
     if refused:
         outcome, names = "refused", [None, "train"]
@@ -94,9 +94,10 @@ def read_everything(directory: Path) -> str:
 def _read_packs(directory: Path, split: str | None, verify: bool) -> None:
     try:
         shards = PackedShards(directory, split=split, verify=verify)
-    except ValueError as error:
-        # The splits that are there and what was asked for: the caller's mistake, not the file's.
-        if not isinstance(error, FormatError) and "split" not in str(error) and "no manifest" not in str(error):
+    except FormatError:
+        raise
+    except ValueError as error:  # a split that is not there, or nothing to verify: the caller's mistake, not the file's
+        if "split" not in str(error) and "no manifest" not in str(error):
             raise
         return
     for pack in shards:
@@ -219,8 +220,9 @@ def _change_value(directory: Path, draw: random.Random) -> None:
 def _changed(value: Any, draw: random.Random) -> Any:
     """A copy with one place changed."""
     value = copy.deepcopy(value)
-    place, key = {"": value}, ""
+    place = {"": value}
     holder: Any = place
+    key: Any = ""
     while isinstance(holder[key], dict | list) and holder[key] and draw.random() < 0.85:
         holder = holder[key]
         key = draw.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
