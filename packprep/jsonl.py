@@ -53,11 +53,14 @@ class JsonRows(RowBuilder):
         return _tables(file, columns, self.config.max_row_size, self.config.source)
 
 
-def first_types(file: Any, columns: Sequence[str]) -> dict[str, pa.DataType]:
-    """Arrow types of columns in the first rows; null where none of them has a value, string where they are at odds."""
+def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str, pa.DataType]:
+    """Arrow types of columns in the first rows; null where none of them has a value, string where they are at odds.
+
+    source: the file as messages name it.
+    """
     block = file.read(1 << 20).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
-        rows = [row for row, _ in itertools.islice(elements(block, file, 1 << 30, ""), 512)]
+        rows = [row for row, _ in itertools.islice(elements(block, file, 1 << 30, source), 512)]
     else:
         block += file.readline(1 << 28)
         rows = _single_object(block) or [_decoded(line)[0] for line in itertools.islice(_lines(block), 512)]

@@ -159,7 +159,7 @@ def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
 
     assert source.path is not None
     with decompressed(source.path) as file:
-        types = first_types(file, names)
+        types = first_types(file, names, source.name)
     if empty := [name for name in names if pa.types.is_null(types[name])]:
         there = empty
         with contextlib.suppress(ValueError):  # of a first row that is no JSON: reading it says so
@@ -228,7 +228,8 @@ def _open(
     if source.kind == "json":
         from packprep.jsonl import JsonRows, number_types
 
-        numbers = number_types(_json_types(source, number_columns(config)))
+        names = number_columns(config)
+        numbers = number_types(_json_types(source, names)) if names else ()
         nested = chats.wanted if chats is not None else ()
         rows = JsonRows(numbers=numbers, nested=nested, **ours, **options).as_streaming_dataset(split="train")
     elif source.kind == "csv":

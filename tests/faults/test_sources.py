@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -104,22 +105,21 @@ def as_nobody(arguments: list[str], home: Path) -> subprocess.CompletedProcess[s
 
 @pytest.mark.parametrize("locked", ["b.jsonl", "sub"])
 @pytest.mark.parametrize("named", ["in", "in/{locked}", "in/**"])
-def test_what_may_not_be_read_is_named_and_never_left_out(
-    tmp_path: Path, folder: Path, locked: str, named: str
-) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o777)  # for the other user
-    (folder / "sub").mkdir()
-    (folder / "sub" / "c.jsonl").write_bytes(WHOLE)
-    (folder / "b.jsonl").write_bytes(WHOLE)
-    (folder / locked).chmod(0)
-    try:
-        done = as_nobody(command_line(tmp_path, tmp_path / named.format(locked=locked)), tmp_path)
-    finally:
-        (folder / locked).chmod(0o755)
-    found = f"packprep: {folder / locked}(/dataset_dict.json)? cannot be read: Permission denied\n"
-    assert done.returncode == 2 and re.fullmatch(found, done.stderr), done
-    assert not (tmp_path / "out").exists()
+def test_what_may_not_be_read_is_named_and_never_left_out(locked: str, named: str) -> None:
+    with tempfile.TemporaryDirectory() as name:  # where the other user may go, too
+        home, folder = Path(name), Path(name, "in")
+        home.chmod(0o777)
+        (folder / "sub").mkdir(parents=True)
+        for place in ("a.jsonl", "b.jsonl", "sub/c.jsonl"):
+            (folder / place).write_bytes(WHOLE)
+        (folder / locked).chmod(0)
+        try:
+            done = as_nobody(command_line(home, home / named.format(locked=locked)), home)
+        finally:
+            (folder / locked).chmod(0o755)
+        found = f"packprep: {folder / locked}(/dataset_dict.json)? cannot be read: Permission denied\n"
+        assert done.returncode == 2 and re.fullmatch(found, done.stderr), done
+        assert not (home / "out").exists()
 
 
 def test_a_number_in_the_second_file_is_not_cast_to_text(tmp_path: Path, folder: Path) -> None:
