@@ -93,11 +93,11 @@ def _tables(file: Any, columns: Columns, limit: int = 1 << 30, source: str = "")
         block = block.rpartition(b"\n")[0] if endless else block + rest
         table = _parse(block, columns) if _longest_line(block, limit) <= limit else None
         yield _from_values(_single_object(block) or _lines(block), columns, limit) if table is None else table
-        if endless:  # the rest of the last line is passed over, never kept
-            while rest and not rest.endswith(b"\n"):
-                rest = file.readline(BLOCK_BYTES)
+        if endless:
             arrays = [pa.nulls(1, kind) for kind in columns.values()]
             yield pa.table([*arrays, pa.array([too_large("the line", limit)])], names=[*columns, "problem"])
+            while rest and not rest.endswith(b"\n"):  # the rest of the line is passed over, never kept
+                rest = file.readline(BLOCK_BYTES)
         block = file.read(BLOCK_BYTES)
 
 

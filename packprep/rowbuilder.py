@@ -55,16 +55,14 @@ def too_large(what: str, limit: int) -> str:
 
 
 def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Number, from 1, and the first megabyte of every line that is not blank."""
-    number, first = 1, b""
+    """Number, from 1, and beginning of every line that is not blank; said before the line is read to its end."""
+    number, said = 1, False
     while piece := file.readline(1 << 20):
-        first = first or piece.strip()
+        if not said and (first := piece.strip()):
+            yield number, first
+            said = True
         if piece.endswith(b"\n"):
-            if first:
-                yield number, first
-            number, first = number + 1, b""
-    if first:
-        yield number, first
+            number, said = number + 1, False
 
 
 def escaped_bytes(text: str) -> int:

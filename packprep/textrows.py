@@ -61,9 +61,9 @@ def _lines(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
         if len(line) <= limit + line.endswith("\n"):
             yield line.removesuffix("\n"), number
             continue
+        yield None, number
         while line and not line.endswith("\n"):
             line = text.readline(BLOCK)
-        yield None, number
 
 
 def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:

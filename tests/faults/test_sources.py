@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from packprep.schemas import read_manifest
+
 from ..command import run
 from ..corpus import save_tokenizer, texts, write_jsonl
 from .build import build, command_line, refused
@@ -133,6 +135,19 @@ def test_a_second_file_of_another_type_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet").startswith(
         f"{tmp_path / 'b.parquet'} row 0: 'text' is int64, expected text"
     )
+
+
+def test_a_flip_in_a_parquet_page_without_checksum_is_only_in_the_digest(tmp_path: Path) -> None:
+    """Nothing in the file contradicts it. Pages with checksums are checked: see kinds.py."""
+    table = pa.table({"text": ["the cat sat on the mat"] * 20})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False, write_statistics=False)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    digests = set()
+    for content in (whole, whole.replace(b"cat", b"bat", 1)):
+        (tmp_path / "a.parquet").write_bytes(content)
+        assert build(tmp_path, tmp_path / "a.parquet", "--overwrite").code == 0
+        digests.add(read_manifest(tmp_path / "out").data["sources"][0]["sha256"])
+    assert len(digests) == 2
 
 
 def test_rows_are_numbered_in_their_own_file(tmp_path: Path, folder: Path) -> None:
