@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.schemas import FormatError
+
 
 @dataclass(eq=False)
 class Block:
@@ -39,7 +41,7 @@ class BlockPool:
         try:
             block = self._free.pop()
         except IndexError:
-            block = self._make()
+            block = self._new()
         for copy in block.copies:
             copy.synchronize()
         block.copies.clear()
@@ -50,6 +52,15 @@ class BlockPool:
 
     def _come_home(self, reference: weakref.ref[NDArray[np.int64]]) -> None:
         self._free.append(self._lent.pop(id(reference))[1])
+
+    def _new(self) -> Block:
+        try:
+            return self._make()
+        except MemoryError:  # a manifest may say max_length 2^31 for packs of 8 tokens
+            raise FormatError(
+                f"a batch of packs as long as the manifest's max_length takes {8 * self._values:,} bytes, more than "
+                "there are; read fewer packs_per_batch, or restore the manifest"
+            ) from None
 
     def _make(self) -> Block:
         if not self._pinned:

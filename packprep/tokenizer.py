@@ -151,7 +151,7 @@ def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     named = {}
     for key in _NAMED:
         file = next((file for file in _SIDE_FILES if key in sides.get(file, {})), None)
-        if file is not None and (text := _content(sides[file][key])):
+        if file is not None and (text := _content(sides[file][key], f"{file} says {key}")):
             named[key] = text
     return named
 
