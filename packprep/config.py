@@ -7,7 +7,6 @@ Sizes are bytes; "64MB" is 64,000,000 and "64MiB" 67,108,864.
 import json
 import os
 import re
-import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from packprep import mixture
-from packprep.errors import ConfigError, nearest
+from packprep.errors import ConfigError, brief, nearest
 
 DEFAULT_FILE = "packprep.yaml"
 _YAML_BYTES = 1_000_000
@@ -215,7 +214,7 @@ class BuildConfig:
             elif isinstance(value, os.PathLike):
                 value = os.fspath(value)
             elif spec.name == "template_variables" and isinstance(value, Mapping):
-                value = json.dumps(value, sort_keys=True)
+                value = _json(value)
             _check_type(spec, value)
             if spec.type is float:
                 value = float(value)
@@ -254,7 +253,7 @@ class BuildConfig:
             raise ConfigError(f"holdout is {self.holdout:g}, expected a share of at least 0 and less than 1")
         for column in self.columns:
             if column not in (*COLUMN_CHOICE, "tokens", "cu_seqlens"):
-                raise ConfigError(f"columns has {_shown(column)}, expected some of {', '.join(COLUMN_CHOICE)}")
+                raise ConfigError(f"columns has {brief(column)}, expected some of {', '.join(COLUMN_CHOICE)}")
         if self.truncate_at is not None:
             try:
                 re.compile(self.truncate_at)
@@ -371,9 +370,10 @@ class BuildConfig:
             found = json.loads(self.template_variables or "{}")
             if not isinstance(found, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
+            given = brief(self.template_variables)
             raise ConfigError(
-                f'template_variables is {self.template_variables!r}, expected JSON such as {{"enable_thinking": false}}'
+                f'template_variables is {given}, expected JSON such as {{"enable_thinking": false}}'
             ) from None
         return found
 
@@ -426,7 +426,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) or (key == "weights" and isinstance(value, (int, float))) else value
     kinds = (str, int, float) if key == "weights" else (str,)
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, kinds) for name in given):
-        raise ConfigError(f"{key} is {_shown(value)}, expected a list of {'numbers' if key == 'weights' else 'names'}")
+        raise ConfigError(f"{key} is {brief(value)}, expected a list of {'numbers' if key == 'weights' else 'names'}")
     return tuple(name for part in given for name in map(str.strip, str(part).split(",")) if name)
 
 
@@ -434,7 +434,7 @@ def _sources(value: Any) -> tuple[str | dict[str, Any], ...]:
     """Names of sources, and tables that say more of one; one of either may stand alone."""
     value = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, (str, os.PathLike, Mapping)) for one in value):
-        raise ConfigError(f"sources is {_shown(value)}, expected a list of names, or of tables with path and weight")
+        raise ConfigError(f"sources is {brief(value)}, expected a list of names, or of tables with path and weight")
     return tuple(_table(one) if isinstance(one, Mapping) else os.fspath(one) for one in value)
 
 
@@ -449,6 +449,13 @@ def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
     return table
 
 
+def _json(variables: Mapping[Any, Any]) -> str:
+    try:
+        return json.dumps(variables, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"template_variables is {brief(variables)}, expected values of JSON: {error}") from None
+
+
 def parse_size(value: int | str, key: str) -> int:
     """Bytes of "64MB", "1.5GiB", "4096" or 4096."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -459,7 +466,7 @@ def parse_size(value: int | str, key: str) -> int:
             raise ValueError
         return int(float(match[1]) * _UNITS[match[2] or ""])
     except (ValueError, OverflowError):
-        raise ConfigError(f"{key} is {_shown(value)}, expected a size such as 500MB or 64MiB") from None
+        raise ConfigError(f"{key} is {brief(value)}, expected a size such as 500MB or 64MiB") from None
 
 
 def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
@@ -482,7 +489,7 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
-    """`yaml.safe_load` without aliases, which make gigabytes of a few lines, and without the same key twice."""
+    """`yaml.safe_load` without aliases, which make gigabytes of a few lines, endless numbers, and a key twice."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -497,6 +504,11 @@ def _load_yaml(text: str) -> Any:
             if twice := [key for key, count in Counter(keys).items() if count > 1]:
                 raise yaml.YAMLError(f"the key {twice[0]!r} stands twice from line {node.start_mark.line + 1} on")
             return super().construct_mapping(node, deep)
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            if node.tag.endswith((":int", ":float")) and len(node.value) > 100:  # 1:1:1:1 and so on takes minutes
+                raise yaml.YAMLError(f"line {node.start_mark.line + 1} has a number of {len(node.value):,} characters")
+            return super().construct_object(node, deep)
 
     return Loader(text).get_single_data()
 
@@ -533,21 +545,15 @@ def _check_type(spec: "Field[Any]", value: Any) -> None:
     if get_origin(spec.type) is Literal:
         choices = get_args(spec.type)
         if value not in choices:
-            raise ConfigError(f"{spec.name} is {_shown(value)}{nearest(_shown(value), choices)}")
+            raise ConfigError(f"{spec.name} is {brief(value)}{nearest(brief(value), choices)}")
         return
     optional = value is None and spec.default is None
     kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     wanted: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
     if wanted is None or optional:
         return
-    right = isinstance(value, (int, float) if wanted is float else wanted) and not (
-        isinstance(value, int) and not -(2**63) <= value < 2**63
-    )
+    right = isinstance(value, (int, float) if wanted is float else wanted)
     if not right or (isinstance(value, bool) and wanted is not bool):
-        raise ConfigError(f"{spec.name} is {_shown(value)}, expected {kind[wanted]}")
-
-
-def _shown(value: Any) -> str:
-    """As Python writes it, but never longer than a line."""
-    text = reprlib.repr(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+        raise ConfigError(f"{spec.name} is {brief(value)}, expected {kind[wanted]}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{spec.name} is {brief(value)}, expected a number of 64 bits")

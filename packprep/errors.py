@@ -9,7 +9,9 @@ packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is
 
 import difflib
 import errno
+import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 from packprep.redact import redacted
 
@@ -51,3 +53,12 @@ def system_error(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def brief(value: Any) -> str:
+    """As Python writes it, but never longer than a line."""
+    try:
+        text = reprlib.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -94,7 +94,7 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
         loaded = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; expected {expected}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}; expected {expected}") from None
     if not isinstance(loaded, dict):
         raise InputError(f"{path} holds a {type(loaded).__name__}; expected {expected}")

@@ -58,20 +58,29 @@ def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str
 
     source: the file as messages name it.
     """
-    block = file.read(1 << 20).removeprefix(b"\xef\xbb\xbf")
-    if block.lstrip()[:1] == b"[":
-        rows = [row for row, _ in itertools.islice(elements(block, file, 1 << 30, source), 512)]
-    else:
-        block += file.readline(1 << 28)
-        rows = _single_object(block) or [_decoded(line)[0] for line in itertools.islice(_lines(block), 512)]
+    rows = [row for row in _first_rows(file, source) if isinstance(row, dict)]
     types = {}
     for name in columns:
-        values = [row.get(name) for row in rows if isinstance(row, dict)]
+        values = [row.get(name) for row in rows]
         try:
             types[name] = pa.array(values).type
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             types[name] = pa.string()
     return types
+
+
+def first_keys(file: Any, source: str = "") -> list[str] | None:
+    """Names in the first row that is an object; None where none of the first rows is one."""
+    return next((list(row) for row in _first_rows(file, source) if isinstance(row, dict)), None)
+
+
+def _first_rows(file: Any, source: str) -> Iterator[Any]:
+    """Up to 512 rows; what is not JSON is null. InputError for an array that is not JSON."""
+    block = file.read(1 << 20).removeprefix(b"\xef\xbb\xbf")
+    if block.lstrip()[:1] == b"[":
+        return (row for row, _ in itertools.islice(elements(block, file, 1 << 30, source), 512))
+    block += file.readline(1 << 28)
+    return iter(_single_object(block) or (_decoded(line)[0] for line in itertools.islice(_lines(block), 512)))
 
 
 def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...]:

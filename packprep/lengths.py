@@ -25,6 +25,7 @@ from packprep.histograms import read_windows
 from packprep.planning import plan_window
 from packprep.progress import Progress
 from packprep.reading import row_shape
+from packprep.redact import redacted
 from packprep.schemas import MANIFEST, Column, read_manifest
 from packprep.shards import Layout, write_shard
 from packprep.sources import resolve
@@ -103,7 +104,7 @@ def _array(path: Path, config: BuildConfig) -> Lengths:
         raise InputError(f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1")
     _refuse_groups(path, config)
     whole = of_lengths("train", 0, values.astype(np.int32))
-    return Lengths(origin=str(path), windows=_splits([whole], config), tokenizer=_policy({}))
+    return Lengths(origin=redacted(str(path)), windows=_splits([whole], config), tokenizer=_policy({}))
 
 
 def _refuse_groups(path: Path, config: BuildConfig) -> None:
@@ -121,7 +122,7 @@ def _output(path: Path, config: BuildConfig) -> Lengths:
     lost = manifest.ledger["truncated"] + sum(manifest.ledger["dropped"].values())
     without = f", without the {lost:,} tokens it lost" if lost else ""
     return Lengths(
-        origin=f"{path}{without}",
+        origin=redacted(f"{path}{without}"),
         windows=windows,
         tokenizer=_policy(manifest.data["inputs"].get("tokenizer", {})),
         carried=[column for column in manifest.columns if column.name not in _OWN],
@@ -155,7 +156,7 @@ def _of_files(
     if config.group_column is not None and any(window.documents.group is None for window in windows):
         raise InputError(f"{directory} was made without --group-column; build it with that option")
     carried = carried_columns(file_schema(directory, files))
-    return Lengths(origin=origin, windows=_splits(windows, config), tokenizer=tokenizer, carried=carried)
+    return Lengths(origin=redacted(origin), windows=_splits(windows, config), tokenizer=tokenizer, carried=carried)
 
 
 def _splits(windows: Sequence[Window], config: BuildConfig) -> list[Window]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from packprep.errors import ConfigError, InputError, nearest
+from packprep.errors import ConfigError, InputError, brief, nearest
 from packprep.redact import redacted
 
 AMOUNTS = ("weight", "epochs", "max_tokens")
@@ -121,19 +121,19 @@ def _label(source: Mapping[str, Any]) -> str:
     if isinstance(paths, str):
         paths = [paths]
     if not isinstance(paths, (list, tuple)) or not paths or not all(isinstance(path, str) and path for path in paths):
-        raise ConfigError(f"a source is {dict(source)!r}, expected path: FILE or path: [FILE, ...] in it")
+        raise ConfigError(f"a source is {brief(dict(source))}, expected path: FILE or path: [FILE, ...] in it")
     if "label" not in source:
-        return ", ".join(paths)
+        return redacted(", ".join(paths))
     label = source["label"]
     if not isinstance(label, str) or not label.strip():
-        raise ConfigError(f"source {', '.join(paths)} has label {label!r}, expected text")
+        raise ConfigError(f"source {', '.join(paths)} has label {brief(label)}, expected text")
     return redacted(label)
 
 
 def _entry(label: str, source: Mapping[str, Any], max_epochs: float) -> Entry:
     for key in source:
         if key not in _KEYS:
-            raise ConfigError(f"source {label} has an unknown key {key!r}{nearest(str(key), _KEYS)}")
+            raise ConfigError(f"source {label} has an unknown key {brief(key)}{nearest(key[:100], _KEYS)}")
     amounts = [key for key in AMOUNTS if key in source]
     if len(amounts) > 1:
         both = " and ".join(amounts)
@@ -145,7 +145,7 @@ def _entry(label: str, source: Mapping[str, Any], max_epochs: float) -> Entry:
     numbers = {key: _number(label, key, source[key]) for key in (*amounts, "max_epochs") if key in source}
     numbers.setdefault("max_epochs", _number(label, "max_epochs", max_epochs))
     if (tokens := numbers.get("max_tokens")) is not None and tokens.denominator != 1:
-        raise ConfigError(f"source {label} has max_tokens {source['max_tokens']!r}, expected a whole number")
+        raise ConfigError(f"source {label} has max_tokens {brief(source['max_tokens'])}, expected a whole number")
     paths = source["path"]
     return Entry(
         label=label,
@@ -175,14 +175,14 @@ def _check_together(found: Sequence[Entry]) -> None:
 def _number(label: str, key: str, value: Any) -> Fraction:
     """A number above 0, as it was written: 0.1 is one tenth, so that no rounding decides which documents are drawn."""
     try:
-        if isinstance(value, bool) or not math.isfinite(float(value)):
+        if isinstance(value, bool) or not math.isfinite(size := float(value)):
             raise ValueError
-        number = Fraction(str(value))
-    except (TypeError, ValueError):
-        raise ConfigError(f"source {label} has {key} {value!r}, expected a number above 0") from None
+        number = Fraction(str(value)) if size else Fraction(0)  # 1e-999999999 would take gigabytes
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"source {label} has {key} {brief(value)}, expected a number above 0") from None
     if number <= 0:
         hint = "; to take nothing of a source leave it out" if number == 0 else ""
-        raise ConfigError(f"source {label} has {key} {value!r}, expected a number above 0{hint}")
+        raise ConfigError(f"source {label} has {key} {brief(value)}, expected a number above 0{hint}")
     return number
 
 

@@ -16,7 +16,6 @@ cache is theirs), and `limit` reads no further than it must. Only what cannot be
 
 import contextlib
 import glob
-import json
 import string
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -162,7 +161,7 @@ def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
         types = first_types(file, names, source.name)
     if empty := [name for name in names if pa.types.is_null(types[name])]:
         there = empty
-        with contextlib.suppress(ValueError):  # of a first row that is no JSON: reading it says so
+        with contextlib.suppress(InputError):  # of rows that are no JSON: reading them says so
             there = _first_keys(source)
         _check_names(source, there, empty, ())
     return types
@@ -309,20 +308,15 @@ def _csv_header(source: Source) -> list[str]:
 
 
 def _first_keys(source: Source) -> list[str]:
-    """Names in the first row of a JSON file that was just read without a problem."""
-    from packprep.jsonl import BLOCK_BYTES, elements
+    """Names in the first row of a JSON file that has any."""
+    from packprep.jsonl import first_keys
 
     assert source.path is not None
     with decompressed(source.path) as file:
-        block = file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-        if block[:1] == b"[":
-            row = next(elements(block, file, 1 << 30, source.name))[0]
-        else:
-            try:
-                row = json.loads(block.split(b"\n", 1)[0].decode())
-            except ValueError:
-                row = json.loads(block.decode())  # one object over several lines
-    return list(row or [])
+        names = first_keys(file, source.name)
+    if names is None:
+        raise InputError(f"{source.name} has no JSON object in its first rows; expected an object in each row")
+    return names
 
 
 def line_of_row(source: Source, row: int) -> int | None:
@@ -388,20 +382,16 @@ def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats:
     from packprep.masks import render_chats
 
     assert shape.finder is not None
-    if config.pair_columns:
-        first, second = (
-            render_chats(table, replace(chats, names=(*chats.names[:-2], side)), shape.finder)
-            for side in config.pair_columns
-        )
-        names = {"text": "second", "trained": "second_trained", "specials": "second_specials"}
-        rows = first
-        for name, other in names.items():
+    sides = [replace(chats, names=(*chats.names[:-2], side)) for side in config.pair_columns] or [chats]
+    rows, *others = (render_chats(table, side, shape.finder) for side in sides)
+    problem = table["problem"].combine_chunks() if "problem" in table.column_names else rows["problem"].combine_chunks()
+    for side in (rows, *others):
+        problem = pc.coalesce(problem, side["problem"].combine_chunks())
+        problem = _without_large(side["text"].combine_chunks(), problem, config)
+    for second in others:
+        for name, other in {"text": "second", "trained": "second_trained", "specials": "second_specials"}.items():
             rows = rows.append_column(other, second[name])
-        rows = _with_problems(rows, pc.coalesce(first["problem"].combine_chunks(), second["problem"].combine_chunks()))
-    else:
-        rows = render_chats(table, chats, shape.finder)
-    if "problem" in table.column_names:
-        rows = _with_problems(rows, pc.coalesce(table["problem"].combine_chunks(), rows["problem"].combine_chunks()))
+    rows = _with_problems(rows, problem)
     if config.group_column is not None:
         rows = rows.append_column("group", table[config.group_column].combine_chunks().cast(pa.string()))
     return rows
@@ -434,9 +424,8 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Ta
             parts += [literal] if literal else []
             parts += [columns[field]] if field is not None else []
         text = pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
-    large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
-    detail = f"too_large: the text has more than {config.max_row_size:,} bytes (--max-row-size)"
-    problem = pc.if_else(pc.and_(large, pc.is_null(problem)), detail, problem)
+    for side in (text, second) if config.pair_columns else (text,):
+        problem = _without_large(side, problem, config)
     missing = pc.and_(pc.is_null(text), pc.is_null(problem))
     problem = pc.if_else(missing, f"null: the row has no {' and '.join(map(repr, names))}", problem)
     arrays = {"text": pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text), "problem": problem}
@@ -445,6 +434,13 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Ta
     if config.pair_columns:
         arrays["second"] = pc.if_else(pc.is_valid(problem), pa.scalar(None, second.type), second)
     return pa.table(arrays)
+
+
+def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa.Array:
+    """`problem` with the texts named that are larger than a row may be."""
+    large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
+    detail = f"too_large: the text has more than {config.max_row_size:,} bytes (--max-row-size)"
+    return pc.if_else(pc.and_(large, pc.is_null(problem)), detail, problem)
 
 
 def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -472,9 +468,8 @@ def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple
 def sound(array: pa.Array) -> pa.Array:
     """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them."""
     binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
-    (array if binary is None else array.view(binary)).validate(
-        full=True
-    )  # of text that is not UTF-8 more is known later
+    # Of text that is not UTF-8 more is known later.
+    (array if binary is None else array.view(binary)).validate(full=True)
     return array
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config import BuildConfig
-from packprep.errors import InputError
+from packprep.errors import InputError, system_error
 from packprep.mixture import READING, is_mix
 from packprep.redact import redacted
 from packprep.schemas import FormatError, inside
@@ -75,6 +75,8 @@ def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
         try:
             files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
         except OSError as error:
+            if system_error(error) is not None:
+                raise
             raise InputError(f"{error.filename or entry.label} cannot be read: {error.strerror}") from None
         _check_keys(entry.reading, files, f"source {entry.label}: ")
         found += [replace(source, entry=number, reading=entry.reading) for source in files]

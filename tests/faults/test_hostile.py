@@ -231,32 +231,56 @@ def laughs(levels: int, width: int) -> str:
         ("a: &a [*a]\n", "line 1 has the alias *a; write it out"),
         ("[" * 20_000, "it nests too deeply"),
         ("a: {" * 20_000, "it nests too deeply"),
-        ("seed: " + "1" * 5_000, "Exceeds the limit (4300 digits)"),
+        ("seed: " + "1" * 5_000, "line 1 has a number of 5,000 characters"),
+        ("seed: 0x" + "f" * 5_000, "line 1 has a number of 5,002 characters"),
+        ("seed: 1" + ":1" * 400_000, "line 1 has a number of 800,001 characters"),
+        ("template-variables: {day: 2026-01-01}", "expected values of JSON"),
         ("seed: 2024-99-99", "month must be in 1..12"),
         ("seed: 1\nseed: 2", "the key 'seed' stands twice from line 1 on"),
         ("seed: 1\n? [a]\n: 2", "unhashable key"),
         ("x" * 1_000_001, "it has more than 1,000,000 bytes"),
         ("\x00", "is not readable as YAML"),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_a_yaml_file_that_grows_or_is_odd_is_a_sentence_at_once(tmp_path: Path, content: str, sentence: str) -> None:
     (tmp_path / "build.yaml").write_text(content)
     began = time.process_time()
     with pytest.raises(ConfigError) as raised:
-        from_yaml(tmp_path / "build.yaml")
+        BuildConfig(**from_yaml(tmp_path / "build.yaml"))
     assert sentence in str(raised.value)
     assert len(str(raised.value)) < 600
     assert time.process_time() - began < 20  # a billion would take hours; this takes a tenth of a second
 
 
-@pytest.mark.parametrize("value", [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(10**4000)])
+@pytest.mark.parametrize(
+    "value", [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(16**5000)], ids=range(5)
+)
 @pytest.mark.parametrize("key", ["sources", "max_length", "strategy", "window", "columns", "holdout", "overwrite"])
 def test_a_wrong_value_is_never_shown_at_full_length(key: str, value: Any) -> None:
     if (key, type(value)) in (("sources", list), ("sources", str)):
         return  # those are names
     with pytest.raises(ConfigError) as raised:
         BuildConfig(**{key: value})
+    assert len(str(raised.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"weight": "1e-999999999"},
+        {"weight": 10**400},
+        {"epochs": 16**5000},
+        {"max_tokens": "9" * 5000},
+        {"epochs": ["x"] * 100_000},
+        {"label": ["x"] * 100_000},
+        {"x" * 100_000: 1},
+        {"limit": 2**70},
+    ],
+)
+def test_a_hostile_table_of_a_source_is_a_sentence_at_once(table: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        BuildConfig(sources=({"path": "a.jsonl", **table},))
     assert len(str(raised.value)) < 600
 
 
@@ -430,6 +454,12 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
     result = build(tmp_path, path, "--json")
     assert result.code == 0
     shown = result.out + result.err + build(tmp_path, path, "--dry-run", "--overwrite").out
+    tables = tmp_path / "build.yaml"
+    tables.write_text(json.dumps({"sources": [{"path": [str(path)], "epochs": 1}], "overwrite": True}))
+    for options in (("--dry-run", "--json"), ("--json",)):
+        mixed = build(tmp_path, "-c", tables, *options)
+        assert mixed.code == 0
+        shown += mixed.out + mixed.err
     for file in (tmp_path / "out").glob("*.json"):
         shown += file.read_text()
     assert SECRET not in shown
