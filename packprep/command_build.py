@@ -13,12 +13,12 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from packprep.config import DEFAULT_FILE, BuildConfig, from_yaml
+from packprep.config import DEFAULT_FILE, MERGE, BuildConfig, from_yaml
 from packprep.errors import ConfigError
 from packprep.printing import print_report, print_table, stopped
 
 _SHORT = {"output": "-o"}
-_HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Run")
+_HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
 
 
@@ -140,10 +140,17 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     from packprep.progress import Console, Silent
 
     with Console() as console, _stopped_at_once(console.close):
-        from packprep.pipeline import build  # takes a second, in which it may be stopped too
+        from packprep.pipeline import build, build_share  # takes a second, in which it may be stopped too
 
         gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
-        build(settings, progress=Silent() if run["quiet"] else console)
+        progress = Silent() if run["quiet"] else console
+        if settings.executor == "array" and settings.task_index != MERGE:
+            done = build_share(settings, progress=progress)
+            console.close()
+            if not run["quiet"] or run["json"]:
+                _show({"share": done}, run["json"])
+            return
+        build(settings, progress=progress)
     print_report(Path(settings.output), as_json=run["json"], quiet=run["quiet"])
 
 

@@ -18,6 +18,8 @@ from packprep.errors import ConfigError, brief, nearest
 
 DEFAULT_FILE = "packprep.yaml"
 _YAML_BYTES = 1_000_000
+MERGE = "merge"  # the task of an array that signs off
+ONCE = ("overwrite", "restart", "executor", "task_index", "num_tasks")  # in no file of an output
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
@@ -199,6 +201,13 @@ class BuildConfig:
         None, "Output", "Seconds for 16 MB of text, then its process is replaced; means isolate.", "SECONDS",
         identity=False,
     )  # fmt: skip
+    executor: Literal["local", "array"] = _option(
+        "local", "Machines", "What does the work; never changes the output.", identity=False
+    )
+    task_index: str | None = _option(
+        None, "Machines", "executor array: which task this is, from 0; merge signs off.", "I|merge", identity=False
+    )
+    num_tasks: int | None = _option(None, "Machines", "executor array: number of tasks.", identity=False)
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
     restart: bool = _option(False, "Output", "Start over instead of going on with an unfinished build.", identity=False)
 
@@ -215,6 +224,8 @@ class BuildConfig:
                 value = os.fspath(value)
             elif spec.name == "template_variables" and isinstance(value, Mapping):
                 value = _json(value)
+            elif spec.name == "task_index" and type(value) is int:
+                value = str(value)
             _check_type(spec, value)
             if spec.type is float:
                 value = float(value)
@@ -236,7 +247,8 @@ class BuildConfig:
     def _check_ranges(self) -> None:
         least = {
             "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
-            "max_memory": 1, "max_row_size": 1, "unit_timeout": 1, "min_loss_tokens": 0, "vocab_size": 1,
+            "max_memory": 1, "max_row_size": 1, "unit_timeout": 1, "num_tasks": 1, "min_loss_tokens": 0,
+            "vocab_size": 1,
             "shard_size": 1, "unit_size": 1, "window": 1, "max_segments_per_pack": 1, "pad_segment_to_multiple": 1,
             "packs_multiple_of": 1, "balance_ranks": 1, "num_packs": 1, "seed": 0,
         }  # fmt: skip
@@ -263,6 +275,7 @@ class BuildConfig:
 
     def _check_combinations(self) -> None:
         self._check_columns()
+        self._check_executor()
         if self.text_template is not None and self.text_column != "text":
             raise ConfigError("text_column and text_template both say what the text is; give one of them")
         if self.stride:
@@ -297,6 +310,22 @@ class BuildConfig:
             raise ConfigError(f"num_packs is for strategy balanced, not {self.strategy}")
         if self.max_len is not None and self.max_len < self.min_len:
             raise ConfigError(f"max_len {self.max_len:,} is less than min_len {self.min_len:,}; no document would stay")
+
+    def _check_executor(self) -> None:
+        for key, executor in (("task_index", "array"), ("num_tasks", "array")):
+            if getattr(self, key) is not None and self.executor != executor:
+                raise ConfigError(f"{key} is for executor {executor}, not {self.executor}; give --executor {executor}")
+        if self.task_index is not None and self.task_index != MERGE and not re.fullmatch("[0-9]+", self.task_index):
+            raise ConfigError(f"task_index is {self.task_index!r}, expected a number from 0, or {MERGE}")
+        if self.executor == "array":
+            if "-" in self.sources:
+                raise ConfigError("standard input cannot be read by every task of an array; name a file")
+            if self.keep_tokens is not None:
+                raise ConfigError("keep_tokens is for one process, and executor array has many; leave it out")
+            if self.restart:
+                raise ConfigError(
+                    "restart would throw away what other tasks do; delete the unfinished build before tasks start"
+                )
 
     def _check_columns(self) -> None:
         """Which columns make a row."""
@@ -528,8 +557,8 @@ def to_yaml(config: BuildConfig) -> str:
 
 
 def _not_kept(key: str, value: Any) -> bool:
-    """What a file of options leaves out: what was not given, a tokenizer that is an object, leave to throw away."""
-    return value is None or key in ("overwrite", "restart") or (key == "tokenizer" and not isinstance(value, str))
+    """What a file of options leaves out: what was not given, a tokenizer that is an object, how it ran this once."""
+    return value is None or key in ONCE or (key == "tokenizer" and not isinstance(value, str))
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:

@@ -22,13 +22,17 @@ from packprep.tokens import tokens_key
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One build and its staging directory. planner: a packer of the user's own, known to this process only."""
+    """One build and its staging directory. planner: a packer of the user's own, known to this process only.
+
+    process: name of the folder for scratch files of this process, where several work on the build.
+    """
 
     config: BuildConfig
     staging: Path
     tokenizer: Tokenizer
     sources: Sequence[Source]
     planner: Planner | None = None
+    process: str = ""
     tokens: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,7 +42,7 @@ class Job:
 
     @property
     def scratch(self) -> Path:
-        return self.staging / "scratch"
+        return self.staging / "scratch" / self.process
 
     @property
     def shards(self) -> Path:

@@ -25,6 +25,10 @@ TOUCHED_EVERY = 10.0  # seconds
 STALE_AFTER = 60.0
 
 
+class Held(ConfigError):  # noqa: N818 - the sentence is an error's, the news is that it is held
+    """A living process has the lock."""
+
+
 @dataclass(frozen=True)
 class Holder:
     """Who has, or had, an output."""
@@ -44,7 +48,7 @@ def lock_of(path: Path) -> Path:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[Holder | None]:
-    """Hold the lock of a directory; gives the dead process that left one. ConfigError where a living one has it.
+    """Hold the lock of a directory; gives the dead process that left one. Held where a living one has it.
 
     what: beginning of that sentence, e.g. "out is being built".
     """
@@ -81,6 +85,20 @@ def _alive(found: Holder, lock: Path) -> bool:
     return _runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
 
 
+def taken_by(path: Path) -> str:
+    """Who has the lock of a directory, in words; "" where nobody living has it, and what a dead one left is gone.
+
+    Asks the kernel, so it is not misled by a process number that is used again, as `holder` may be.
+    """
+    if not lock_of(path).exists():
+        return ""
+    try:
+        with locked(path, "it is taken"):
+            return ""
+    except Held:
+        return str(_read(lock_of(path)) or "another process")
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -106,7 +124,7 @@ def _taken(lock: Path, what: str) -> int:
             return handle
         os.close(handle)
         by = f" by {found}" if found else ""
-        raise ConfigError(f"{what}{by}, which holds {lock}; wait until it is done or choose another place")
+        raise Held(f"{what}{by}, which holds {lock}; wait until it is done or choose another place")
 
 
 def _free(handle: int) -> bool | None:

@@ -5,20 +5,22 @@ complete, whatever interrupts the build, and the same command goes on with what 
 """
 
 import os
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from packprep import disk
+from packprep.arraytasks import at_work, joining, member_of, share_of, without_tasks, work_off
 from packprep.carried import RowShape
-from packprep.config import BuildConfig
+from packprep.config import MERGE, BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
 from packprep.job import Job
 from packprep.lock import locked
@@ -32,11 +34,12 @@ from packprep.reading import read_rows, row_shape
 from packprep.report import Account
 from packprep.schemas import MANIFEST, FormatError, Manifest
 from packprep.shards import ShardFile
+from packprep.shares import Shares
 from packprep.signoff import name_shards, sign, write_report, write_settings
-from packprep.sources import Source, resolve
-from packprep.staging import build_facts, staged, sweep
+from packprep.sources import Source, remembered, resolve
+from packprep.staging import DIGESTS, build_facts, staged, staging_at, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
-from packprep.tokens import DocumentError, TokenFile, committed, slices_ahead, start_after, stored, tokenize
+from packprep.tokens import DocumentError, TokenFile, committed, seal, slices_ahead, start_after, stored, tokenize
 from packprep.units import Slice, bad_row, read_slices, text_bytes
 from packprep.windowfiles import Windows
 
@@ -51,15 +54,17 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
     progress = progress or Silent()
     clock = _Clock()
     output = output_of(config)
-    tokenizer = tokenizer_of(config)
-    if config.continuation_bos and tokenizer.bos is None:
-        raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN")
-    for note in tokenizer.notes:
-        progress.say(note)
-    with locked(output, f"{output} is being built") as left, staged(output) as staging:
+    if config.executor == "array" and config.task_index != MERGE:
+        raise ConfigError("one task of an array makes no manifest; call packprep.pipeline.build_share for it")
+    tokenizer = _tokenizer(config, progress)
+    with (
+        locked(output, f"{output} is being built") as left,
+        without_tasks(output, config, progress),
+        staged(output) as staging,
+    ):
         if left is not None:
             progress.say(f"the last build of {output}, {left}, did not end")
-        with clock("hash"):
+        with clock("hash"), remembered(staging.path / DIGESTS) if config.executor == "array" else nullcontext():
             sources = resolve(config, staging.scratch)
             inputs = _inputs(config, sources, tokenizer, planner)
         finished = already_built(output, inputs, config)
@@ -68,33 +73,97 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
             progress.say(f"{output} is this build already: nothing to do")
             return finished
         job = Job(config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner)
-        facts = build_facts(
-            inputs, names=[source.name for source in sources], tokens=str(job.tokens),
-            source_bytes=sum(source.bytes for source in sources),
-        )  # fmt: skip
-        whole = staging.claim(facts, progress, restart=config.restart, replaces=(output / MANIFEST).exists())
+        whole = staging.claim(
+            _facts(job, inputs), progress, restart=config.restart, replaces=(output / MANIFEST).exists()
+        )
         if whole is not None:
             progress.say(f"{staging.path} is whole: only its last rename was missing")
             publish(staging.path, output)
             return whole
         work = _Work(job, progress, clock)
-        try:
+        with _system_says(work):
             manifest = work.run(inputs)
             publish(staging.path, output)
-        except (PackprepError, FormatError):
-            raise
-        except MemoryError:
-            raise StoppedError(
-                "memory ran out; give less --max-memory or --num-proc and run the same command to go on"
-            ) from None
-        except Exception as error:  # libraries have many names for what the system refused
-            if (refused := system_error(error)) is None:
-                raise
-            if refused.errno in disk.FULL:
-                raise disk.full(refused, staging.path, work.needed) from None
-            where = refused.filename or str(staging.path)
-            raise OSError(refused.errno, os.strerror(refused.errno or 0), where) from None
     return manifest
+
+
+@contextmanager
+def _system_says(work: "_Work") -> Iterator[None]:
+    """What the system refuses becomes a sentence, or an OSError with its path."""
+    try:
+        yield
+    except (PackprepError, FormatError):
+        raise
+    except MemoryError:
+        raise StoppedError(
+            "memory ran out; give less --max-memory or --num-proc and run the same command to go on"
+        ) from None
+    except Exception as error:  # libraries have many names for what the system refused
+        if (refused := system_error(error)) is None:
+            raise
+        if refused.errno in disk.FULL:
+            raise disk.full(refused, work.job.staging, work.needed) from None
+        where = refused.filename or str(work.job.staging)
+        raise OSError(refused.errno, os.strerror(refused.errno or 0), where) from None
+
+
+def build_share(
+    config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Do the share of one task of a job array (see arraytasks.py) and return what `work_off` does.
+
+    The same config with task_index "merge" then goes to `build`.
+    """
+    progress = progress or Silent()
+    index, total, said = share_of(config, os.environ)
+    output = output_of(config)
+    tokenizer = _tokenizer(config, progress)
+    progress.say(f"task {index} of {total}, from {said}")
+    staging = staging_at(output)
+    with ExitStack() as stack:
+        with joining(output, progress):
+            with remembered(staging.path / DIGESTS):
+                sources = resolve(config, staging.scratch)
+            inputs = _inputs(config, sources, tokenizer, planner)
+            member = member_of(output)
+            job = Job(
+                config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner,
+                process=member.name,
+            )  # fmt: skip
+            done = already_built(output, inputs, config) is not None
+            if not done:
+                done = staging.join(
+                    _facts(job, inputs), progress, alone=not at_work(output), replaces=(output / MANIFEST).exists()
+                )
+            if not done:
+                stack.enter_context(locked(member, "a task is at work"))
+        if done:
+            staging.leave_empty()
+            progress.say(f"{output} is this build already, or lacks only --task-index {MERGE}: nothing to do")
+            return {"task": index, "tasks": total}
+        job.scratch.mkdir(parents=True, exist_ok=True)
+        stack.callback(shutil.rmtree, job.scratch, ignore_errors=True)
+        work = _Work(job, progress, _Clock())
+        with _system_says(work):
+            shared = work.share(index, total)
+    return shared
+
+
+def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
+    tokenizer = tokenizer_of(config)
+    if config.continuation_bos and tokenizer.bos is None:
+        raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN")
+    for note in tokenizer.notes:
+        progress.say(note)
+    return tokenizer
+
+
+def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:
+    """What build.json holds."""
+    return build_facts(
+        inputs, names=[source.name for source in job.sources], tokens=str(job.tokens),
+        source_bytes=sum(source.bytes for source in job.sources),
+    )  # fmt: skip
 
 
 def _inputs(
@@ -176,6 +245,20 @@ class _Work:
             job.staging, inputs, windows.layout, account, files, job.sources, entries, report, run, job.config, poisoned
         )  # fmt: skip
 
+    def _shape(self) -> RowShape:
+        """What rows become."""
+        shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
+        for note in shape.notes:
+            self.progress.say(note)
+        return shape
+
+    def share(self, index: int, total: int) -> dict[str, Any]:
+        """What one of `total` tasks does."""
+        with ThreadPoolExecutor(1) as pool:
+            engine = pool.submit(self._engine, self._sample(self._shape()))
+            with self._workers(engine) as elsewhere:
+                return work_off(Shares(self.job, total, engine.result, elsewhere), index, self.progress)
+
     def tokenize(self) -> list[TokenFile]:
         """Token files of the whole input; only what is not there yet is read and tokenized."""
         with self.clock("tokenize"):
@@ -215,9 +298,7 @@ class _Work:
             done += file.text_bytes / 1e6
             self.progress.advance("tokenize", done, total, "MB")
 
-        shape = row_shape(sources, config, self.job.scratch, self.job.tokenizer)
-        for note in shape.notes:
-            self.progress.say(note)
+        shape = self._shape()
         with ThreadPoolExecutor(1) as pool:
             # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
             engine = pool.submit(self._engine, self._sample(shape))
@@ -230,6 +311,7 @@ class _Work:
                     )
             except DocumentError as error:
                 raise bad_row(sources[error.source], error.row, error.detail) from None
+        seal(directory, files)
         if (choice := engine.result()) is not None:
             self.gate = choice.gate
             for note in choice.engine.notes:

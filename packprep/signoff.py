@@ -135,7 +135,7 @@ def sign(
     if account.mix is not None:
         data["repeated"] = {key: totals[f"repeated_{key}"] for key in ("documents", "tokens")}
     facts = {
-        "executor": "local",
+        "executor": config.executor,
         "verified_documents": sum(file.verified for file in files),
         "versions": _versions(),
         "seconds": report["seconds"],

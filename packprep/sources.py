@@ -13,6 +13,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from packprep.config import BuildConfig
 from packprep.errors import InputError, system_error
 from packprep.mixture import READING, is_mix
 from packprep.redact import redacted
-from packprep.schemas import FormatError, inside
+from packprep.schemas import FormatError, canonical_json, inside, write_file
 
 _KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
@@ -269,10 +270,43 @@ def _spool_stdin(scratch: Path) -> Source:
     return Source("standard input", "json", path, path.stat().st_size, _sha256([path]))
 
 
+_known: dict[str, str] | None = None  # digests by path, size and time of change; None: they are not kept
+
+
+@contextmanager
+def remembered(path: Path) -> Iterator[None]:
+    """Keep digests of files in `path`, so that not every process of a build reads all sources for them.
+
+    A file counts as the same while its size and its time of change are.
+    """
+    global _known
+    try:
+        loaded = json.loads(path.read_bytes())
+        _known = {str(key): str(digest) for key, digest in loaded.items()}
+    except (OSError, ValueError, AttributeError):
+        _known = {}
+    before = len(_known)
+    try:
+        yield
+        if len(_known) > before:
+            write_file(path, canonical_json(_known))
+    finally:
+        _known = None
+
+
+def _digest(path: Path) -> str:
+    facts = path.stat()
+    key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
+    if _known is not None and key in _known:
+        return _known[key]
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if _known is not None:
+        _known[key] = digest
+    return digest
+
+
 def _sha256(files: list[Path]) -> str:
     """Digest of one file, or of the digests of several."""
-    digests = []
-    for path in files:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    digests = [_digest(path) for path in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 build.json      the inputs that decide the bytes; job.json all that another process needs to do a part of the work
 tokens/         token files of slices, each with a receipt (unless they go to a token store)
+sizes/ places.json claims/ digests.json   what processes of other executors share (places.py, joining.py)
 shards/         shards under working names; receipts/ those of shards and of whole windows
 manifest.json   the output is whole: all that is left is to take the rest away and to rename the directory
 
@@ -36,7 +37,23 @@ SUFFIX = ".incomplete"
 BUILD = "build.json"
 JOB = "job.json"  # what another process needs to do a part of the work
 NAMES = "names.json"  # from working to final names, while shards are renamed
-PARTS = ("scratch", "tokens", "shards", "receipts", NAMES, JOB, BUILD)  # none of the output; BUILD goes last
+SIZES, PLACES = "sizes", "places.json"  # amounts of text of all rows, and where slices begin
+CLAIMS = "claims"  # locks of the processes at work, and of what they work on
+DIGESTS = "digests.json"  # of sources, so that not every process reads them for that
+PARTS = (
+    "scratch",
+    "tokens",
+    "shards",
+    "receipts",
+    SIZES,
+    PLACES,
+    CLAIMS,
+    DIGESTS,
+    NAMES,
+    JOB,
+    BUILD,
+)  # none of the output; BUILD goes last
+_KEPT = ("scratch", CLAIMS, DIGESTS)  # by whoever starts over: they say nothing of a build, and are in use already
 _WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT)
 STAGING_VERSION = 1  # raised when what an older packprep left cannot be continued
 
@@ -85,7 +102,7 @@ class Staging:
         if before is None:
             (self.path / BUILD).unlink(missing_ok=True)  # first: what is half deleted is nobody's build
             for path in self.path.iterdir():
-                if path != self.scratch:  # standard input may be in there
+                if path.name not in _KEPT:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.claimed = True
         sweep(self.path)
@@ -94,6 +111,25 @@ class Staging:
         self._undo_names()
         write_file(self.path / BUILD, canonical_json(build))
         return None
+
+    def join(self, build: Mapping[str, Any], progress: Progress, *, alone: bool, replaces: bool) -> bool:
+        """`claim` for a task that may not be the only one; True where only the last rename is missing.
+
+        alone: whether no other task is at work; otherwise the directory is theirs, and ConfigError if theirs differs.
+        """
+        if alone:
+            return self.claim(build, progress, restart=False, replaces=replaces) is not None
+        theirs = json.loads((self.path / BUILD).read_bytes())
+        if changed := difference(_without_on_error(theirs), _without_on_error(build)):
+            raise ConfigError(f"tasks with other settings ({changed}) are at work in {self.path}; choose another -o")
+        return False
+
+    def leave_empty(self) -> None:
+        """Take the directory away if a task has joined there and nothing else is in it."""
+        with contextlib.suppress(OSError):
+            (self.path / CLAIMS).rmdir()
+            (self.path / DIGESTS).unlink(missing_ok=True)
+            self.path.rmdir()
 
     def _before(self, replaces: bool) -> dict[str, Any] | None:
         """What the directory is a build of; None where there is nothing to go on with."""
@@ -137,10 +173,8 @@ def staged(output: Path) -> Iterator[Staging]:
     It goes away where nothing was done. Whatever stops a build leaves it for the same command to go on with; where an
     option or a row was wrong, so that another command must come, that one may start over without being asked.
     """
-    staging = Staging(staging_of(output))
+    staging = staging_at(output)
     path = staging.path
-    if path.is_symlink() or (path.exists() and not _ours(path)):
-        raise ConfigError(f"{path} is where the build would work, and it holds something else; choose another -o")
     try:
         shutil.rmtree(staging.scratch, ignore_errors=True)
         staging.scratch.mkdir(parents=True)
@@ -159,6 +193,14 @@ def staged(output: Path) -> Iterator[Staging]:
             write_file(path / BUILD, canonical_json(build | {"failed": str(error)}))
         raise
     _leave(staging)
+
+
+def staging_at(output: Path) -> Staging:
+    """The staging directory of an output, which may not be there yet. ConfigError where it is something else."""
+    path = staging_of(output)
+    if path.is_symlink() or (path.exists() and not _ours(path)):
+        raise ConfigError(f"{path} is where the build would work, and it holds something else; choose another -o")
+    return Staging(path)
 
 
 def _leave(staging: Staging) -> None:

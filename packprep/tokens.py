@@ -250,8 +250,12 @@ def tokenize(
             stop.set()
             for future in running:
                 future.cancel()
-    write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in done]))
     return done
+
+
+def seal(directory: Path, files: Sequence[TokenFile]) -> None:
+    """Write down that these are the token files of the whole input; see `stored`."""
+    write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in files]))
 
 
 def slices_ahead(config: BuildConfig) -> int:

@@ -6,7 +6,7 @@ so a number always names its row.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,17 +72,39 @@ def read_slices(
     scratch: Path,
     start: Start | None = None,
     shape: RowShape = TEXT_ROWS,
-) -> Iterator[Slice]:
+) -> Generator[Slice]:
     """The slices of the input in order, from `start` on.
 
     A unit ends with the document that reaches `unit_size` bytes of text, a slice with the one that reaches SLICE_BYTES.
     """
     start = start or Start()
+    read = Counter(dict(enumerate(start.rows)))  # rows of each source
+    rows = clipped(sources, config, lambda source: read_rows(source, config, scratch, shape), start.rows)
+    for cut in cut_rows(rows, config, start):
+        yield _slice(cut, read)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a slice is cut out of the input. pieces: its tables, each with the number of its source.
+
+    before: text in the slices of its unit before it.
+    """
+
+    unit: int
+    number: int
+    first_document: int
+    before: int
+    text_bytes: int
+    pieces: Sequence[tuple[int, pa.Table]]
+
+
+def cut_rows(rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: Start) -> Iterator[Cut]:
+    """The slices that tables of rows make, see `read_slices`."""
     pending: list[tuple[int, pa.Table]] = []
     unit, number, first = start.unit, start.number, start.first_document
-    read = Counter(dict(enumerate(start.rows)))  # rows of each source
     size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
-    for source, table in _rows(sources, config, scratch, shape, start.rows):
+    for source, table in rows:
         while len(table):
             room = min(config.unit_size - before, SLICE_BYTES) - size
             taken, added = _fill(table, room)
@@ -90,22 +112,26 @@ def read_slices(
             table = table.slice(taken)
             size += added
             if added >= room:
-                made = _slice(unit, number, first, size, pending, read)
-                yield made
-                first, before, number = first + len(made.table), before + size, number + 1
+                yield Cut(unit, number, first, before, size, pending)
+                first += sum(len(piece) for _, piece in pending)
+                before, number = before + size, number + 1
                 if before >= config.unit_size:
                     unit, number, before = unit + 1, 0, 0
                 size, pending = 0, []
     if pending:
-        yield _slice(unit, number, first, size, pending, read)
+        yield Cut(unit, number, first, before, size, pending)
 
 
-def _rows(
-    sources: Sequence[Source], config: BuildConfig, scratch: Path, shape: RowShape, done: Sequence[int]
+def clipped(
+    sources: Sequence[Source],
+    config: BuildConfig,
+    read: Callable[[Source], Iterator[pa.Table]],
+    done: Sequence[int] = (),
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
 
     An entry of `sources` may have a limit of its own, over all its files.
+    read: gives the rows of a source, tables with a column `problem`.
     done: rows of each source to leave out at its beginning. A source before one with such rows is not opened again.
     """
     left = None if config.limit is None else config.limit - sum(done)
@@ -121,7 +147,7 @@ def _rows(
         row, skip = 0, done[number] if number < len(done) else 0
         if of_entry.get(source.entry) == 0:
             continue
-        for table in read_rows(source, config, scratch, shape):
+        for table in read(source):
             if row < skip:
                 row += len(table)
                 if row <= skip:
@@ -164,7 +190,10 @@ def _fill(table: pa.Table, room: int) -> tuple[int, int]:
 
 
 def row_bytes(table: pa.Table) -> NDArray[np.int64]:
-    """What units and windows count of each row, int64 [documents]."""
+    """What units and windows count of each row, int64 [documents]; a table may hold it as a column `size`."""
+    if "size" in table.column_names:
+        sizes: NDArray[np.int64] = table["size"].to_numpy()
+        return sizes
     if "ids" in table.column_names:
         return id_bytes(table["ids"])
     size = text_bytes(table["text"])
@@ -183,19 +212,17 @@ def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
     return lengths
 
 
-def _slice(
-    unit: int, number: int, first: int, size: int, pending: Sequence[tuple[int, pa.Table]], read: Counter[int]
-) -> Slice:
+def _slice(cut: Cut, read: Counter[int]) -> Slice:
     """read: rows of each source that came before; those of this slice are added."""
     rows: Counter[int] = Counter()
     skipped: dict[int, Counter[str]] = {}
-    for source, table in pending:
+    for source, table in cut.pieces:
         rows[source] += len(table)
         problems = table["problem"].drop_null().to_pylist()
         skipped.setdefault(source, Counter()).update(problem.split(": ", 1)[0] for problem in problems)
     parts = tuple(Part(source, count, dict(sorted(skipped[source].items()))) for source, count in sorted(rows.items()))
     # One text type for all formats: some readers give 64-bit offsets.
-    tables = [table.drop_columns(["problem"]) for _, table in pending]
+    tables = [table.drop_columns(["problem"]) for _, table in cut.pieces]
     schema = pa.schema(
         [
             (field.name, pa.large_string() if field.name in ("text", "second", "group") else field.type)
@@ -205,7 +232,7 @@ def _slice(
     table = pa.concat_tables([table.cast(schema) for table in tables])
     first_rows = tuple(read[part.source] for part in parts)
     read.update({part.source: part.rows for part in parts})
-    return Slice(unit, number, first, table, size, parts, first_rows)
+    return Slice(cut.unit, cut.number, cut.first_document, table, cut.text_bytes, parts, first_rows)
 
 
 def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Token files to shard files, a window at a time; each finished window has a receipt and is never written twice."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.job import Job
 from packprep.mixing import Mix
@@ -35,13 +36,34 @@ class WindowFile:
     shards: tuple[ShardFile, ...]
 
 
+def receipt_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.json"
+
+
+def check_windows(windows: int, most: int, config: BuildConfig) -> None:
+    """Raises where windows cannot be planned. most: documents of the largest."""
+    if config.strategy == "balanced" and windows > 1:
+        raise ConfigError(f"balanced packs one window and the input makes {windows}; choose a larger --window")
+    if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
+        raise StoppedError(
+            f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; give more "
+            f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a smaller --window"
+        )
+
+
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a build, once the token files of the whole input are there. clock: counts the time of a stage."""
+    """The windows of a build. clock: counts the time of a stage.
+
+    files: token files of the whole input; or, with `formed`, those of the windows that are known already. rows: of each
+    source, where `files` don't tell.
+    """
 
     job: Job
     files: Sequence[TokenFile]
     clock: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    formed: Mapping[int, list[TokenFile]] | None = None
+    rows: Sequence[int] | None = None
 
     @cached_property
     def mix(self) -> Mix | None:
@@ -53,9 +75,11 @@ class Windows:
             return Mix(self.files, self.job.tokens, entries, self.job.config, self._packed_tokens)
 
     @cached_property
-    def windows(self) -> list[list[TokenFile]]:
+    def windows(self) -> Mapping[int, list[TokenFile]]:
         """Token files of each window."""
-        return self.mix.windows if self.mix else form_windows(self.files, self.job.config)
+        if self.formed is not None:
+            return self.formed
+        return dict(enumerate(self.mix.windows if self.mix else form_windows(self.files, self.job.config)))
 
     @cached_property
     def layout(self) -> Layout:
@@ -67,15 +91,8 @@ class Windows:
 
     def check(self) -> None:
         """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with this little memory."""
-        config = self.job.config
-        if config.strategy == "balanced" and len(self) > 1:
-            raise ConfigError(f"balanced packs one window and the input makes {len(self)}; choose a larger --window")
-        most = self.mix.most_documents if self.mix else max(sum(f.documents for f in files) for files in self.windows)
-        if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
-            raise StoppedError(
-                f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; give more "
-                f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a smaller --window"
-            )
+        of_each = (sum(file.documents for file in window) for window in self.windows.values())
+        check_windows(len(self), self.mix.most_documents if self.mix else max(of_each), self.job.config)
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
         """The receipt of a window that was made from the same and whose shards are all there, digests checked."""
@@ -125,7 +142,7 @@ class Windows:
         return packs
 
     def _receipt(self, split: str, number: int) -> Path:
-        return self.job.receipts / f"{split}-{number:05d}.json"
+        return self.job.receipts / receipt_name(split, number)
 
     def _made_from(self, split: str, number: int, change: int) -> str:
         return digest_of([split, number, change, [file.sha256 for file in self.windows[number]]])
@@ -163,7 +180,7 @@ class Windows:
     def _row(self, documents: Documents, document: int) -> str:
         """File and row of a document."""
         source = int(documents.source[document])
-        firsts = first_documents(rows_of_sources(self.files, len(self.job.sources)))
+        firsts = first_documents(self.rows or rows_of_sources(self.files, len(self.job.sources)))
         return f"{self.job.sources[source].name} row {int(documents.id[document]) - firsts[source]}"
 
     def _write_shards(self, packs: Packs, split: str, window: int, made_from: str) -> tuple[ShardFile, ...]:

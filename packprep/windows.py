@@ -7,7 +7,7 @@ input order, units are dealt to windows in an order that the seed decides, so a 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,20 @@ from packprep.hashing import drawn, mix
 from packprep.labels import Labels
 from packprep.schemas import STANDARD_COLUMNS, Column, DType, Kind, list_view
 from packprep.tokens import TokenFile
+
+
+class Piece(Protocol):
+    """A slice, tokenized or not."""
+
+    @property
+    def unit(self) -> int: ...
+    @property
+    def slice(self) -> int: ...
+    @property
+    def text_bytes(self) -> int: ...
+
+
+_Piece = TypeVar("_Piece", bound=Piece)
 
 
 class Aligned(NamedTuple):
@@ -65,15 +79,15 @@ class Documents:
         return None if column is None else Labels(address=column.address, dtype=column.dtype)
 
 
-def form_windows(files: Sequence[TokenFile], config: BuildConfig) -> list[list[TokenFile]]:
-    """Token files of each window, by unit number inside it; a window ends with the unit that reaches its size."""
-    units: dict[int, list[TokenFile]] = {}
+def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Piece]]:
+    """Slices of each window, by unit number inside it; a window ends with the unit that reaches its size."""
+    units: dict[int, list[_Piece]] = {}
     for file in files:
         units.setdefault(file.unit, []).append(file)
     numbers = np.array(list(units))
     if config.order != "input":
         numbers = numbers[np.argsort(mix(config.seed, numbers), kind="stable")]
-    windows: list[list[TokenFile]] = []
+    windows: list[list[_Piece]] = []
     size = config.window
     for number in numbers.tolist():
         if size >= config.window:

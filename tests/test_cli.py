@@ -16,7 +16,7 @@ from packprep import BuildConfig
 from packprep.cli import COMMANDS
 from packprep.command_build import command as build_command
 from packprep.command_build import resolve_options
-from packprep.config import to_yaml
+from packprep.config import ONCE, to_yaml
 from packprep.errors import ConfigError
 from packprep.schemas import read_manifest
 
@@ -58,7 +58,7 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
         assert sum(line.lstrip().startswith((f"--{name.replace('_', '-')} ", f"--[no-]{name.replace('_', '-')} ")) or
                    line.lstrip().startswith(f"-o, --{name}") for line in page.splitlines()) == 1, name  # fmt: skip
     headings = [line.rstrip(":") for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Sources", "Tokenizer", "Packing", "Order", "Output", "Run"]
+    assert headings == ["Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run"]
     words = " ".join(page.split())
     assert "best_fit, first_fit, knapsack" in words
     assert "[default: 0]" in words
@@ -164,6 +164,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "columns": "position_ids", "text_template": "{a}", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB",
         "holdout": 0.5, "verify_engine": 0.5, "min_len": 2, "pad_segment_to_multiple": 8, "weights": "50",
         "max_epochs": 2.5, "train_on": "all", "pair_columns": "a,b", "template_variables": '{"a": 1}',
+        "executor": "array", "task_index": "3",
     }  # fmt: skip
     ids, chat = {"input_ids_column": "ids"}, {"messages_column": "auto"}
     all_needs: dict[str, dict[str, Any]] = {
@@ -172,6 +173,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "max_epochs": {"weights": "1"}, "prompt_column": {"response_column": "r"}, "train_on": chat,
         "response_column": {"prompt_column": "p"}, "chat_template": chat, "template_date": chat,
         "template_variables": chat, "pair_columns": {"overflow": "drop"},
+        "task_index": {"executor": "array"}, "num_tasks": {"executor": "array"},
     }  # fmt: skip
     needs = all_needs.get(field.name, {})
     kind = str(field.type)
@@ -184,8 +186,8 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
     assert resolve_options(("a",), None, parameters)[0] == from_file
     assert getattr(from_file, field.name) != field.default
     (here / "resolved.yaml").write_text(to_yaml(from_file))
-    throws_away = {key: getattr(from_file, key) for key in ("overwrite", "restart")}  # no file does that
-    assert replace(resolve_options((), Path("resolved.yaml"), {})[0], **throws_away) == from_file
+    once = {key: getattr(from_file, key) for key in ONCE}
+    assert replace(resolve_options((), Path("resolved.yaml"), {})[0], **once) == from_file
 
 
 def _arguments(field: Any, example: Any, needs: dict[str, Any]) -> list[str]:
