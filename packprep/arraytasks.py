@@ -125,6 +125,8 @@ def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, Any]:
         progress.advance("tokenize", made, total, "MB")
 
     for run in shares.runs[index :: shares.parts]:
+        if run[0] >= shares.end():
+            break
         if not (missing := shares.missing(run)):
             made += shares.text_bytes(run) / 1e6
             continue
@@ -134,6 +136,7 @@ def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, Any]:
                 done["slices"] += len(missing)
         done["windows"] += _write_ready(shares, index)
     done["windows"] += _write_ready(shares, index)
+    shares.seal()
     slices, splits = shares.places.slices, len(shares.job.splits)
     left = sum(len(shares.missing(run)) for run in shares.runs)
     return {

@@ -19,7 +19,7 @@ from packprep.errors import ConfigError, brief, nearest
 DEFAULT_FILE = "packprep.yaml"
 _YAML_BYTES = 1_000_000
 MERGE = "merge"  # the task of an array that signs off
-ONCE = ("overwrite", "restart", "executor", "task_index", "num_tasks")  # in no file of an output
+ONCE = ("overwrite", "restart", "executor", "task_index", "num_tasks", "ray_address")  # in no file of an output
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
@@ -201,13 +201,17 @@ class BuildConfig:
         None, "Output", "Seconds for 16 MB of text, then its process is replaced; means isolate.", "SECONDS",
         identity=False,
     )  # fmt: skip
-    executor: Literal["local", "array"] = _option(
+    executor: Literal["local", "ray", "array"] = _option(
         "local", "Machines", "What does the work; never changes the output.", identity=False
     )
     task_index: str | None = _option(
         None, "Machines", "executor array: which task this is, from 0; merge signs off.", "I|merge", identity=False
     )
     num_tasks: int | None = _option(None, "Machines", "executor array: number of tasks.", identity=False)
+    ray_address: str | None = _option(
+        None, "Machines", "executor ray: a cluster to use, auto or HOST:PORT; default: this machine.", "ADDRESS",
+        identity=False,
+    )  # fmt: skip
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
     restart: bool = _option(False, "Output", "Start over instead of going on with an unfinished build.", identity=False)
 
@@ -312,16 +316,20 @@ class BuildConfig:
             raise ConfigError(f"max_len {self.max_len:,} is less than min_len {self.min_len:,}; no document would stay")
 
     def _check_executor(self) -> None:
-        for key, executor in (("task_index", "array"), ("num_tasks", "array")):
+        for key, executor in (("task_index", "array"), ("num_tasks", "array"), ("ray_address", "ray")):
             if getattr(self, key) is not None and self.executor != executor:
                 raise ConfigError(f"{key} is for executor {executor}, not {self.executor}; give --executor {executor}")
         if self.task_index is not None and self.task_index != MERGE and not re.fullmatch("[0-9]+", self.task_index):
             raise ConfigError(f"task_index is {self.task_index!r}, expected a number from 0, or {MERGE}")
+        if self.executor != "local" and self.keep_tokens is not None:
+            raise ConfigError(f"keep_tokens is for one process, and executor {self.executor} has many; leave it out")
+        if self.executor == "ray" and self.isolated:
+            raise ConfigError(
+                "executor ray replaces processes that die without being asked; leave isolate and unit_timeout out"
+            )
         if self.executor == "array":
             if "-" in self.sources:
                 raise ConfigError("standard input cannot be read by every task of an array; name a file")
-            if self.keep_tokens is not None:
-                raise ConfigError("keep_tokens is for one process, and executor array has many; leave it out")
             if self.restart:
                 raise ConfigError(
                     "restart would throw away what other tasks do; delete the unfinished build before tasks start"

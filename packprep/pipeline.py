@@ -231,6 +231,8 @@ class _Work:
     def run(self, inputs: dict[str, Any]) -> Manifest:
         """Everything that is not done yet, up to the manifest."""
         job = self.job
+        if job.config.executor == "ray":
+            self.on_ray()
         files = self.tokenize()
         self.needed = disk.needed_bytes(job, sum(file.tokens for file in files))
         windows = Windows(job, files, self.clock)
@@ -251,6 +253,17 @@ class _Work:
         for note in shape.notes:
             self.progress.say(note)
         return shape
+
+    def on_ray(self) -> None:
+        """All that Ray can do of it."""
+        from packprep.raytasks import run_on_ray
+
+        with self.clock("ray"):
+            choice = self._engine(self._sample(self._shape()))
+            self.job.save(choice.engine.name if choice else "")
+            if choice is not None:
+                self.gate = choice.gate
+            run_on_ray(self.job, self.progress)
 
     def share(self, index: int, total: int) -> dict[str, Any]:
         """What one of `total` tasks does."""
@@ -277,7 +290,8 @@ class _Work:
         config, directory, sources = self.job.config, self.job.tokens, self.job.sources
         kept = config.keep_tokens
         if (files := stored(directory)) is not None:
-            self.progress.say(f"tokens reused{f' from {directory}' if kept else ''}: no text was read")
+            if kept or config.executor == "local":
+                self.progress.say(f"tokens reused{f' from {directory}' if kept else ''}: no text was read")
             return files
         there = committed(directory)
         done = sum(file.text_bytes for file in there) / 1e6
@@ -394,7 +408,7 @@ class _Work:
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
-        if reused:
+        if reused and self.job.config.executor == "local":
             self.progress.say(f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before")
         return shards, account
 

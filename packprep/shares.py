@@ -2,10 +2,12 @@
 
 Three kinds of tasks, each from files to files and with its result under its name last, so that it may be done by
 anyone, in any order, twice or by two at once: measuring a source (places.py), tokenizing a run of slices, and writing a
-window whose token files are all there. What is not done so is left for the process that signs off.
+window whose token files are all there. arraytasks.py does them one after another in the tasks of a job array,
+raytasks.py wherever there is a free core; what neither has done is left for the process that signs off.
 """
 
 import itertools
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +18,11 @@ from functools import cached_property
 from packprep.carried import RowShape
 from packprep.job import Job
 from packprep.mixture import is_mix
+from packprep.packs import MEMORY_PER_DOCUMENT
 from packprep.parity import EngineChoice
 from packprep.places import Places, find_places, is_measured, measure
 from packprep.reading import row_shape
-from packprep.tokens import DocumentError, TokenFile, file_name, read_receipt, tokenize
+from packprep.tokens import BASE_MEMORY, DocumentError, TokenFile, file_name, read_receipt, seal, tokenize
 from packprep.units import Slice, bad_row, read_slices
 from packprep.windowfiles import Windows, check_windows, receipt_name
 from packprep.windows import form_windows
@@ -28,7 +31,7 @@ Run = tuple[int, int]  # slices to tokenize, first and one past the last
 Window = tuple[str, int]  # split and number
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shares:
     """The tasks of a job, as this process can do them. parts: how many processes there may be.
 
@@ -39,6 +42,8 @@ class Shares:
     parts: int
     engine: Callable[[], EngineChoice | None]
     elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None
+    _counted: int = 0  # slices from the beginning that are known to be there, and their tokens
+    _tokens: int = 0
 
     @cached_property
     def shape(self) -> RowShape:
@@ -65,6 +70,28 @@ class Shares:
         """Slices of a run that have no token file."""
         there = self._made()
         return [number for number in range(*run) if self.places.slices[number].receipt not in there]
+
+    def end(self) -> int:
+        """One past the last slice that is needed, as far as that is known: where max_tokens is reached, all are not."""
+        slices = self.places.slices
+        most = self.job.config.tokens_to_read
+        while most is not None and self._tokens < most and self._counted < len(slices):
+            try:
+                receipt = json.loads((self.job.tokens / slices[self._counted].receipt).read_bytes())
+            except FileNotFoundError:
+                return len(slices)
+            self._tokens += receipt["tokens"]
+            self._counted += 1
+        if most is None or self._tokens < most:
+            return len(slices)
+        last = slices[self._counted - 1].unit
+        return next((number for number, place in enumerate(slices) if place.unit > last), len(slices))
+
+    def seal(self) -> None:
+        """Write down that all token files are there, if they are and if that is all of the input."""
+        made = self._made()
+        if self.job.config.tokens_to_read is None and all(place.receipt in made for place in self.places.slices):
+            seal(self.job.tokens, self.places.slices)
 
     def text_bytes(self, run: Run) -> int:
         return sum(place.text_bytes for place in self.places.slices[slice(*run)])
@@ -112,6 +139,11 @@ class Shares:
             splits = [split for split in self.job.splits if receipt_name(split, number) not in written]
             if splits and all(slices[part].receipt in made for part in window):
                 yield from ((split, number) for split in splits)
+
+    def window_memory(self, window: Window) -> int:
+        """Bytes of memory that planning and writing a window takes."""
+        documents = sum(self.places.slices[part].documents for part in self.windows[window[1]])
+        return BASE_MEMORY + documents * MEMORY_PER_DOCUMENT
 
     def is_written(self, window: Window) -> bool:
         return receipt_name(*window) in _names(self.job.receipts)

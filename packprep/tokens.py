@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,17 @@ class DocumentError(InputError):
     def __init__(self, source: int, row: int, detail: str) -> None:
         super().__init__(detail)
         self.source, self.row, self.detail = source, row, detail
+
+
+class Piece(Protocol):
+    """A slice, tokenized or not."""
+
+    @property
+    def unit(self) -> int: ...
+    @property
+    def slice(self) -> int: ...
+    @property
+    def text_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +264,7 @@ def tokenize(
     return done
 
 
-def seal(directory: Path, files: Sequence[TokenFile]) -> None:
+def seal(directory: Path, files: Sequence[Piece]) -> None:
     """Write down that these are the token files of the whole input; see `stored`."""
     write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in files]))
 

@@ -7,7 +7,7 @@ input order, units are dealt to windows in an order that the seed decides, so a 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,19 +17,7 @@ from packprep.config import BuildConfig
 from packprep.hashing import drawn, mix
 from packprep.labels import Labels
 from packprep.schemas import STANDARD_COLUMNS, Column, DType, Kind, list_view
-from packprep.tokens import TokenFile
-
-
-class Piece(Protocol):
-    """A slice, tokenized or not."""
-
-    @property
-    def unit(self) -> int: ...
-    @property
-    def slice(self) -> int: ...
-    @property
-    def text_bytes(self) -> int: ...
-
+from packprep.tokens import Piece, TokenFile
 
 _Piece = TypeVar("_Piece", bound=Piece)
 

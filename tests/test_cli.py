@@ -164,7 +164,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "columns": "position_ids", "text_template": "{a}", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB",
         "holdout": 0.5, "verify_engine": 0.5, "min_len": 2, "pad_segment_to_multiple": 8, "weights": "50",
         "max_epochs": 2.5, "train_on": "all", "pair_columns": "a,b", "template_variables": '{"a": 1}',
-        "executor": "array", "task_index": "3",
+        "executor": "ray", "task_index": "3",
     }  # fmt: skip
     ids, chat = {"input_ids_column": "ids"}, {"messages_column": "auto"}
     all_needs: dict[str, dict[str, Any]] = {
@@ -173,7 +173,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "max_epochs": {"weights": "1"}, "prompt_column": {"response_column": "r"}, "train_on": chat,
         "response_column": {"prompt_column": "p"}, "chat_template": chat, "template_date": chat,
         "template_variables": chat, "pair_columns": {"overflow": "drop"},
-        "task_index": {"executor": "array"}, "num_tasks": {"executor": "array"},
+        "task_index": {"executor": "array"}, "num_tasks": {"executor": "array"}, "ray_address": {"executor": "ray"},
     }  # fmt: skip
     needs = all_needs.get(field.name, {})
     kind = str(field.type)
