@@ -19,7 +19,7 @@ from packprep.progress import Progress
 from packprep.schemas import temporary_name
 from packprep.shares import Shares
 from packprep.staging import CLAIMS, staging_of
-from packprep.tokens import TokenFile
+from packprep.tokenstore import TokenFile
 
 _LOOK_EVERY = 0.5  # seconds between looks at what other tasks have done
 _SCHEDULERS = "Slurm, Kubernetes (with --num-tasks) or AWS Batch"

@@ -13,8 +13,8 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from packprep.reading import sound
 from packprep.rowbuilder import RowBuilder
+from packprep.rowtext import sound
 
 
 class ArrowRows(RowBuilder):

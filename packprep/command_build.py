@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from packprep.config import DEFAULT_FILE, MERGE, BuildConfig, from_yaml
+from packprep.config import MERGE, BuildConfig
 from packprep.errors import ConfigError
 from packprep.printing import print_report, print_table, stopped
+from packprep.settings import DEFAULT_FILE, from_yaml
 
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")

@@ -31,7 +31,8 @@ from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
 from packprep.sources import COMPRESSED, Source, open_hub, resolve
 from packprep.tokenizer import Tokenizer, tokenizer_of
-from packprep.tokens import TokenFile, quiet_datasets, tokenize_slice
+from packprep.tokens import quiet_datasets, tokenize_slice
+from packprep.tokenstore import TokenFile
 from packprep.units import Part, Slice, read_slices
 from packprep.windows import Documents, carried_columns, file_schema, read_documents
 

@@ -17,7 +17,7 @@ from packprep.schemas import canonical_json, write_file
 from packprep.sources import Source
 from packprep.staging import JOB
 from packprep.tokenizer import Special, Tokenizer
-from packprep.tokens import tokens_key
+from packprep.tokenstore import tokens_key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,8 @@ from packprep.shards import Layout, write_shard
 from packprep.sources import resolve
 from packprep.sweep import Window, of_lengths
 from packprep.tokenizer import Special, Tokenizer, tokenizer_of
-from packprep.tokens import STORED, TokenFile, stored, tokenize, tokens_key
+from packprep.tokens import tokenize
+from packprep.tokenstore import STORED, TokenFile, stored, tokens_key
 from packprep.units import Part, Slice, read_slices, row_bytes
 from packprep.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
 

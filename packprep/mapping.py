@@ -14,15 +14,16 @@ import pyarrow as pa
 
 from packprep.carried import RowShape, carried_types
 from packprep.config import BuildConfig, check_keys
+from packprep.encoding import cut_text, encode_table
 from packprep.errors import ConfigError, InputError
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
-from packprep.reading import as_rows, columns_read, find_columns, finder_of, text_columns
+from packprep.reading import find_columns, finder_of
+from packprep.rowtext import as_rows, columns_read, text_columns
 from packprep.schemas import Column
 from packprep.segments import TooLongError
 from packprep.shards import Layout, iterate_batches
 from packprep.tokenizer import tokenizer_of
-from packprep.tokens import cut_text, encode_table
 from packprep.units import Part
 from packprep.windows import Documents, carried_columns, documents_of
 

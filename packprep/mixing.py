@@ -21,7 +21,7 @@ from packprep.hashing import mix as bits
 from packprep.interleave import Stream, lay_out
 from packprep.mixture import Entry, shares, targets
 from packprep.tokenizer import Tokenizer
-from packprep.tokens import TokenFile
+from packprep.tokenstore import TokenFile
 from packprep.windows import Documents, held_out, read_chosen, read_documents
 
 Int64 = NDArray[np.int64]

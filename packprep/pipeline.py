@@ -39,7 +39,8 @@ from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.sources import Source, remembered, resolve
 from packprep.staging import DIGESTS, build_facts, staged, staging_at, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
-from packprep.tokens import DocumentError, TokenFile, committed, seal, slices_ahead, start_after, stored, tokenize
+from packprep.tokens import DocumentError, seal, slices_ahead, tokenize
+from packprep.tokenstore import TokenFile, committed, start_after, stored
 from packprep.units import Slice, bad_row, read_slices, text_bytes
 from packprep.windowfiles import Windows
 

@@ -23,7 +23,7 @@ from packprep.reading import read_rows
 from packprep.schemas import canonical_json, write_file
 from packprep.sources import Source
 from packprep.staging import PLACES, SIZES
-from packprep.tokens import file_name
+from packprep.tokenstore import file_name
 from packprep.units import Start, clipped, cut_rows, row_bytes
 
 _ROWS = 4096  # measured rows cut at once: each cut adds up those that are left

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from packprep.encoding import READ
 from packprep.job import Job
 from packprep.schemas import write_file
-from packprep.tokens import READ, TokenFile, file_name
+from packprep.tokenstore import TokenFile, file_name
 from packprep.units import Part, Slice
 
 FILE = "quarantine.jsonl"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
+from packprep.encoding import cut_text, encode_table
 from packprep.errors import ConfigError, PackprepError
 from packprep.parity import choose_engine
 from packprep.progress import Progress
@@ -26,7 +27,6 @@ from packprep.reading import read_rows, row_shape
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
-from packprep.tokens import cut_text, encode_table
 from packprep.units import Part
 from packprep.verify import Verdict
 

@@ -22,7 +22,8 @@ from packprep.packs import MEMORY_PER_DOCUMENT
 from packprep.parity import EngineChoice
 from packprep.places import Places, find_places, is_measured, measure
 from packprep.reading import row_shape
-from packprep.tokens import BASE_MEMORY, DocumentError, TokenFile, file_name, read_receipt, seal, tokenize
+from packprep.tokens import BASE_MEMORY, DocumentError, seal, tokenize
+from packprep.tokenstore import TokenFile, file_name, read_receipt
 from packprep.units import Slice, bad_row, read_slices
 from packprep.windowfiles import Windows, check_windows, receipt_name
 from packprep.windows import form_windows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packprep.config import BuildConfig, to_yaml
+from packprep.config import BuildConfig
 from packprep.report import Account, ledger, make_report
 from packprep.schemas import (
     FORMAT_VERSION,
@@ -22,10 +22,11 @@ from packprep.schemas import (
     write_file,
     write_manifest,
 )
+from packprep.settings import to_yaml
 from packprep.shards import Layout, ShardFile
 from packprep.sources import Source
 from packprep.staging import NAMES
-from packprep.tokens import TokenFile, rows_of_sources
+from packprep.tokenstore import TokenFile, rows_of_sources
 
 SETTINGS = "build.yaml"
 

@@ -23,7 +23,8 @@ from packprep.schemas import canonical_json, digest_of, write_file
 from packprep.segments import TooLongError
 from packprep.shards import Layout, ShardFile, cut_shards, read_receipt, write_shard
 from packprep.signoff import first_documents
-from packprep.tokens import BASE_MEMORY, TokenFile, rows_of_sources
+from packprep.tokens import BASE_MEMORY
+from packprep.tokenstore import TokenFile, rows_of_sources
 from packprep.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
 
 

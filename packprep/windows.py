@@ -17,7 +17,8 @@ from packprep.config import BuildConfig
 from packprep.hashing import drawn, mix
 from packprep.labels import Labels
 from packprep.schemas import STANDARD_COLUMNS, Column, DType, Kind, list_view
-from packprep.tokens import Piece, TokenFile
+from packprep.tokens import Piece
+from packprep.tokenstore import TokenFile
 
 _Piece = TypeVar("_Piece", bound=Piece)
 

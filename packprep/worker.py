@@ -73,7 +73,8 @@ class _Tasks:
         import numpy as np
         import pyarrow as pa
 
-        from packprep.tokens import encode_table, quiet_datasets, tokenize_slice
+        from packprep.encoding import encode_table
+        from packprep.tokens import quiet_datasets, tokenize_slice
         from packprep.units import Part, Slice
 
         with pa.memory_map(text) as file:
@@ -89,7 +90,7 @@ class _Tasks:
             return asdict(tokenize_slice(part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config))
 
     def _write_window(self, split: str, number: int, change: int) -> None:
-        from packprep.tokens import stored
+        from packprep.tokenstore import stored
         from packprep.windowfiles import Windows
 
         files = stored(self.job.tokens)

@@ -27,7 +27,8 @@ import pyarrow as pa
 from packprep.errors import InputError, StoppedError
 from packprep.job import Job
 from packprep.quarantine import quarantined, rows_that_fail, write_quarantine
-from packprep.tokens import BASE_MEMORY, DocumentError, TokenFile, receipt_of, slice_memory
+from packprep.tokens import BASE_MEMORY, DocumentError, slice_memory
+from packprep.tokenstore import TokenFile, receipt_of
 from packprep.units import Slice, text_bytes
 
 COMMAND = (sys.executable, "-m", "packprep.worker")

@@ -16,7 +16,7 @@ from packprep.carried import RowShape, carried_types
 from packprep.config import CARRY_TYPES, RESERVED
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedLoader, PackedShards, unpack
-from packprep.reading import as_rows
+from packprep.rowtext import as_rows
 from packprep.schemas import STANDARD_COLUMNS, DType
 
 from .command import run

@@ -16,9 +16,10 @@ from packprep import BuildConfig
 from packprep.cli import COMMANDS
 from packprep.command_build import command as build_command
 from packprep.command_build import resolve_options
-from packprep.config import ONCE, to_yaml
+from packprep.config import ONCE
 from packprep.errors import ConfigError
 from packprep.schemas import read_manifest
+from packprep.settings import to_yaml
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -7,8 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config import BuildConfig, from_yaml, parse_size, to_yaml
+from packprep.config import BuildConfig, parse_size
 from packprep.errors import ConfigError, nearest
+from packprep.settings import from_yaml, to_yaml
 from packprep.strategies import STRATEGIES
 
 from .files import config

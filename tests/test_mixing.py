@@ -23,7 +23,7 @@ from packprep.mixing import Mix
 from packprep.planning import account_by_source, packed_tokens, plan_window
 from packprep.report import ledger, read_report
 from packprep.schemas import check_ledger, read_manifest, write_manifest
-from packprep.tokens import TokenFile
+from packprep.tokenstore import TokenFile
 from packprep.units import Part
 from packprep.verify import verify
 from packprep.windows import read_documents

@@ -10,7 +10,8 @@ import pytest
 
 from packprep import BuildConfig
 from packprep.errors import ConfigError, InputError
-from packprep.reading import as_text, line_of_row, read_rows, text_columns
+from packprep.reading import line_of_row, read_rows
+from packprep.rowtext import as_text, text_columns
 from packprep.sources import resolve
 
 from .corpus import SHARED, needs_shared_data, write_jsonl

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packprep import BuildConfig, build, pipeline, tokens, units, windowfiles
+from packprep import BuildConfig, build, pipeline, tokens, tokenstore, units, windowfiles
 from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.progress import Silent
 from packprep.reading import read_rows
@@ -139,14 +139,14 @@ def test_reading_may_begin_after_any_slice(
     sources = resolve(config, tmp_path)
     slices = list(read_slices(sources, config, tmp_path))
     files = [
-        tokens.TokenFile(
+        tokenstore.TokenFile(
             unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
             text_bytes=part.text_bytes, tokens=0, verified=0, parts=part.parts, cut={}, bytes=0, sha256="",
         )
         for part in slices
     ]  # fmt: skip
     for done in range(0, len(slices) + 1, 7):
-        start = tokens.start_after(files[:done], len(sources), config)
+        start = tokenstore.start_after(files[:done], len(sources), config)
         assert list(read_slices(sources, config, tmp_path, start)) == slices[done:]
 
 

@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep import BuildConfig, build, tokens
+from packprep import BuildConfig, build, encoding
+from packprep.encoding import cut_text, encode_table
 from packprep.engines import load_engine
 from packprep.errors import InputError
 from packprep.parity import EngineChoice, choose_engine
 from packprep.schemas import file_digest
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.tokens import cut_text, encode_table, stored, tokenize, tokenize_slice, tokens_key
+from packprep.tokens import tokenize, tokenize_slice
+from packprep.tokenstore import stored, tokens_key
 from packprep.units import Part, Slice
 
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
@@ -63,7 +65,7 @@ def test_the_size_of_batches_never_changes_the_file(
 ) -> None:
     unit = unit_of(list(texts(60)))
     whole = tokenize_slice(unit, tmp_path, engine, policy, BuildConfig())
-    monkeypatch.setattr(tokens, "BATCH_BYTES", 100)
+    monkeypatch.setattr(encoding, "BATCH_BYTES", 100)
     assert tokenize_slice(unit, tmp_path, engine, policy, BuildConfig()).sha256 == whole.sha256
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from packprep.config import BuildConfig
-from packprep.tokens import TokenFile
+from packprep.tokenstore import TokenFile
 from packprep.units import Part
 from packprep.windows import form_windows, group_codes, held_out, read_documents
 

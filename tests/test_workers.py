@@ -16,7 +16,7 @@ from packprep.quarantine import rows_that_fail
 from packprep.report import read_report
 from packprep.schemas import check_files, read_manifest
 from packprep.staging import staging_of
-from packprep.tokens import stored
+from packprep.tokenstore import stored
 from packprep.verify import verify
 from packprep.windowfiles import Windows
 from packprep.workers import _Worker

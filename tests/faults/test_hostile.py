@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep.config import BuildConfig, from_yaml
+from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError
+from packprep.settings import from_yaml
 from packprep.tokenizer import load_tokenizer
 
 from ..command import run
