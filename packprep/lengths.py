@@ -31,7 +31,7 @@ from packprep.shards import Layout, write_shard
 from packprep.sources import resolve
 from packprep.sweep import Window, of_lengths
 from packprep.tokenizer import Special, Tokenizer, tokenizer_of
-from packprep.tokens import tokenize
+from packprep.tokens import seal, tokenize
 from packprep.tokenstore import STORED, TokenFile, stored, tokens_key
 from packprep.units import Part, Slice, read_slices, row_bytes
 from packprep.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
@@ -217,6 +217,8 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         lambda _: progress.advance("tokenize", reader.text_bytes / 1e6, total, "MB"),
     )  # fmt: skip
     seconds = time.monotonic() - started
+    if store is not None:
+        seal(store, files)
     if not reader.text_bytes and not files:
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:

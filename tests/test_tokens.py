@@ -18,7 +18,7 @@ from packprep.parity import EngineChoice, choose_engine
 from packprep.schemas import file_digest
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.tokens import tokenize, tokenize_slice
+from packprep.tokens import seal, tokenize, tokenize_slice
 from packprep.tokenstore import stored, tokens_key
 from packprep.units import Part, Slice
 
@@ -78,6 +78,8 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     assert stored(tmp_path) is None
     files = tokenize(iter(units), tmp_path, lambda: engine, policy, config, lambda file: heard.append(file.unit))
     assert heard == [0, 1]
+    assert stored(tmp_path) is None
+    seal(tmp_path, files)
     assert stored(tmp_path) == files
     (tmp_path / "unit-000001-000.arrow").write_bytes(b"cut off")
     assert stored(tmp_path) is None
