@@ -128,6 +128,11 @@ class PackedShards:
             with shard.stream() as stream:
                 fields = plain_fields(stream.schema, file.name)
             self._shards.append(MappedShard(file, file.name, fields))
+            if fields != (first := self._shards[0]).fields:
+                raise FormatError(
+                    f"{file.name} has other columns or types than {first.where}; expected the same in all files of "
+                    f"{self.path}"
+                )
         self._ends = list(accumulate(map(len, self._shards)))
 
     def __len__(self) -> int:

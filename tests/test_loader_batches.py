@@ -311,6 +311,18 @@ def test_a_dataset_that_trl_packed_is_read_as_packs(tmp_path: Path) -> None:
         shards.manifest  # noqa: B018
 
 
+def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
+    packs = {"tokens": [[1, 2]], "cu_seqlens": [[0, 2]]}
+    directory = save_plain(tmp_path / "plain", pa.table(packs | {"document_ids": [[7]]}))
+    other = pa.table(packs)
+    with pa.ipc.new_stream(directory / "b.arrow", other.schema) as writer:
+        writer.write_table(other)
+    names = [{"filename": name} for name in ("data-00000-of-00001.arrow", "b.arrow")]
+    (directory / "state.json").write_text(json.dumps({"_data_files": names}))
+    with pytest.raises(FormatError, match=r"^b\.arrow has other columns or types than data-00000-of-00001\.arrow"):
+        PackedShards(directory)
+
+
 def test_padding_is_told_from_documents_where_no_ids_are_stored(tmp_path: Path) -> None:
     table = pa.table({"input_ids": [[1, 2, 3], [4, 5]], "seq_lengths": [[2, 1], [2]]})
     shards = PackedShards(save_plain(tmp_path / "plain", table))
