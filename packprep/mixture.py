@@ -22,6 +22,7 @@ AMOUNTS = ("weight", "epochs", "max_tokens")
 # Options of a build that a source may have for itself.
 NUMBERS = ("input_ids_column", "labels_column", "loss_mask_column")  # of all sources or of none
 READING = ("text_column", "text_template", *NUMBERS, "sample_by", "name", "split", "revision", "limit")
+_MOST_TIMES = 100_000  # each copy is in a window of its own
 _KEYS = ("path", "label", *AMOUNTS, "max_epochs", *READING)
 
 
@@ -113,6 +114,12 @@ def targets(
         ]
     if limit is not None and (total := sum(wanted)) > limit:
         wanted = [amount * limit / total for amount in wanted]
+    for entry, amount, tokens in zip(found, wanted, available, strict=True):
+        if amount > _MOST_TIMES * tokens:
+            raise InputError(
+                f"the mix would repeat the source {entry.label} more than {_MOST_TIMES:,} times; give max_tokens, or "
+                "smaller epochs or max_epochs"
+            )
     return [int(amount) for amount in wanted], scarce
 
 

@@ -168,6 +168,14 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
         targets(weighted(1, 1), [5, 0])
 
 
+@pytest.mark.parametrize("amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}])
+def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
+    found = entries([{"path": "a.jsonl", **amount}], (), 1.0)
+    with pytest.raises(InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"):
+        targets(found, [10])
+    assert targets(found, [10], 1_000_000)[0] == [1_000_000]
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10**12), st.integers(1, 50)), min_size=1, max_size=6),
     st.none() | st.integers(1, 10**12),
