@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.schemas import FILLER, NO_LOSS
+from packprep.schemas import FILLER, NO_LOSS, FormatError
 
 from .batch import PackedBatch
 from .buffers import Block, BlockPool
@@ -88,6 +88,11 @@ class BatchMaker:
                 rows, row = self._shards.find(pack)
                 found.append((rows, row))
                 values = rows.get("tokens", row)
+                if len(values) > self._shards.max_length:
+                    raise FormatError(
+                        f"{self._shards.path} pack {pack} has {len(values)} tokens; expected at most "
+                        f"{self._shards.max_length}, the max_length of its manifest"
+                    )
                 end = at + len(values)
                 tokens = memory[at:end]
                 tokens[:] = values

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from packprep.errors import InputError
+from packprep.errors import InputError, brief
 
 Message = dict[str, Any]
 
@@ -189,7 +189,7 @@ def _message(value: Any, number: int) -> Message:
     role = message["role"]
     if not isinstance(role, str) or role not in ROLES:
         raise BadRowError(
-            "bad_role", f"message {number} has the role {role!r}, expected one of {', '.join(sorted(ROLES))}"
+            "bad_role", f"message {number} has the role {brief(role)}, expected one of {', '.join(sorted(ROLES))}"
         )
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
@@ -207,8 +207,13 @@ def _parsed(value: Any, column: str | None) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value) if value.strip() else None
-    except ValueError as error:
+        parsed = json.loads(value) if value.strip() else None
+        if "\\u" in value:
+            json.dumps(parsed, ensure_ascii=False).encode()
+        return parsed
+    except UnicodeEncodeError:
+        raise BadRowError("bad_utf8", f"{column!r} has a lone surrogate") from None
+    except (ValueError, RecursionError) as error:
         raise BadRowError("bad_json", f"{column!r} is text but not JSON: {error}") from None
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from packprep.errors import StoppedError
@@ -42,8 +43,13 @@ def room_at(path: Path) -> int:
 
 
 def written_bytes(directory: Path) -> int:
-    """Bytes of all files under a directory."""
-    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(directory) for name in names)
+    """Bytes of all files under a directory; others come and go meanwhile, and one that went has none."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(folder, name).stat().st_size
+    return total
 
 
 def check_room(job: Job, needed: int) -> str | None:

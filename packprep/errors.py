@@ -17,10 +17,14 @@ from packprep.redact import redacted
 
 
 class PackprepError(ValueError):
-    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows no credential."""
+    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows no credential, and of a
+    long sentence, which quotes what it found, its beginning and its end."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(redacted(sentence))
+        if len(sentence) > 50_000:
+            sentence = f"{sentence[:20_000]} ... {sentence[-20_000:]}"
+        shown = redacted(sentence)
+        super().__init__(shown if len(shown) <= 2000 else f"{shown[:1500]} ... {shown[-400:]}")
 
 
 class ConfigError(PackprepError):

@@ -9,16 +9,20 @@ from typing import Any
 
 HIDDEN = "***"
 
+# Repetitions have bounds: a message may quote a row of megabytes, and must not take the square of its length.
 _SECRETS = (
     # https://user:pa@ss@host and https://token@host, but not https://host/name@revision; Path makes one slash of two
-    (re.compile(r"([\w+.-]{2,}:/{1,2})(?:[^\s/@]*:\S*|[^\s/@]*)@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(?<=[\w+.-]{2})(:/{1,2})(?:[^\s/@]{0,500}:\S{0,2000}|[^\s/@]{0,2000})@"), rf"\1{HIDDEN}@"),
     # Whatever an address carries behind its path: nobody knows which of these parameters is a signature.
-    (re.compile(r"([\w+.-]{2,}:/{1,2}[^\s?#'\"]*)[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
+    (re.compile(r"(?<=[\w+.-]{2})(:/{1,2}[^\s?#'\"]{0,2000})[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
     (
-        re.compile(r"([?&;][\w.-]*(?:token|secret|signature|passw|credential|key|sig|auth)[\w.-]*=)[^\s&;'\"]+", re.I),
+        re.compile(
+            r"([?&;][\w.-]{0,100}(?:token|secret|signature|passw|credential|key|sig|auth)[\w.-]{0,100}=)[^\s&;'\"]+",
+            re.I,
+        ),
         rf"\1{HIDDEN}",
     ),
-    (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.I), rf"\1 {HIDDEN}"),
+    (re.compile(r"\b(Bearer|Basic)\s{1,9}[\w.~+/=-]{8,}", re.I), rf"\1 {HIDDEN}"),
     (re.compile(r"\b(hf_|gh[a-z]_|github_pat_|sk-|AKIA|ASIA)[A-Za-z0-9_-]{16,}"), rf"\1{HIDDEN}"),
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

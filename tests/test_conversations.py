@@ -135,3 +135,17 @@ def test_text_that_is_not_json_and_tools_that_are_no_list_are_refused() -> None:
     ):
         bad = read(row)
         assert isinstance(bad, BadRowError) and bad.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("[" * 100_000, "bad_json"), ('[{"role": "user", "content": "\\ud800"}]', "bad_utf8")],
+)
+def test_json_text_that_is_too_deep_or_no_text_is_a_finding_of_its_row(text: str, reason: str) -> None:
+    bad = read({"messages": text})
+    assert isinstance(bad, BadRowError)
+    assert bad.reason == reason
+
+
+def test_a_role_of_any_length_is_said_in_a_line() -> None:
+    assert len(problem([{"role": "r" * 100_000, "content": "a"}])) < 300

@@ -65,3 +65,11 @@ def test_sizes_are_easy_to_read() -> None:
     assert [disk.shown(size) for size in (0, 5_600, 3_400_000, 1_200_000_000_000)] == [
         "0.0 kB", "5.6 kB", "3.4 MB", "1,200.0 GB",
     ]  # fmt: skip
+
+
+def test_a_file_that_goes_away_while_files_are_counted_has_no_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"1234")
+    monkeypatch.setattr("os.walk", lambda folder: [(str(folder), [], ["a", "gone"])])
+    assert disk.written_bytes(tmp_path) == 4

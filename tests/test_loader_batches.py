@@ -311,6 +311,12 @@ def test_a_dataset_that_trl_packed_is_read_as_packs(tmp_path: Path) -> None:
         shards.manifest  # noqa: B018
 
 
+def test_a_pack_longer_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [ROWS]}, max_length=7)
+    with pytest.raises(FormatError, match=r"out pack \d has 8 tokens; expected at most 7, the max_length of its"):
+        list(PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False))
+
+
 def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
     packs = {"tokens": [[1, 2]], "cu_seqlens": [[0, 2]]}
     directory = save_plain(tmp_path / "plain", pa.table(packs | {"document_ids": [[7]]}))

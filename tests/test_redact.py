@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +73,12 @@ def test_what_is_shown_is_one_line_and_stays_the_same(text: str) -> None:
 @pytest.mark.parametrize("kind", [ConfigError, InputError])
 def test_every_error_of_packprep_is_redacted(kind: type[ValueError]) -> None:
     assert str(kind("https://user:password@host is wrong")) == "https://***@host is wrong"
+
+
+@pytest.mark.parametrize("part", ["r", "://", "aa://", "?key", "aa://a:", "Basic "])
+def test_a_sentence_that_quotes_megabytes_is_short_and_takes_no_square_of_them(part: str) -> None:
+    began = time.process_time()
+    sentence = str(InputError("a.jsonl row 7: " + part * (3_000_000 // len(part)) + "; mend it"))
+    assert time.process_time() - began < 30  # the square would take days
+    assert len(sentence) < 2000
+    assert sentence.startswith("a.jsonl row 7: ") and sentence.endswith("; mend it")
