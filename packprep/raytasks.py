@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from packprep.staging import JOB
 TRIES = 3
 _OBJECTS = 100_000_000  # bytes of Ray's store on a cluster of our own: names and receipts
 _LOOK_EVERY = 1.0  # seconds between looks at the cluster
-_CANCELLED = 10.0  # seconds for cancelled tasks to end
 _HEAD_MISSED = 5  # looks in a row
 _KEPT = "what was done is kept, so run the same command to go on"
 _ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "true", "USE_TORCH": "0"}
@@ -69,7 +68,7 @@ def _connected(address: str | None, cores: int) -> Iterator[Any]:
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C or SIGTERM, on its way out through what cancels tasks."""
+    """Ctrl-C or SIGTERM, on its way out through what ends the connection."""
 
 
 @contextmanager
@@ -125,18 +124,7 @@ class _Build:
         self.hosts: set[str] = set()
 
     def run(self) -> None:
-        try:
-            self._run()
-        except BaseException:
-            # Nothing may write there once the output is let go.
-            for task in self.running:
-                with suppress(Exception):
-                    self.ray.cancel(task)  # by force this process is ended too, where the answer crosses (Ray 2.60)
-            if self.running:
-                self.ray.wait(list(self.running), num_returns=len(self.running), timeout=_CANCELLED)
-            raise
-
-    def _run(self) -> None:
+        """All tasks. Where it raises, those that run end with the connection: Ray ends what a driver leaves behind."""
         from packprep.tokens import BASE_MEMORY, slice_memory
 
         shares = self.shares

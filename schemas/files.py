@@ -21,6 +21,7 @@ MANIFEST = "manifest.json"
 Level = Literal["size", "sha256"]
 SURPLUS = "is not in the manifest; expected nothing else in the directory"
 
+_LONGEST_NAME = 200  # of a file or folder, in characters; no system takes more than 255 bytes, and ours are short
 _SPLIT = re.compile(r"\w+([.-]\w+)*", re.ASCII)
 
 
@@ -38,10 +39,12 @@ def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
         or "\0" in path
         or ":" in path  # C:file is relative for us and a drive elsewhere
         or any(part in ("", ".", "..") for part in path.split("/"))
+        or any(len(part) > _LONGEST_NAME for part in path.split("/"))
     )
     if bad:
         raise FormatError(
-            f"{where} names the file {path!r}; expected a relative path inside its directory, with forward slashes"
+            f"{where} names the file {str(path)[:_LONGEST_NAME]!r}; "
+            "expected a relative path inside its directory, with forward slashes"
         )
     return PurePosixPath(path)
 

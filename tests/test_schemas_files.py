@@ -10,6 +10,7 @@ from packprep.schemas import (
     FormatError,
     check_file,
     check_files,
+    check_path,
     inside,
     read_manifest,
     shard_name,
@@ -172,3 +173,9 @@ def test_an_unknown_level_is_a_usage_error(out: Path) -> None:
     manifest = read_manifest(out)
     with pytest.raises(ValueError, match="level is 'deep'; expected one of size, sha256"):
         check_file(out, manifest.all_files[0], "deep")  # type: ignore[arg-type]
+
+
+def test_a_name_longer_than_any_system_takes_is_refused_before_the_disk_is_asked() -> None:
+    with pytest.raises(FormatError, match="expected a relative path inside its directory") as raised:
+        check_path("x" * 5000 + "/data.arrow")
+    assert len(str(raised.value)) < 400

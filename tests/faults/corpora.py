@@ -41,8 +41,8 @@ def files(draw: st.DrawFn) -> tuple[str, str, list[str | int]]:
     suffix = draw(st.sampled_from([".jsonl", ".csv", ".txt", ".parquet", ".arrow"]))
     kinds = st.integers(0, len(FORMATS[suffix].rows) - 1)
     rows = draw(st.lists(TEXT | TEXT | TEXT | kinds, min_size=1, max_size=12))
-    if isinstance(rows[0], int) and (FORMATS[suffix].rows[rows[0]].row or b"").startswith(codecs.BOM_UTF8):
-        rows.insert(0, "the cat")  # at the start of a file the mark is in its place
+    if isinstance(rows[0], int) and (FORMATS[suffix].rows[rows[0]].row or b"").startswith((codecs.BOM_UTF8, b"[")):
+        rows.insert(0, "the cat")  # at the start of a file the mark is in its place, and a bracket begins an array
     return suffix, draw(st.sampled_from(list(PACK))), rows
 
 
