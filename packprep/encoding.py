@@ -11,8 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
+from packprep.engines import Ids, Offsets
 from packprep.errors import InputError
-from packprep.gather import add_ends, make_room
+from packprep.gather import add_ends, make_room, with_ends
 from packprep.parity import EngineChoice, verify_batch
 from packprep.schemas import NO_LOSS
 from packprep.tokenizer import Tokenizer
@@ -65,8 +66,7 @@ def _encode(
         return Encoded(_with_ends(table, tokenizer))
     if config.chats:
         return _encode_chats(table, numbers, engine, tokenizer, config, stop)
-    bos, eos = _end_ids(tokenizer)
-    chunks, verified = [], 0
+    made, verified = [], 0
     for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
         if stop is not None and stop.is_set():
             raise CancelledError
@@ -77,12 +77,23 @@ def _encode(
             engine.engine, ids, offsets, text, numbers[first:last], engine.reference,
             share=config.verify_engine, seed=config.seed,
         )  # fmt: skip
-        ids, offsets = add_ends(ids, offsets, bos, eos)
-        if len(ids) >= 2**31:
-            raise InputError(f"document {numbers[first]:,} has {len(ids):,} tokens, more than an Arrow list holds")
-        chunks.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids)))
-    tokens = pa.chunked_array(chunks, pa.list_(pa.int32()))
-    return Encoded(table.drop_columns(["text"]).append_column("tokens", tokens), verified)
+        made.append((ids, offsets))
+    return Encoded(table.drop_columns(["text"]).append_column("tokens", _lists(*_ended(made, tokenizer))), verified)
+
+
+def _ended(batches: Sequence[tuple[Ids, Offsets]], tokenizer: Tokenizer) -> tuple[Ids, Offsets]:
+    """Ids and offsets of all batches as one, each document with its BOS and EOS: the only copy until they are written.
+
+    batches: of one slice, each its ids [tokens] and offsets [documents + 1].
+    """
+    bos, eos = _end_ids(tokenizer)
+    wider = [with_ends(offsets, (bos >= 0) + (eos >= 0)) for _, offsets in batches]
+    firsts = np.append(0, np.cumsum([places[-1] for places in wider], dtype=np.int64))
+    out = np.empty(int(firsts[-1]), np.int32)
+    for (ids, offsets), places, first in zip(batches, wider, firsts, strict=False):
+        add_ends(ids, offsets, places, bos, eos, out[first : first + places[-1]])
+    shifted = [places[1:] + first for places, first in zip(wider, firsts, strict=False)]
+    return out, np.concatenate([np.zeros(1, np.int64), *shifted])
 
 
 def _sides(table: pa.Table) -> pa.Table:
@@ -158,7 +169,7 @@ def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
     if bos >= 0 or eos >= 0:
         flat = {name: _flat(column) for name, column in lists.items()}
         ids, offsets = flat["ids"]
-        tokens, wider = add_ends(ids, offsets, bos, eos)
+        tokens, wider = _ended([(ids, offsets)], tokenizer)
         lists["ids"] = _lists(tokens, wider)
         full = np.diff(offsets) > 0
         for name, (values, _) in flat.items():

@@ -30,31 +30,29 @@ def pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), codegen
 
 
+def with_ends(offsets: Int64, ends: int) -> Int64:
+    """Where documents lie once each has so many tokens more, [documents + 1]; one without tokens stays without."""
+    lengths = np.diff(offsets)
+    return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
+
+
 @njit(cache=True, nogil=True)
-def add_ends(ids: Int32, offsets: Int64, bos: int, eos: int) -> tuple[Int32, Int64]:
+def add_ends(ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: Int32) -> None:
     """Each document with BOS before and EOS after it; one without ids stays without. bos, eos: id, or -1 for none.
 
-    ids: [tokens]. offsets: [documents + 1]. Returns the same two, longer.
+    ids: [tokens]. offsets, wider: [documents + 1], where documents lie in ids and in out.
     """
-    ends = (bos >= 0) + (eos >= 0)
-    documents = len(offsets) - 1
-    out_offsets = np.zeros(documents + 1, np.int64)
-    for document in range(documents):
-        length = offsets[document + 1] - offsets[document]
-        out_offsets[document + 1] = out_offsets[document] + (length + ends if length > 0 else 0)
-    out = np.empty(out_offsets[documents], np.int32)
-    for document in range(documents):
+    for document in range(len(offsets) - 1):
         first, last = offsets[document], offsets[document + 1]
         if first == last:
             continue
-        at = out_offsets[document]
+        at = wider[document]
         if bos >= 0:
             out[at] = bos
             at += 1
         out[at : at + last - first] = ids[first:last]
         if eos >= 0:
-            out[out_offsets[document + 1] - 1] = eos
-    return out, out_offsets
+            out[wider[document + 1] - 1] = eos
 
 
 @njit(cache=True, nogil=True)

@@ -24,9 +24,9 @@ from packprep.config import BuildConfig
 from packprep.encoding import READ, cut_text, encode_table
 from packprep.errors import InputError
 from packprep.parity import EngineChoice
-from packprep.schemas import canonical_json, file_digest, temporary_name, write_file
+from packprep.schemas import canonical_json, temporary_name, write_file
 from packprep.tokenizer import Tokenizer
-from packprep.tokenstore import STORED, TokenFile, file_name, read_receipt
+from packprep.tokenstore import STORED, TokenFile, file_name, file_xxh3, read_receipt
 from packprep.units import SLICE_BYTES, Part, Slice
 
 # Libraries, compiled kernels and an engine with its caches.
@@ -195,7 +195,7 @@ def tokenize_slice(
     receipt = TokenFile(
         unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
         text_bytes=part.text_bytes, tokens=count, verified=verified, parts=parts, cut=cut,
-        bytes=temporary.stat().st_size, sha256=file_digest(temporary),
+        bytes=temporary.stat().st_size, xxh3=file_xxh3(temporary),
     )  # fmt: skip
     # Not synced to disk: a file that a power cut damages does not match its receipt and is made again.
     temporary.replace(path)

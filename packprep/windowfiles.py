@@ -146,7 +146,7 @@ class Windows:
         return self.job.receipts / receipt_name(split, number)
 
     def _made_from(self, split: str, number: int, change: int) -> str:
-        return digest_of([split, number, change, [file.sha256 for file in self.windows[number]]])
+        return digest_of([split, number, change, [file.xxh3 for file in self.windows[number]]])
 
     def _plan(self, split: str, number: int) -> WindowPlan:
         documents = self._documents(split, number)

@@ -20,14 +20,20 @@ def int64(*values: int) -> np.ndarray:
 def test_ends_stand_around_every_document_that_has_ids(
     bos: int, eos: int, expected: list[int], offsets: list[int]
 ) -> None:
-    ids, found = gather.add_ends(np.array([7, 8, 9], np.int32), int64(0, 2, 2, 3), bos, eos)
-    assert (ids.tolist(), found.tolist()) == (expected, offsets)
+    before = int64(0, 2, 2, 3)
+    wider = gather.with_ends(before, (bos >= 0) + (eos >= 0))
+    assert wider.tolist() == offsets
+    out = np.zeros(wider[-1], np.int32)
+    gather.add_ends(np.array([7, 8, 9], np.int32), before, wider, bos, eos, out)
+    assert out.tolist() == expected
 
 
 def test_ids_that_are_read_only_are_taken_as_they_are() -> None:
     ids = np.array([7], np.int32)
     ids.setflags(write=False)
-    assert gather.add_ends(ids, int64(0, 1), 1, 2)[0].tolist() == [1, 7, 2]
+    out = np.zeros(3, np.int32)
+    gather.add_ends(ids, int64(0, 1), int64(0, 3), 1, 2, out)
+    assert out.tolist() == [1, 7, 2]
 
 
 def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() -> None:

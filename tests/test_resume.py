@@ -141,7 +141,7 @@ def test_reading_may_begin_after_any_slice(
     files = [
         tokenstore.TokenFile(
             unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
-            text_bytes=part.text_bytes, tokens=0, verified=0, parts=part.parts, cut={}, bytes=0, sha256="",
+            text_bytes=part.text_bytes, tokens=0, verified=0, parts=part.parts, cut={}, bytes=0, xxh3="",
         )
         for part in slices
     ]  # fmt: skip
@@ -286,7 +286,7 @@ def test_a_token_store_that_was_interrupted_is_gone_on_with(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
-    stop_in(monkeypatch, kept, tokens, "file_digest", 5)
+    stop_in(monkeypatch, kept, tokens, "file_xxh3", 5)
     made = {path: file_digest(path) for path in (tmp_path / "store").rglob("unit-*.json")}
     assert made
     said = Heard()
