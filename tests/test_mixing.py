@@ -50,7 +50,7 @@ def token_files(folder: Path, units: Sequence[Sequence[tuple[int, int]]]) -> lis
         total = sum(length for _, length in rows)
         file = TokenFile(
             unit=number, slice=0, first_document=first, documents=len(rows), text_bytes=4 * total, tokens=total,
-            verified=0, parts=parts, cut={}, bytes=0, sha256="",
+            verified=0, parts=parts, cut={}, bytes=0, xxh3="",
         )  # fmt: skip
         with (
             pa.OSFile(str(folder / file.name), "wb") as sink,

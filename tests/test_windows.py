@@ -16,7 +16,7 @@ from packprep.windows import form_windows, group_codes, held_out, read_documents
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
     return TokenFile(
         unit=unit, slice=0, first_document=first, documents=documents, text_bytes=text_bytes, tokens=0, verified=0,
-        parts=(Part(0, documents, {}),), cut={}, bytes=0, sha256="",
+        parts=(Part(0, documents, {}),), cut={}, bytes=0, xxh3="",
     )  # fmt: skip
 
 
