@@ -4,9 +4,12 @@
 newer writers save, and because it writes in place and checks nothing.
 """
 
+import ctypes
+import functools
 import hashlib
 import json
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +41,8 @@ from packprep.windows import Aligned
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
 _SMALL = 1 << 16  # bytes hashed at once rather than by another thread
+_FLUSHED = 32 << 20  # bytes after which the disk begins to write them
+_BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
 
 Int64 = NDArray[np.int64]
 Count = Any  # int, or int64 [packs]
@@ -237,7 +242,10 @@ def _ahead(function: Callable[[tuple[int, int]], pa.RecordBatch], parts: list[tu
 
 
 class _Hashing:
-    """A file that knows the digest of what went through it: one thread hashes what another one writes."""
+    """A file that knows the digest of what went through it: one thread hashes what another one writes.
+
+    The disk begins to write meanwhile, so that the sync at the end has little to wait for.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -245,6 +253,7 @@ class _Hashing:
         self._hashing: deque[Future[None]] = deque()
         self._pool = ThreadPoolExecutor(1)
         self.bytes = 0
+        self._on_its_way = 0  # bytes that the system has begun to write to disk
         self.closed = False
 
     def write(self, data: Any) -> int:
@@ -257,6 +266,10 @@ class _Hashing:
             self._wait(8)
         self._file.write(view)
         self.bytes += view.nbytes
+        if self.bytes - self._on_its_way >= _FLUSHED:
+            self._file.flush()
+            _begin_to_store(self._file.fileno(), self._on_its_way, self.bytes)
+            self._on_its_way = self.bytes
         return view.nbytes
 
     def _wait(self, most: int) -> None:
@@ -277,6 +290,21 @@ class _Hashing:
         self._wait(0)
         self._pool.shutdown()
         return self._sha256.hexdigest()
+
+
+def _begin_to_store(handle: int, first: int, last: int) -> None:
+    """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux only."""
+    if (begin := _sync_file_range()) is not None:
+        begin(handle, first, last - first, _BEGIN_TO_WRITE)
+
+
+@functools.cache
+def _sync_file_range() -> Any:
+    """The C library's function, None where it has none."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
 
 
 def iterate_batches(packs: Packs, layout: Layout) -> Iterator[pa.RecordBatch]:
