@@ -40,7 +40,7 @@ from packprep.windows import Aligned
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
-_SMALL = 1 << 16  # bytes hashed at once rather than by another thread
+_SMALL = 1 << 16  # bytes that are hashed with what comes next
 _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
 _BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
 
@@ -250,6 +250,7 @@ class _Hashing:
     def __init__(self, file: Any) -> None:
         self._file = file
         self._sha256 = hashlib.sha256()
+        self._unhashed: list[memoryview] = []
         self._hashing: deque[Future[None]] = deque()
         self._pool = ThreadPoolExecutor(1)
         self.bytes = 0
@@ -258,12 +259,9 @@ class _Hashing:
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        if view.nbytes < _SMALL:
-            self._wait(0)
-            self._sha256.update(view)
-        else:
-            self._hashing.append(self._pool.submit(self._sha256.update, view))
-            self._wait(8)
+        self._unhashed.append(view)
+        if view.nbytes >= _SMALL or len(self._unhashed) > 100:
+            self._hash(at_most=8)
         self._file.write(view)
         self.bytes += view.nbytes
         if self.bytes - self._on_its_way >= _FLUSHED:
@@ -272,10 +270,16 @@ class _Hashing:
             self._on_its_way = self.bytes
         return view.nbytes
 
-    def _wait(self, most: int) -> None:
-        """Until at most so many buffers, which stay in memory until then, are still to be hashed."""
-        while len(self._hashing) > most:
+    def _hash(self, at_most: int) -> None:
+        """Hand over what came since; returns when at most so much of it, which stays in memory, is still waiting."""
+        self._hashing.append(self._pool.submit(self._update, self._unhashed))
+        self._unhashed = []
+        while len(self._hashing) > at_most:
             self._hashing.popleft().result()
+
+    def _update(self, parts: list[memoryview]) -> None:
+        for part in parts:
+            self._sha256.update(part)
 
     def writable(self) -> bool:
         return True
@@ -287,7 +291,7 @@ class _Hashing:
         self.closed = True
 
     def digest(self) -> str:
-        self._wait(0)
+        self._hash(at_most=0)
         self._pool.shutdown()
         return self._sha256.hexdigest()
 
