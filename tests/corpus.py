@@ -1,13 +1,15 @@
-"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, and the real data where it is."""
+"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, builds of them, the real data."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from packprep.progress import Silent
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED.exists(), reason="the shared corpora and tokenizers are not here")
@@ -62,6 +64,26 @@ def texts(count: int, seed: int = 0) -> list[str]:
     return [
         " ".join(words[(number + place) % len(words)] for place in range(size)) for number, size in enumerate(sizes)
     ]
+
+
+def build_options(folder: Path, files: Mapping[str, Iterable[Any]], **options: Any) -> dict[str, Any]:
+    """Options of a build of these files (name -> rows) into packs of 64 tokens, all in `folder`, with output `out`."""
+    return {
+        "sources": tuple(str(write_jsonl(folder / name, rows)) for name, rows in files.items()),
+        "output": str(folder / "out"),
+        "tokenizer": str(save_tokenizer(folder / "tokenizer")),
+        "max_length": 64,
+    } | options
+
+
+class Heard(Silent):
+    """Keeps what a build says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
 
 
 def expected_ids(documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None) -> list[list[int]]:

@@ -20,7 +20,7 @@ from packprep.schemas import check_files, read_manifest
 from packprep.staging import CLAIMS, PLACES, staging_of
 
 from . import command
-from .corpus import save_tokenizer, texts, write_jsonl
+from .corpus import build_options, texts, write_jsonl
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,13 +28,8 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
     """A build of 11 units and 4 windows, of three files."""
-    for number in range(3):
-        write_jsonl(tmp_path / f"{number}.jsonl", texts(80, seed=number))
-    return {
-        "sources": tuple(str(tmp_path / f"{number}.jsonl") for number in range(3)), "output": str(tmp_path / "out"),
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "engine": "hf", "max_length": 64, "num_proc": 1,
-        "unit_size": 5_000, "window": 15_000,
-    }  # fmt: skip
+    files = {f"{number}.jsonl": texts(80, seed=number) for number in range(3)}
+    return build_options(tmp_path, files, engine="hf", num_proc=1, unit_size=5_000, window=15_000)
 
 
 def share(corpus: dict[str, Any], index: int, **options: Any) -> dict[str, Any]:

@@ -7,22 +7,18 @@ from packprep import BuildConfig, build
 from packprep.facts import gather, lost, percent, short, short_names, visible
 from packprep.schemas import FormatError
 
-from .corpus import save_tokenizer, texts, write_jsonl
+from .corpus import build_options, texts
 from .tiny_shards import write_output
 
 
 def built(folder: Path, files: int = 2, **more: Any) -> Path:
     """An output of `files` sources whose tokens meet every fate."""
-    for number in range(files):
-        write_jsonl(folder / f"part{number}.jsonl", texts(60 + 10 * number, seed=number))
-    save_tokenizer(folder / "tokenizer")
-    sources = tuple(str(folder / f"part{number}.jsonl") for number in range(files))
-    options: dict[str, Any] = {
-        "sources": sources, "output": str(folder / "out"), "tokenizer": str(folder / "tokenizer"), "max_length": 64,
+    parts = {f"part{number}.jsonl": texts(60 + 10 * number, seed=number) for number in range(files)}
+    fates = {
         "min_len": 20, "max_len": 200, "stride": 8, "packs_multiple_of": 16, "remainder": "fill",
         "pad_segment_to_multiple": 8,
     }  # fmt: skip
-    build(BuildConfig(**options | more))
+    build(BuildConfig(**build_options(folder, parts, **fates) | more))
     return folder / "out"
 
 

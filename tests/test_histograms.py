@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from packprep.histograms import COST_UNIT, Counts, linear_edges, log_edges, meas
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError, read_manifest
 
-from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+from .corpus import build_options, expected_ids, texts, tiny_tokenizer
 from .tiny_shards import EXAMPLE, GOLDEN, RICH, rich_row, write_output
 
 
@@ -41,17 +42,8 @@ def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) 
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> dict[str, object]:
-    write_jsonl(tmp_path / "a.jsonl", texts(200))
-    return {
-        "sources": (str(tmp_path / "a.jsonl"),),
-        "output": str(tmp_path / "out"),
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
-        "max_length": 64,
-        "unit_size": 4_000,
-        "window": 16_000,
-        "shard_size": 4_000,
-    }
+def options(tmp_path: Path) -> dict[str, Any]:
+    return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000, window=16_000, shard_size=4_000)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +57,10 @@ def options(tmp_path: Path) -> dict[str, object]:
     ids=["plain", "stride, BOS, holdout", "wrapped", "padding"],
 )
 def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
-    options: dict[str, object], more: dict[str, object]
+    options: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    build(BuildConfig(**options | more))  # type: ignore[arg-type]
-    output = Path(str(options["output"]))
+    build(BuildConfig(**options | more))
+    output = Path(options["output"])
     measured = measure(output)
     lengths = [len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1) if ids]
     assert as_dict(measured.documents) == as_dict(Counts(*np.unique(lengths, return_counts=True)))
@@ -80,9 +72,9 @@ def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
     assert measured.fill.total == len(packs)
 
 
-def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(options: dict[str, object]) -> None:
-    build(BuildConfig(**options, order="shuffle"))  # type: ignore[arg-type]
-    output = Path(str(options["output"]))
+def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(options: dict[str, Any]) -> None:
+    build(BuildConfig(**options, order="shuffle"))
+    output = Path(options["output"])
     windows = list(read_windows(output, read_manifest(output)))
     assert [window.packs for window in windows] == [
         window["packs"] for window in PackedShards(output).report["windows"]
@@ -94,9 +86,9 @@ def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(optio
         assert window.document_lengths().tolist() == lengths[np.unique(window.document)].tolist()
 
 
-def test_without_document_columns_pieces_count_as_documents(options: dict[str, object]) -> None:
-    build(BuildConfig(**options, columns=()))  # type: ignore[arg-type]
-    measured = measure(Path(str(options["output"])))
+def test_without_document_columns_pieces_count_as_documents(options: dict[str, Any]) -> None:
+    build(BuildConfig(**options, columns=()))
+    measured = measure(Path(options["output"]))
     assert as_dict(measured.documents) == as_dict(measured.segments)
 
 

@@ -16,7 +16,7 @@ from packprep.report import read_report
 from packprep.sweep import sweep
 
 from . import files
-from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+from .corpus import build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
 
 FIGURES = ("utilization", "packs", "bound", "gap", "gap_share", "bias", "straggler", "tokens_lost", "tokens_lost_share")
 
@@ -24,14 +24,8 @@ FIGURES = ("utilization", "packs", "bound", "gap", "gap_share", "bias", "straggl
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
     """200 documents in two files, packs of 64, several windows."""
-    return {
-        "sources": [write_jsonl(tmp_path / "a.jsonl", texts(150)), write_jsonl(tmp_path / "b.jsonl", texts(50, 1))],
-        "output": tmp_path / "out",
-        "tokenizer": save_tokenizer(tmp_path / "tokenizer"),
-        "max_length": 64,
-        "unit_size": 3_000,
-        "window": 15_000,
-    }
+    files = {"a.jsonl": texts(150), "b.jsonl": texts(50, 1)}
+    return build_options(tmp_path, files, output=tmp_path / "out", unit_size=3_000, window=15_000)
 
 
 @contextmanager

@@ -30,10 +30,9 @@ from packprep.windows import read_documents
 
 from . import documents as made
 from .command import run
-from .corpus import SHARED, expected_ids, needs_shared_data, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+from .corpus import SHARED, Heard, expected_ids, needs_shared_data, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 from .files import config
 from .test_laws import configs
-from .test_pipeline import Heard
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 POLICY = made.tokenizer()

@@ -15,39 +15,20 @@ import yaml
 from packprep import BuildConfig, PackPlan, build, pack_lengths
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
-from packprep.progress import Silent
 from packprep.report import read_report
 from packprep.schemas import check_files, file_digest, read_manifest
 
 from .command import run
-from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+from .corpus import Heard, build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
-
-
-class Heard(Silent):
-    """Keeps what a build says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
     """Options that build two files of 150 documents each into packs of 64 tokens, in several units and windows."""
-    write_jsonl(tmp_path / "a.jsonl", texts(150, seed=1))
-    write_jsonl(tmp_path / "b.jsonl", [{"text": text, "id": number} for number, text in enumerate(texts(150, seed=2))])
-    return {
-        "sources": (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")),
-        "output": str(tmp_path / "out"),
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
-        "max_length": 64,
-        "unit_size": 4_000,
-        "window": 16_000,
-    }
+    with_ids = [{"text": text, "id": number} for number, text in enumerate(texts(150, seed=2))]
+    return build_options(tmp_path, {"a.jsonl": texts(150, seed=1), "b.jsonl": with_ids}, unit_size=4_000, window=16_000)
 
 
 def documents_in(output: Path) -> dict[int, list[int]]:

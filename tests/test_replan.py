@@ -7,20 +7,13 @@ from packprep import BuildConfig, build
 from packprep.replan import STRATEGIES, replan
 from packprep.report import read_report
 
-from .corpus import save_tokenizer, texts, write_jsonl
+from .corpus import build_options, texts, write_jsonl
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
     """Options of a build of 200 documents into packs of 64, in several units; one window unless a test says so."""
-    write_jsonl(tmp_path / "a.jsonl", texts(200))
-    return {
-        "sources": (str(tmp_path / "a.jsonl"),),
-        "output": str(tmp_path / "out"),
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
-        "max_length": 64,
-        "unit_size": 4_000,
-    }
+    return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

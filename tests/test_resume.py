@@ -11,36 +11,21 @@ import pytest
 
 from packprep import BuildConfig, build, pipeline, tokens, tokenstore, units, windowfiles
 from packprep.errors import ConfigError, InputError, StoppedError
-from packprep.progress import Silent
 from packprep.reading import read_rows
 from packprep.schemas import check_files, file_digest, read_manifest, temporary_name
 from packprep.sources import resolve
 from packprep.staging import staging_of
 from packprep.units import read_slices
 
-from .corpus import save_tokenizer, texts, write_jsonl
-
-
-class Heard(Silent):
-    """Keeps what a build says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
+from .corpus import Heard, build_options, texts, write_jsonl
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
     """Options that build three files into packs of 64 tokens, in several units, windows and shards."""
-    for number in range(3):
-        write_jsonl(tmp_path / f"{number}.jsonl", texts(100, seed=number))
-    return {
-        "sources": (str(tmp_path / "*.jsonl"),), "output": str(tmp_path / "out"), "engine": "hf",
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "max_length": 64, "unit_size": 4_000,
-        "window": 16_000, "shard_size": 8_000, "num_proc": 1,
-    }  # fmt: skip
+    files = {f"{number}.jsonl": texts(100, seed=number) for number in range(3)}
+    sizes = {"unit_size": 4_000, "window": 16_000, "shard_size": 8_000}
+    return build_options(tmp_path, files, **sizes, sources=(str(tmp_path / "*.jsonl"),), engine="hf", num_proc=1)
 
 
 def stop_in(

@@ -12,16 +12,12 @@ from packprep.lock import locked
 from packprep.status import status
 
 from .command import run
-from .corpus import save_tokenizer, texts, write_jsonl
+from .corpus import build_options, texts
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    write_jsonl(tmp_path / "a.jsonl", texts(100))
-    return {
-        "sources": (str(tmp_path / "a.jsonl"),), "output": str(tmp_path / "out"), "max_length": 64,
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "unit_size": 4_000, "window": 8_000, "num_proc": 1,
-    }  # fmt: skip
+    return build_options(tmp_path, {"a.jsonl": texts(100)}, unit_size=4_000, window=8_000, num_proc=1)
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str) -> None:

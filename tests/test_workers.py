@@ -11,7 +11,6 @@ import pytest
 from packprep import BuildConfig, build, workers
 from packprep.errors import InputError, StoppedError
 from packprep.job import load_job
-from packprep.progress import Silent
 from packprep.quarantine import rows_that_fail
 from packprep.report import read_report
 from packprep.schemas import check_files, read_manifest
@@ -21,17 +20,7 @@ from packprep.verify import verify
 from packprep.windowfiles import Windows
 from packprep.workers import _Worker
 
-from .corpus import save_tokenizer, texts, write_jsonl
-
-
-class Heard(Silent):
-    """Keeps what a build says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
+from .corpus import Heard, build_options, texts, write_jsonl
 
 
 @pytest.fixture
@@ -39,13 +28,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A build of four units in worker processes that some texts kill."""
     monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-m", "tests.faults.poisoned_worker"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    write_jsonl(tmp_path / "a.jsonl", texts(40, seed=1))
-    write_jsonl(tmp_path / "b.jsonl", texts(40, seed=2))
-    return {
-        "sources": (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")), "output": str(tmp_path / "out"),
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "engine": "hf", "max_length": 64,
-        "unit_size": 7_000, "num_proc": 1, "isolate": True,
-    }  # fmt: skip
+    files = {"a.jsonl": texts(40, seed=1), "b.jsonl": texts(40, seed=2)}
+    return build_options(tmp_path, files, engine="hf", unit_size=7_000, num_proc=1, isolate=True)
 
 
 def poison(tmp_path: Path, rows: dict[int, str]) -> list[str]:
