@@ -10,9 +10,10 @@ from typing import Any
 from packprep.charts import Link
 from packprep.histograms import Measured, measure
 from packprep.progress import Progress
-from packprep.replan import Outcome, replan
+from packprep.replan import replan
 from packprep.report import read_report
 from packprep.schemas import Manifest, read_manifest
+from packprep.sweep import Row
 
 COLORS = 8
 """Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
@@ -35,7 +36,7 @@ class Facts:
     manifest: Manifest
     report: dict[str, Any]
     measured: Measured
-    outcomes: list[Outcome]
+    outcomes: list[Row]
 
     @property
     def options(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ page.html and page.css beside this file are what it looks like, charts.py says w
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ def write_page(facts: Facts, path: Path) -> Path:
 def as_data(facts: Facts) -> dict[str, Any]:
     """What the page shows, for machines: histograms as [value, count] pairs, strategies, and report.json itself."""
     counts = ("documents", "segments", "documents_per_pack", "fill", "cost")
+    figures = ("strategy", "packs", "bound", "utilization", "bias", "straggler", "cut", "gap")
     histograms = {
         name: np.stack([getattr(facts.measured, name).values, getattr(facts.measured, name).counts], 1).tolist()
         for name in counts
@@ -44,7 +44,7 @@ def as_data(facts: Facts) -> dict[str, Any]:
     return {
         "report": facts.report,
         "histograms": histograms,
-        "strategies": [asdict(outcome) | {"gap": outcome.gap} for outcome in facts.outcomes],
+        "strategies": [{name: getattr(outcome, name) for name in figures} for outcome in facts.outcomes],
     }
 
 

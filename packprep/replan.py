@@ -5,7 +5,6 @@ were kept. Planning a million documents takes some tenths of a second for all st
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -13,35 +12,18 @@ import numpy as np
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
-from packprep.histograms import WindowPacks, read_windows
-from packprep.planning import plan_segments, window_seed
+from packprep.histograms import read_windows
 from packprep.progress import Progress, Silent
 from packprep.schemas import read_manifest
 from packprep.segments import cut_segments
+from packprep.sweep import Cut, Row, of_lengths, row_of
 
 _MOST_EVENED = 250_000  # segments
 
 STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One strategy over all windows, in the words of report.json. cut: documents that are in more than one piece."""
-
-    strategy: str
-    packs: int
-    bound: int
-    utilization: float
-    bias: float
-    straggler: float
-    cut: int
-
-    @property
-    def gap(self) -> int:
-        return self.packs - self.bound
-
-
-def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Outcome]:
+def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Row]:
     """The documents of `output` under each strategy, with the other options of its build but groups.
 
     Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several windows), and balanced
@@ -50,18 +32,25 @@ def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES, progress: Pro
     manifest = read_manifest(output)
     options = manifest.data["inputs"]["options"]
     configs = {name: config for name in strategies if (config := _config(options, manifest.max_length, name))}
-    plans: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+    totals: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(int))
     progress = progress or Silent()
     done = 0
-    for window in read_windows(output, manifest):
-        done += window.packs
-        if window.window or (len(window.lengths) > _MOST_EVENED and options.get("strategy") != "balanced"):
+    for packs in read_windows(output, manifest):
+        done += packs.packs
+        if packs.window or (len(packs.lengths) > _MOST_EVENED and options.get("strategy") != "balanced"):
             configs.pop("balanced", None)
-            plans.pop("balanced", None)
+            totals.pop("balanced", None)
+        lengths = packs.document_lengths().astype(np.int32)
+        if options.get("overflow") == "truncate":  # what was cut out of the middle makes a document look longer
+            lengths = np.minimum(lengths, manifest.max_length)
+        window = of_lengths(packs.split, packs.window, lengths)
         for name, config in configs.items():
-            plans[name].append(_planned(window, config))
+            # No ends to leave out when text is counted: what was too short is not there.
+            cut = Cut(*cut_segments(lengths, 0, config, has_bos=True))
+            for key, figure in cut.plan(window, config).figures(config).items():
+                totals[name][key] += figure
         progress.advance("plan", done, manifest.num_packs, "packs")
-    return [_outcome(name, found, manifest.max_length) for name, found in plans.items()]
+    return [row_of(configs[name], found, manifest.columns) for name, found in totals.items()]
 
 
 def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildConfig | None:
@@ -80,38 +69,3 @@ def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildCon
         return BuildConfig(**kept, max_length=max_length, strategy=strategy)  # type: ignore[arg-type]
     except ConfigError:
         return None
-
-
-def _planned(window: WindowPacks, config: BuildConfig) -> dict[str, float]:
-    lengths = window.document_lengths().astype(np.int32)
-    segments, _ = cut_segments(lengths, 0, config, has_bos=True)
-    seed = window_seed(config, window.window, int(window.split == "validation"))
-    segments, plan = plan_segments(segments, config, seed)
-    return {
-        "packs": plan.num_packs,
-        "bound": plan.bound,
-        "tokens": int(segments.lengths.sum(dtype=np.int64)),
-        "segments": len(segments),
-        "bias": plan.bias,
-        "straggler": plan.straggler(config.balance_ranks, config.cost()),
-        "cut": int((np.bincount(segments.document) > 1).sum()),
-    }
-
-
-def _outcome(strategy: str, plans: list[dict[str, float]], max_length: int) -> Outcome:
-    def total(key: str) -> int:
-        return int(sum(plan[key] for plan in plans))
-
-    def mean(key: str, weight: str) -> float:
-        return sum(plan[key] * plan[weight] for plan in plans) / max(1, total(weight))
-
-    packs = total("packs")
-    return Outcome(
-        strategy=strategy,
-        packs=packs,
-        bound=total("bound"),
-        utilization=total("tokens") / (packs * max_length) if packs else 1.0,
-        bias=mean("bias", "segments"),
-        straggler=mean("straggler", "packs"),
-        cut=total("cut"),
-    )

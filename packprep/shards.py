@@ -121,14 +121,14 @@ def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int,
 
 def shard_bytes(packs: Packs, layout: Layout) -> Int64:
     """Bytes that each pack takes in a shard, [packs]."""
-    sizes: Int64 = column_bytes(layout, packs.lengths, np.diff(packs.offsets), 1)
+    sizes: Int64 = column_bytes(layout.columns, packs.lengths, np.diff(packs.offsets), 1)
     return sizes
 
 
-def column_bytes(layout: Layout, tokens: Count, segments: Count, packs: Count) -> Count:
+def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, packs: Count) -> Count:
     """Bytes of the columns of so many packs, of each where these are arrays; what frames them is some kB a batch."""
     per = {"token": tokens, "segment": segments, "boundary": segments + packs}
-    return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in layout.columns)
+    return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in columns)
 
 
 def write_shard(

@@ -163,46 +163,45 @@ def _plan_group(
     windows: Sequence[Window], configs: Sequence[BuildConfig], tokenizer: Tokenizer, carried: Sequence[Column] = ()
 ) -> Iterator[Row]:
     """Rows of configs that share their segments, which are kept between them where there is one window."""
-    kept: _Cut | None = None
+    kept: Cut | None = None
     for config in configs:
-        named = {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
         if config.strategy == "balanced" and len(windows) > len({window.split for window in windows}):
-            yield Row(**named, problem=f"balanced packs one window and the input makes {len(windows)}")
+            yield Row(**_named(config), problem=f"balanced packs one window and the input makes {len(windows)}")
             continue
         totals: defaultdict[str, Any] = defaultdict(int)
-        layout = Layout.of(config, tokenizer, carried)
         started = time.perf_counter()
         try:
             changes = _changes(windows, config, tokenizer)
             for window, change in zip(windows, changes, strict=True):
-                cut = kept or _Cut.of(window, config, tokenizer)
+                cut = kept or Cut(*cut_documents(window.documents, tokenizer, config))
                 plan = cut.plan(window, config)
                 if len(windows) == 1:
                     kept = replace(cut, bound=None if config.strategy == "wrapped" else plan.bound)
-                for name, figure in _figures(plan, change, config, layout).items():
+                for name, figure in plan.figures(config, change).items():
                     totals[name] += figure
         except TooLongError as error:
-            yield Row(**named, problem=f"a document has {error.tokens:,} tokens")
+            yield Row(**_named(config), problem=f"a document has {error.tokens:,} tokens")
             continue
         except ConfigError as error:
-            yield Row(**named, problem=str(error))
+            yield Row(**_named(config), problem=str(error))
             continue
-        yield _row(named, totals, time.perf_counter() - started)
+        columns = Layout.of(config, tokenizer, carried).columns
+        yield row_of(config, totals, columns, time.perf_counter() - started)
+
+
+def _named(config: BuildConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """Segments of a window, and their bound where a plan has found it: what several strategies share."""
 
     segments: Segments
     account: Account
     bound: int | None = None
 
-    @staticmethod
-    def of(window: Window, config: BuildConfig, tokenizer: Tokenizer) -> "_Cut":
-        return _Cut(*cut_documents(window.documents, tokenizer, config))
-
-    def plan(self, window: Window, config: BuildConfig) -> "_Planned":
+    def plan(self, window: Window, config: BuildConfig) -> "Planned":
         seed = window_seed(config, window.number, int(window.split == "validation"))
         groups = window.documents.group
         groups = None if groups is None else groups[self.segments.document]
@@ -210,17 +209,40 @@ class _Cut:
         packs = Packs(
             documents=window.documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
         )
-        return _Planned(packs, plan, self.account, plan.bound if self.bound is None else self.bound)
+        return Planned(packs, plan, self.account, plan.bound if self.bound is None else self.bound)
 
 
 @dataclass(frozen=True)
-class _Planned:
+class Planned:
     """A window planned."""
 
     packs: Packs
     plan: PackPlan
     account: Account
     bound: int
+
+    def figures(self, config: BuildConfig, change: int = 0) -> dict[str, float]:
+        """What it adds to a row; means are weighted as in report.json. change: packs to add or leave out."""
+        written, account = resized(self.packs, change, config), self.account
+        lengths, padded = written.segments.lengths, written.padded
+        real = written.order[written.order >= 0] if change else slice(None)  # without a change all segments are there
+        kept, filler = int(lengths[real].sum(dtype=np.int64)), int((written.order < 0).sum()) if change else 0
+        left_out = int(lengths.sum(dtype=np.int64)) - kept
+        dropped = sum(int(counts.sum(dtype=np.int64)) for counts in account.dropped.values())
+        packs, segments = len(written), len(written.order)
+        return {
+            "tokens_in": int(written.documents.length.sum(dtype=np.int64)),
+            "tokens_kept": kept,
+            "tokens_lost": int(account.truncated.sum(dtype=np.int64)) + dropped + left_out,
+            "tokens_stored": int(padded[real].sum(dtype=np.int64)) + filler,
+            "cut": _documents_cut(written.segments, account),
+            "packs": packs,
+            "segments": segments,
+            "bound": self.bound,
+            "gap": len(self.packs) - self.bound,
+            "bias": self.plan.bias * segments,
+            "straggler": self.plan.straggler(config.balance_ranks, config.cost()) * packs,
+        }
 
 
 def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer) -> list[int]:
@@ -230,35 +252,11 @@ def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenize
         return changes
     for split in dict.fromkeys(window.split for window in windows):
         mine = [place for place, window in enumerate(windows) if window.split == split]
-        counts = [len(_Cut.of(windows[place], config, tokenizer).plan(windows[place], config).packs) for place in mine]
+        cuts = [Cut(*cut_documents(windows[place].documents, tokenizer, config)) for place in mine]
+        counts = [len(cut.plan(windows[place], config).packs) for place, cut in zip(mine, cuts, strict=True)]
         for place, change in zip(mine, remainders(counts, config), strict=True):
             changes[place] = change
     return changes
-
-
-def _figures(planned: _Planned, change: int, config: BuildConfig, layout: Layout) -> dict[str, float]:
-    """What one window adds to a row; means are weighted as in report.json."""
-    written, account = resized(planned.packs, change, config), planned.account
-    lengths, padded = written.segments.lengths, written.padded
-    real = written.order[written.order >= 0] if change else slice(None)  # without a change all segments are there
-    kept, filler = int(lengths[real].sum(dtype=np.int64)), int((written.order < 0).sum()) if change else 0
-    left_out = int(lengths.sum(dtype=np.int64)) - kept
-    dropped = sum(int(counts.sum(dtype=np.int64)) for counts in account.dropped.values())
-    packs, segments = len(written), len(written.order)
-    tokens = int(padded[real].sum(dtype=np.int64)) + filler
-    return {
-        "tokens_in": int(written.documents.length.sum(dtype=np.int64)),
-        "tokens_kept": kept,
-        "tokens_lost": int(account.truncated.sum(dtype=np.int64)) + dropped + left_out,
-        "cut": _documents_cut(written.segments, account),
-        "packs": packs,
-        "segments": segments,
-        "bound": planned.bound,
-        "gap": len(planned.packs) - planned.bound,
-        "bytes": column_bytes(layout, tokens, segments, packs),
-        "bias": planned.plan.bias * segments,
-        "straggler": planned.plan.straggler(config.balance_ranks, config.cost()) * packs,
-    }
 
 
 def _documents_cut(segments: Segments, account: Account) -> int:
@@ -268,16 +266,18 @@ def _documents_cut(segments: Segments, account: Account) -> int:
     return int(np.count_nonzero(cut))
 
 
-def _row(named: dict[str, Any], totals: Mapping[str, Any], seconds: float) -> Row:
-    packs, tokens_in, bound = totals["packs"], totals["tokens_in"], totals["bound"]
+def row_of(config: BuildConfig, totals: Mapping[str, Any], columns: Sequence[Column], seconds: float = 0.0) -> Row:
+    """The row of the figures of all windows, added up. columns: of the shards."""
+    packs, segments, tokens_in, bound = (totals[name] for name in ("packs", "segments", "tokens_in", "bound"))
     return Row(
-        **named,
-        **{name: totals[name] for name in ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")},
-        utilization=totals["tokens_kept"] / (packs * named["max_length"]) if packs else 1.0,
+        **_named(config),
+        **{name: totals[name] for name in ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap")},
+        utilization=totals["tokens_kept"] / (packs * config.max_length) if packs else 1.0,
         tokens_lost_share=totals["tokens_lost"] / tokens_in if tokens_in else 0.0,
         gap_share=totals["gap"] / bound if bound else 0.0,
-        bias=totals["bias"] / totals["segments"] if totals["segments"] else 0.0,
+        bias=totals["bias"] / segments if segments else 0.0,
         straggler=totals["straggler"] / packs if packs else 0.0,
+        bytes=column_bytes(columns, totals["tokens_stored"], segments, packs),
         seconds=seconds,
     )
 

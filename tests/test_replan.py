@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,12 @@ def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
     monkeypatch.setattr("packprep.replan._MOST_EVENED", 100)
     names = [{outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")]
     assert names == [set(STRATEGIES) - {"balanced"}, set(STRATEGIES)]
+
+
+def test_pairs_cut_in_the_middle_are_planned_as_long_as_they_were_kept(options: dict[str, Any]) -> None:
+    words = texts(40)
+    rows = [{"chosen": f"{a} a", "rejected": f"{b} b"} for a, b in pairwise(words)]
+    write_jsonl(Path(options["sources"][0]), rows)
+    build(BuildConfig(**options, pair_columns=("chosen", "rejected"), overflow="truncate"))
+    (outcome,) = replan(Path(options["output"]), ("greedy",))
+    assert (outcome.cut, outcome.tokens_lost) == (0, 0)
