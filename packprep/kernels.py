@@ -14,6 +14,8 @@ from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from packprep.hashing import GOLDEN, finish
+
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,9 +23,7 @@ UInt32s = NDArray[np.uint32]
 Words = NDArray[np.uint64]
 A = TypeVar("A", Int32s, Int64s)
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_0, _1, _27, _30, _31, _32 = np.uint64(0), np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_0, _1, _32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
@@ -33,13 +33,13 @@ def kernel(function: F) -> F:
     return compiled
 
 
+_finish = kernel(finish)
+
+
 @kernel
 def hash64(seed: np.uint64, counter: np.uint64) -> np.uint64:
     """Number `counter` of the random sequence `seed` (splitmix64, Steele et al. 2014): uint64, uint64 -> uint64."""
-    x = seed + (counter + np.uint64(1)) * _GOLDEN
-    x = (x ^ (x >> _30)) * _M1
-    x = (x ^ (x >> _27)) * _M2
-    return x ^ (x >> _31)
+    return _finish(seed + (counter + _1) * GOLDEN)
 
 
 def sub_seed(seed: int, purpose: int) -> np.uint64:
