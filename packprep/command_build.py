@@ -49,7 +49,7 @@ class _Option(click.Option):
         return super().get_help_record(context)
 
 
-def option_of(field: "dataclasses.Field[Any]") -> _Option:
+def _option_of(field: "dataclasses.Field[Any]") -> _Option:
     """The command-line option of a field of BuildConfig."""
     flag = "--" + field.name.replace("_", "-")
     names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
@@ -84,17 +84,22 @@ def default_of(field: "dataclasses.Field[Any]") -> str:
     return "" if default is None or default is False else str(default)
 
 
-def _build_options(command: click.Command) -> click.Command:
-    for field in dataclasses.fields(BuildConfig):
-        if field.name != "sources":
-            command.params.append(option_of(field))
-        if field.name == "order":
-            short = _Option(["--shuffle/--no-shuffle"], "Order", help="Short for --order shuffle, --order input.")
-            command.params.append(short)
-    return command
+def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
+    """Gives a command the options of a build but those left out."""
+
+    def add(command: click.Command) -> click.Command:
+        for field in dataclasses.fields(BuildConfig):
+            if field.name not in left_out:
+                command.params.append(_option_of(field))
+            if field.name == "order" and "shuffle" not in left_out:
+                short = _Option(["--shuffle/--no-shuffle"], "Order", help="Short for --order shuffle, --order input.")
+                command.params.append(short)
+        return command
+
+    return add
 
 
-@_build_options
+@build_options("sources")
 @click.command(
     "build",
     cls=Grouped,

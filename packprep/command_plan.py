@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from packprep.command_build import Grouped, merged_options, option_of
+from packprep.command_build import Grouped, build_options, merged_options
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, nearest
 from packprep.printing import print_grid
@@ -19,18 +19,10 @@ if TYPE_CHECKING:
     from packprep.sweep import Row
 
 _SWEPT = ("max_length", "strategy", "overflow")
-_NOT_HERE = ("sources", "output", "overwrite", "shard_size", *_SWEPT)
 _OVERFLOWS = ("split", "truncate", "drop")  # all: error is no plan where it differs from these
 
 
-def _build_options(command: click.Command) -> click.Command:
-    for field in dataclasses.fields(BuildConfig):
-        if field.name not in _NOT_HERE:
-            command.params.append(option_of(field))
-    return command
-
-
-@_build_options
+@build_options("sources", "output", "overwrite", "shard_size", "shuffle", *_SWEPT)
 @click.command(
     "plan",
     cls=Grouped,

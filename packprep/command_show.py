@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packprep.command_trace import SHARD, SPLIT
 from packprep.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring
 @click.option("--doc", metavar="ROW", help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.")
 @click.option("--raw", is_flag=True, help="Token ids instead of text; needs no tokenizer.")
 @click.option("--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment.")
-@click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
-@click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
+@SPLIT
+@SHARD
 @click.option("--tokenizer", metavar="PATH|NAME", help="Where the tokenizer is now, if it has moved.")
 @click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
 def command(

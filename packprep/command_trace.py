@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from packprep.lookup import Segment
     from packprep.provenance import Sources
 
+SPLIT = click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
+SHARD = click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
+
 
 @click.command("trace", short_help="Which rows are in a pack, and which packs hold a row.")
 @click.argument("output", metavar="OUT")
 @click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split, from 0.")
 @click.option("--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack.")
 @click.option("--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone.")
-@click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
-@click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
+@SPLIT
+@SHARD
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     output: str,
