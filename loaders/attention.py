@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Backend = Literal["flash_attn_4", "flash_attn_3", "flash_attn_2", "torch_varlen", "reference"]
 
@@ -24,6 +24,23 @@ _KERNELS = {
 }
 # Tried in this order. flash_attn_4 is left to backend=: it is a pre-release.
 _AUTOMATIC: tuple[Backend, ...] = ("flash_attn_3", "flash_attn_2", "torch_varlen")
+
+
+class _Call(NamedTuple):
+    """The arguments of varlen_attention, for the backend that was chosen."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+    causal: bool
+    window: int | None
+    scale: float | None
+
+    @property
+    def grouped(self) -> bool:
+        return bool(self.q.shape[1] != self.k.shape[1])
 
 
 def varlen_attention(
@@ -55,11 +72,10 @@ def varlen_attention(
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
     elif (obstacle := _obstacle(backend, q)) is not None:
         raise ValueError(f"backend {backend} cannot run this: {obstacle}; choose another, or backend=None")
+    call = _Call(q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
     if backend == "reference":
-        return _reference(q, k, v, cu_seqlens, causal, window, scale)
-    if backend == "torch_varlen":
-        return _torch_varlen(q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
-    return _flash(backend, q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
+        return _reference(call)
+    return _torch_varlen(call) if backend == "torch_varlen" else _flash(backend, call)
 
 
 def attention_backend(q: Tensor) -> Backend:
@@ -110,91 +126,69 @@ def _obstacle(backend: str, q: Tensor) -> str | None:
     return None
 
 
-def _flash(
-    backend: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    causal: bool,
-    window: int | None,
-    scale: float | None,
-) -> Tensor:
+def _flash(backend: str, call: _Call) -> Tensor:
     # By keyword: version 4 has another order. Open ends of a window are -1, and None in version 4.
     kernel = _kernel(backend)
     assert kernel is not None
-    window_size: tuple[int | None, int | None] = (window, 0 if causal else window)
-    if window is None:
+    window_size: tuple[int | None, int | None] = (call.window, 0 if call.causal else call.window)
+    if call.window is None:
         window_size = (None, None) if backend == "flash_attn_4" else (-1, -1)
     out = kernel(
-        q=q,
-        k=k,
-        v=v,
-        cu_seqlens_q=cu_seqlens,
-        cu_seqlens_k=cu_seqlens,
-        max_seqlen_q=max_seqlen,
-        max_seqlen_k=max_seqlen,
-        softmax_scale=scale,
-        causal=causal,
+        q=call.q,
+        k=call.k,
+        v=call.v,
+        cu_seqlens_q=call.cu_seqlens,
+        cu_seqlens_k=call.cu_seqlens,
+        max_seqlen_q=call.max_seqlen,
+        max_seqlen_k=call.max_seqlen,
+        softmax_scale=call.scale,
+        causal=call.causal,
         window_size=window_size,
     )
     return out[0] if isinstance(out, tuple) else out
 
 
-def _torch_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    causal: bool,
-    window: int | None,
-    scale: float | None,
-) -> Tensor:
+def _torch_varlen(call: _Call) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     # No causal flag: it is a window that ends at 0. One tensor for queries and keys: newer ones compare by identity.
-    left = -1 if window is None else window
+    left = -1 if call.window is None else call.window
     return varlen_attn(
-        query=q,
-        key=k,
-        value=v,
-        cu_seq_q=cu_seqlens,
-        cu_seq_k=cu_seqlens,
-        max_q=max_seqlen,
-        max_k=max_seqlen,
-        scale=scale,
-        window_size=(left, 0 if causal else left),
-        enable_gqa=q.shape[1] != k.shape[1],
+        query=call.q,
+        key=call.k,
+        value=call.v,
+        cu_seq_q=call.cu_seqlens,
+        cu_seq_k=call.cu_seqlens,
+        max_q=call.max_seqlen,
+        max_k=call.max_seqlen,
+        scale=call.scale,
+        window_size=(left, 0 if call.causal else left),
+        enable_gqa=call.grouped,
     )
 
 
-def _reference(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, causal: bool, window: int | None, scale: float | None
-) -> Tensor:
+def _reference(call: _Call) -> Tensor:
     """O(sum of squared segment lengths); waits for the GPU once, for the boundaries."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    grouped = q.shape[1] != k.shape[1]
     pieces = []
-    for start, end in pairwise(cu_seqlens.tolist()):
+    for start, end in pairwise(call.cu_seqlens.tolist()):
         if start == end:
             continue
-        query, key, value = (tensor[start:end].transpose(0, 1)[None] for tensor in (q, k, v))
-        mask = None if window is None else _window_mask(end - start, causal, window, q.device)
+        query, key, value = (tensor[start:end].transpose(0, 1)[None] for tensor in (call.q, call.k, call.v))
+        mask = None if call.window is None else _window_mask(end - start, call.causal, call.window, call.q.device)
         out = scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask=mask,
-            is_causal=causal and mask is None,
-            scale=scale,
-            enable_gqa=grouped,
+            is_causal=call.causal and mask is None,
+            scale=call.scale,
+            enable_gqa=call.grouped,
         )
         pieces.append(out[0].transpose(0, 1))
-    return torch.cat(pieces) if pieces else q * 0
+    return torch.cat(pieces) if pieces else call.q * 0
 
 
 def _window_mask(length: int, causal: bool, window: int, device: Any) -> Tensor:
