@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packprep.config import BuildConfig
 from packprep.planning import Planner
@@ -18,6 +18,9 @@ from packprep.sources import Source
 from packprep.staging import JOB
 from packprep.tokenizer import Special, Tokenizer
 from packprep.tokenstore import tokens_key
+
+if TYPE_CHECKING:
+    from packprep.parity import EngineChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,12 @@ class Job:
     @property
     def splits(self) -> tuple[str, ...]:
         return ("train", "validation") if self.config.holdout else ("train",)
+
+    def engine(self, name: Any) -> "EngineChoice":
+        """The engine of this name, which the build has chosen, loaded by another process of it."""
+        from packprep.parity import trusted_engine
+
+        return trusted_engine(name, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens)
 
     def save(self, engine: str) -> None:
         """Write all that another process needs into the staging directory. engine: the one that this build has chosen.

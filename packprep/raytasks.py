@@ -238,18 +238,14 @@ def _shares(staging: str, key: str) -> Any:
     from dataclasses import replace
 
     from packprep.job import load_job
-    from packprep.parity import trusted_engine
     from packprep.shares import Shares
 
     job, name = load_job(Path(staging))
     job = replace(job, process=temporary_name(Path("ray")).stem, config=replace(job.config, num_proc=1))
     job.scratch.mkdir(parents=True, exist_ok=True)
-    config = job.config
 
     @functools.lru_cache(maxsize=1)
     def engine() -> Any:
-        if config.input_ids_column is not None:
-            return None
-        return trusted_engine(name, job.tokenizer.json, parse_special_tokens=config.parse_special_tokens)
+        return job.engine(name) if job.config.input_ids_column is None else None
 
     return Shares(job, 1, engine)

@@ -44,11 +44,9 @@ class _Tasks:
         import pyarrow as pa
 
         from packprep.job import load_job
-        from packprep.parity import trusted_engine
 
         self.job, name = load_job(staging)
-        parse = self.job.config.parses_special_tokens
-        self.engine = trusted_engine(name, self.job.tokenizer.json, parse_special_tokens=parse)
+        self.engine = self.job.engine(name)
         self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
     def __call__(self, task: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from packprep.errors import ConfigError
 from packprep.schemas import check_files, read_manifest
 from packprep.staging import staging_of
 
-from .corpus import save_tokenizer, texts, write_jsonl
+from .corpus import build_options, save_tokenizer, texts, write_jsonl
+from .test_chat_build import CHATS, TEMPLATE
 
 ROOT = Path(__file__).parents[1]
 needs_ray = pytest.mark.filterwarnings("ignore")  # Ray warns of its own future and leaves its pipes open
@@ -102,6 +103,20 @@ def data_of(output: Path) -> dict[str, Any]:
     assert manifest.run["executor"] == "ray"
     assert not staging_of(output).exists()
     return manifest.data
+
+
+@needs_ray
+def test_conversations_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
+    rows = [{"messages": chat} for chat in CHATS * 20]
+    options = build_options(tmp_path, {"chats.jsonl": rows}, engine="hf", messages_column="messages")
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    save_tokenizer(tmp_path / "tokenizer", config=side)
+    expected = build(BuildConfig(**options)).data
+    del options["output"]
+    process = building(options, tmp_path / "ray", cluster.address)
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+    assert data_of(tmp_path / "ray") == expected
 
 
 @needs_ray
