@@ -19,19 +19,8 @@ def pack_fills(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int64s:
 
 
 @kernel
-def pack_costs(lengths: Int32s, order: Int64s, offsets: Int64s, a: float, b: float) -> NDArray[np.float64]:
-    """a * tokens + b * sum(length**2) of each pack."""
-    costs = np.zeros(offsets.size - 1, np.float64)
-    for p in range(costs.size):
-        for i in range(offsets[p], offsets[p + 1]):
-            length = float(lengths[order[i]])
-            costs[p] += a * length + b * length * length
-    return costs
-
-
-@kernel
 def placed_costs(lengths: Int32s, offsets: Int64s, a: float, b: float) -> NDArray[np.float64]:
-    """The same of lengths as placed."""
+    """a * tokens + b * sum(length**2) of each pack; lengths as placed."""
     costs = np.zeros(offsets.size - 1, np.float64)
     for p in range(costs.size):
         for i in range(offsets[p], offsets[p + 1]):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from packprep.kernels import Int32s, Int64s, kernel, shuffle, sub_seed
 from packprep.kernels_deal import repeat
+from packprep.kernels_plan import pack_longest, placed, placed_costs
 
 PackOrder = Literal["shuffle", "input", "length", "balanced"]
 ORDERS: tuple[str, ...] = get_args(PackOrder)
@@ -37,6 +38,26 @@ def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64]
         shuffle(groups, 0, groups.size, sub_seed(seed, _GROUPS))
         packs[:whole] = packs[:whole].reshape(-1, ranks)[groups].ravel()
     return packs
+
+
+def arranged(
+    order: Int64s, offsets: Int64s, lengths: Int32s, how: str, seed: int, ranks: int, cost: tuple[float, float]
+) -> tuple[Int64s, Int64s]:
+    """The same packs in the order that is asked for. lengths: [documents]. cost: a, b as `PackPlan.costs` has them."""
+    if how == "input":
+        return by_first_document(order, offsets)
+    longest, work = np.zeros(0, np.int32), np.zeros(0)
+    if how == "length":
+        longest = pack_longest(lengths, order, offsets)
+    if how == "balanced":
+        work = placed_costs(placed(lengths, order), offsets, *cost)
+    once = np.ones(offsets.size - 1, np.int64)
+    return permuted(order, offsets, sequence(how, once, longest, work, seed, ranks))
+
+
+def by_first_document(order: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+    """The same packs as the input has their first documents."""
+    return permuted(order, offsets, np.argsort(order[offsets[:-1]]))
 
 
 def permuted(order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:

@@ -141,19 +141,10 @@ def _check_pairs(plan: PackPlan, segments: Segments) -> None:
 
 def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
     """The plan with its packs in the order that `order` asks for."""
-    if not plan.num_packs:
-        return plan
-    if config.order == "input":
-        sequence = np.argsort(plan.order[plan.offsets[:-1]], kind="stable")
-    else:
-        longest, costs = np.zeros(0, np.int32), np.zeros(0)
-        if config.order == "length":
-            longest = np.maximum.reduceat(plan.lengths[plan.order], plan.offsets[:-1]).astype(np.int32)
-        if config.order == "balanced":
-            costs = plan.costs(config.cost())
-        times = np.ones(plan.num_packs, np.int64)
-        sequence = orders.sequence(config.order, times, longest, costs, seed, config.balance_ranks).astype(np.int64)
-    return PackPlan(plan.lengths, plan.max_length, *orders.permuted(plan.order, plan.offsets, sequence))
+    ordered = orders.arranged(
+        plan.order, plan.offsets, plan.lengths, config.order, seed, config.balance_ranks, config.cost()
+    )
+    return PackPlan(plan.lengths, plan.max_length, *ordered)
 
 
 def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs) -> list[Counter[str]]:

@@ -17,7 +17,6 @@ from packprep.kernels_balanced import by_pack, even_out, longest_first
 from packprep.kernels_deal import deal, queue_by_key, shuffle_queues
 from packprep.kernels_fit import Patterns, best_fit_patterns, first_fit_patterns
 from packprep.kernels_optimal import perfect_fill_patterns
-from packprep.kernels_plan import pack_costs, pack_longest
 from packprep.kernels_spread import emptiest_first_patterns
 from packprep.kernels_stream import best_fit_online, next_fit, sort_packs, stream_packs
 
@@ -92,7 +91,7 @@ def _dealt(patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, it
     pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
     cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
     deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue, order, offsets)
-    return _by_first_item(order, offsets) if items.order == "input" else (order, offsets)
+    return orders.by_first_document(order, offsets) if items.order == "input" else (order, offsets)
 
 
 def _kinds(items: Items) -> tuple[Int32s, Kinds, Int64s]:
@@ -273,17 +272,7 @@ STRATEGIES: dict[str, Planner] = {
 
 def arranged(order: Int64s, offsets: Int64s, items: Items) -> Packs:
     """The same packs in the order that was asked for."""
-    if items.order == "input":
-        return _by_first_item(order, offsets)
-    longest = pack_longest(items.lengths, order, offsets) if items.order == "length" else np.zeros(0, np.int32)
-    cost = pack_costs(items.lengths, order, offsets, *items.cost) if items.order == "balanced" else np.zeros(0)
-    once = np.ones(offsets.size - 1, np.int64)
-    packs = orders.sequence(items.order, once, longest, cost, items.seed, items.ranks)
-    return orders.permuted(order, offsets, packs)
-
-
-def _by_first_item(order: Int64s, offsets: Int64s) -> Packs:
-    return orders.permuted(order, offsets, np.argsort(order[offsets[:-1]]))
+    return orders.arranged(order, offsets, items.lengths, items.order, items.seed, items.ranks, items.cost)
 
 
 def _or_none(weights: Int32s | None) -> Int32s:
