@@ -49,12 +49,6 @@ def lower_bound(
     return total
 
 
-def l2(lengths: Int32s, max_length: int) -> int:
-    """Martello and Toth's bound L2 alone (Knapsack Problems, 1990, section 8.3), to compare with other packers."""
-    kinds, counts = np.unique(lengths, return_counts=True)
-    return int(feasible_bound(kinds[::-1].astype(np.int32), counts[::-1].astype(np.int64), max_length, 1))
-
-
 def _count(lengths: Int32s) -> tuple[Int32s, Int64s]:
     counts = np.bincount(lengths)
     kinds = np.flatnonzero(counts)

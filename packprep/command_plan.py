@@ -154,6 +154,7 @@ def _as_json(
 
 
 def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]) -> None:
+    from packprep.disk import shown
     from packprep.sweep import best
 
     goals: dict[int, list[str]] = {}
@@ -179,7 +180,7 @@ def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | No
                 f"{row.bias:.2f}",
                 f"{row.straggler:.2f}",
                 *([f"{row.packs // batch:,}"] if batch else []),
-                _bytes(row.bytes),
+                shown(row.bytes),
                 f"{_build_seconds(found, row, rate):,.1f}",
                 ", ".join(goals.get(number, [])),
             ]
@@ -187,10 +188,3 @@ def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | No
     colours = ["green" if number in goals else None for number in range(len(rows))]
     title = f"{found.origin}: {found.documents:,} documents" + (" of a sample" if sampled else "")
     print_grid(title, heads, cells, left=(1, 2, len(heads) - 1), colours=colours)
-
-
-def _bytes(count: int) -> str:
-    return next(
-        (f"{count / size:,.1f} {unit}" for size, unit in ((1e9, "GB"), (1e6, "MB")) if count >= size),
-        f"{count / 1e3:,.1f} kB",
-    )

@@ -84,15 +84,12 @@ def find_conversations(
     """Where a table with these columns has its conversations; None where it has none.
 
     A column that is named is taken and must exist; else `messages`, `conversations`, or a known pair of columns.
+    Either messages_column or both of the others may be named.
     """
     beside: dict[str, Any] = {
         "tools": "tools" if "tools" in columns else None,
         "variables": "chat_template_kwargs" if "chat_template_kwargs" in columns else None,
     }
-    if (prompt_column is None) != (response_column is None):
-        raise InputError("prompt_column and response_column go together; give both")
-    if messages_column is not None and prompt_column is not None:
-        raise InputError("messages_column and prompt_column both say where the conversations are; give one of them")
     asked = [name for name in (messages_column, prompt_column, response_column) if name is not None]
     for name in asked:
         if name not in columns:

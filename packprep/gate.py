@@ -13,6 +13,7 @@ from typing import Any
 
 from packprep.errors import ConfigError, InputError, nearest
 from packprep.figures import GROUPS, by_rule, figures, read_json, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.schemas import write_file
 
 _NAMED = 3  # sources in a sentence
 _ROUNDING = 1e-12  # of a number: 0.999 - 0.998 is not 0.001 in binary
@@ -200,7 +201,5 @@ def write_baseline(path: Path, report: Mapping[str, Any], tolerances: Sequence[s
     asked = parse_tolerances(tolerances, values)
     kept = {name: value for name, value in values.items() if name in asked or rule_of(name).tolerance is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
-    temporary.replace(path)
+    write_file(path, (json.dumps(kept, indent=2, sort_keys=True) + "\n").encode())
     return kept

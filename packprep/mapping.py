@@ -4,6 +4,7 @@ The batch that `map` hands over is the window. A batch of 1,000 rows, the defaul
 at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep build` packs a billion tokens together.
 """
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -104,8 +105,6 @@ class TokenizeAndPack:
             column = text.schema.get_field_index(name)
             text = text.set_column(column, name, text[name].cast(pa.large_string()))
         if self.config.truncate_at is not None:
-            import re
-
             text, _ = cut_text(text, re.compile(self.config.truncate_at), [Part(0, len(text), {})])
         if self._engine is None and "text" in text.column_names:
             self._engine = choose_engine(

@@ -8,10 +8,8 @@ nothing is added: the template wrote BOS and EOS. The mask comes from encoding t
 begins and ends: where the pieces give the same ids their lengths are the mask. Where they do not, because a token
 reaches over a cut, the reference tokenizer says what each token covers, and one with a trained character is trained.
 
-In a build: `load_chat_template(tokenizer, file, date=..., variables=...)`, `exact = ExactEncoder(tokenizer.json)`,
-`TurnFinder(template, exact.specials, train_on)`, `find_conversations(names of columns)`; then `render_chats` where rows
-are read, and `encode_chats` where text is encoded, with `choose_engine(..., parse_special_tokens=True).engine`. What
-decides the bytes: template.facts(), train_on, the columns. `problem` has the form of `reading`'s: "reason: detail".
+Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). `problem` has the form of
+`reading`'s: "reason: detail".
 
 A row whose text spells special tokens is encoded by the reference tokenizer between the template's own special tokens,
 where nothing is parsed; it is refused if these cuts would change any other id.
@@ -162,6 +160,7 @@ class ExactEncoder:
     def __init__(self, tokenizer_json: bytes) -> None:
         self._json = tokenizer_json
         self._lock = threading.Lock()
+        self._loaded: dict[tuple[bool, bool], Any] = {}
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -225,10 +224,6 @@ class ExactEncoder:
                 tokenizer.encode_special_tokens = not parsed
                 self._loaded[parsed, first] = tokenizer
             return self._loaded[parsed, first]
-
-    @cached_property
-    def _loaded(self) -> dict[tuple[bool, bool], Any]:
-        return {}
 
 
 @lru_cache(maxsize=4)

@@ -24,9 +24,6 @@ from packprep.probes import probes
 
 # The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of the reference.
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
-# Share of documents `verify_batch` compares unless told: the reference alone takes about 18 times the CPU of a
-# whole build with a fast engine (0.33 and 0.018 s per MB), so one document in a thousand costs 2 %.
-DEFAULT_SHARE = 0.001
 
 Reference = Callable[[], Engine]
 
@@ -146,7 +143,7 @@ def verify_batch(
     documents: NDArray[np.int64],
     reference: Reference,
     *,
-    share: float = DEFAULT_SHARE,
+    share: float,
     seed: int = 0,
 ) -> int:
     """Compare a share of a batch with the reference; returns how many documents were compared, 0 for `hf` itself.
@@ -155,8 +152,6 @@ def verify_batch(
     alone decide which are compared, so batches and workers do not matter. share: 0 (none) to 1 (all).
     Raises InputError naming the first document whose ids differ.
     """
-    if not 0 <= share <= 1:
-        raise ConfigError(f"the share of documents to verify is {share}; it must lie between 0 and 1")
     if not len(texts) == len(documents) == len(offsets) - 1:
         raise InputError(
             f"engine {engine.name} {engine.version} gave {len(offsets) - 1} results for {len(texts)} documents"

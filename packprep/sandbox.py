@@ -30,7 +30,7 @@ MAX_SIZE = 1 << 24  # characters of one rendering or of one value inside it
 MAX_ITEMS = 1 << 20  # lists, objects and what is in them, of one value
 
 
-class StoppedError(TemplateError):
+class LimitError(TemplateError):
     """A rendering that went over one of the bounds."""
 
 
@@ -61,11 +61,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 parts.append(part)
                 size += len(part)
                 if size > MAX_SIZE:
-                    raise StoppedError(f"the template writes more than {MAX_SIZE:,} characters")
+                    raise LimitError(f"the template writes more than {MAX_SIZE:,} characters")
         except TemplateError:
             raise
         except RecursionError:
-            raise StoppedError("the template calls itself without end") from None
+            raise LimitError("the template calls itself without end") from None
         except (MemoryError, Exception) as error:  # a template can raise whatever an operator of Python raises
             raise TemplateError(f"{type(error).__name__}: {error}") from None
         return "".join(parts)
@@ -89,7 +89,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and not (_is_small(left) and _is_small(right)):
-            raise StoppedError(f"the template takes a power of {str(left)[:20]}")
+            raise LimitError(f"the template takes a power of {str(left)[:20]}")
         if operator == "*":
             _check_product(left, right)
         if operator == "%" and isinstance(left, str):
@@ -114,7 +114,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _count(self, steps: int) -> None:
         self._here.steps += steps
         if self._here.steps > MAX_STEPS:
-            raise StoppedError(f"the template takes more than {MAX_STEPS:,} steps")
+            raise LimitError(f"the template takes more than {MAX_STEPS:,} steps")
 
 
 class _Generation(Extension):
@@ -190,9 +190,7 @@ def _sized(value: Any) -> Any:
         elif isinstance(item, (list, tuple)):
             pending.extend(item)
         if size > MAX_SIZE or items + len(pending) > MAX_ITEMS:
-            raise StoppedError(
-                f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} items"
-            )
+            raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} items")
     return value
 
 
@@ -218,9 +216,9 @@ def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
     """Refuse a call whose result could be larger than MAX_SIZE: a huge number, a huge text, a product of two texts."""
     for argument in arguments:
         if isinstance(argument, int) and abs(argument) > MAX_SIZE:
-            raise StoppedError(f"the template calls {name} with {argument:,}")
+            raise LimitError(f"the template calls {name} with {argument:,}")
         if isinstance(argument, str) and len(argument) > MAX_SIZE:
-            raise StoppedError(f"the template makes a text of more than {MAX_SIZE:,} characters")
+            raise LimitError(f"the template makes a text of more than {MAX_SIZE:,} characters")
     if not isinstance(owner, (str, list, tuple)):
         return
     if name in ("format", "format_map") and isinstance(owner, str):
@@ -232,13 +230,13 @@ def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
 
 def _check_widths(text: str) -> None:
     if _WIDTH.search(text):
-        raise StoppedError(f"the template formats with {text[:30]!r}")
+        raise LimitError(f"the template formats with {text[:30]!r}")
 
 
 def _check_product(left: Any, right: Any) -> None:
     for many, times in ((left, right), (right, left)):
         if isinstance(many, (str, list, tuple)) and isinstance(times, int) and len(many) * times > MAX_SIZE:
-            raise StoppedError(f"the template makes a value of more than {MAX_SIZE:,} characters")
+            raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
 
 
 def _is_small(number: Any) -> bool:

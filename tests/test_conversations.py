@@ -54,10 +54,6 @@ def test_a_named_column_goes_before_a_known_one_and_must_exist() -> None:
     assert found is not None and found.names == ("chat",)
     with pytest.raises(InputError, match="no column 'talk'; there are messages, chat"):
         find_conversations(["messages", "chat"], messages_column="talk")
-    with pytest.raises(InputError, match="go together"):
-        find_conversations(["a"], prompt_column="a")
-    with pytest.raises(InputError, match="both say"):
-        find_conversations(["a", "b"], messages_column="a", prompt_column="a", response_column="b")
 
 
 def test_messages_are_read_from_structs_and_from_json_text() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from jinja2.exceptions import SecurityError, TemplateError
 
-from packprep.sandbox import MAX_SIZE, MAX_STEPS, Sandbox, StoppedError
+from packprep.sandbox import MAX_SIZE, MAX_STEPS, LimitError, Sandbox
 
 
 def render(source: str, marked: bool = False, **variables: Any) -> str:
@@ -48,7 +48,7 @@ def test_a_template_can_refuse() -> None:
     ],
 )
 def test_a_template_that_does_not_end_is_stopped(source: str) -> None:
-    with pytest.raises(StoppedError, match=f"more than {MAX_STEPS:,} steps|without end"):
+    with pytest.raises(LimitError, match=f"more than {MAX_STEPS:,} steps|without end"):
         render(source)
 
 
@@ -77,7 +77,7 @@ def test_a_template_that_does_not_end_is_stopped(source: str) -> None:
     ],
 )
 def test_a_template_that_makes_something_huge_is_stopped(source: str) -> None:
-    with pytest.raises(StoppedError):
+    with pytest.raises(LimitError):
         render(source)
 
 
