@@ -2,7 +2,6 @@
 
     {"slice": {...}, "text": PATH}             -> {"done": receipt}  a token file, see `tokens.tokenize_slice`
     {"slice": {...}, "text": PATH, "only": [first, last]}  -> {"done": null}  encode these rows, write nothing
-    {"window": [split, number, change]}        -> {"done": null}     see `windowfiles.Windows.write`
 
 A bad input or a full disk is an answer too; anything worse ends the process, which is for `packprep.workers` to see.
 It ends with its parent, ignores Ctrl-C (the parent ends it), and offers itself first to a system that is out of memory.
@@ -54,9 +53,6 @@ class _Tasks:
         from packprep.tokens import DocumentError
 
         try:
-            if "window" in task:
-                self._write_window(*task["window"])
-                return {"done": None}
             return {"done": self._tokenize(**task)}
         except DocumentError as error:
             return {"document_error": [error.source, error.row, error.detail]}
@@ -86,17 +82,6 @@ class _Tasks:
         part = Slice(table=table, parts=parts, **slice)
         with quiet_datasets():
             return asdict(tokenize_slice(part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config))
-
-    def _write_window(self, split: str, number: int, change: int) -> None:
-        from packprep.tokenstore import stored
-        from packprep.windowfiles import Windows
-
-        files = stored(self.job.tokens)
-        if files is None:
-            raise RuntimeError("the token files are not all there")
-        windows = Windows(self.job, files)
-        if windows.finished(split, number, change) is None:
-            windows.write(split, number, change)
 
 
 def _belong_to_parent() -> None:

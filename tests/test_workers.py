@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,10 @@ import pytest
 
 from packprep import BuildConfig, build, workers
 from packprep.errors import InputError, StoppedError
-from packprep.job import load_job
 from packprep.quarantine import rows_that_fail
 from packprep.report import read_report
-from packprep.schemas import check_files, read_manifest
-from packprep.staging import staging_of
-from packprep.tokenstore import stored
+from packprep.schemas import check_files
 from packprep.verify import verify
-from packprep.windowfiles import Windows
-from packprep.workers import _Worker
 
 from .corpus import Heard, build_options, texts, write_jsonl
 
@@ -117,37 +111,6 @@ def test_bad_input_in_a_worker_is_the_sentence_it_is_in_a_thread(corpus: dict[st
     with pytest.raises(InputError) as isolated:
         build(BuildConfig(**corpus | {"sources": (str(tmp_path / "gone.jsonl"),)}))
     assert "no such file" in str(isolated.value)
-
-
-def test_any_process_can_write_any_window(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = corpus | {"window": 7_000, "holdout": 0.2}
-    with monkeypatch.context() as patch:
-        patch.setattr(Windows, "check", lambda self: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-        with pytest.raises(OSError, match="Input/output error"):
-            build(BuildConfig(**settings))
-    staging = staging_of(tmp_path / "out")
-    (staging / "scratch").mkdir(exist_ok=True)
-    job, engine = load_job(staging)
-    assert engine == "hf"
-    files = stored(job.tokens)
-    assert files is not None
-    windows = Windows(job, files)
-    first, second = _Worker(staging, threading.Event()), _Worker(staging, threading.Event())
-    for worker in (first, second):
-        assert worker.answer(60, 10**10) == {"ready": True}
-    for split in ("validation", "train"):  # in any order, and twice
-        for number in reversed(range(len(windows))):
-            for worker in (first, second, first):
-                assert worker.call({"window": [split, number, 0]}, 60, 10**10) == {"done": None}
-    for worker in (first, second):
-        worker.kill()
-    said = Heard()
-    manifest = build(BuildConfig(**settings), progress=said)
-    assert f"{2 * len(windows)} of {2 * len(windows)} windows were written before" in said.lines
-    assert manifest.data == in_threads(settings, tmp_path)
-    assert read_manifest(tmp_path / "out") == manifest
 
 
 @pytest.mark.parametrize("bad", [[], [0], [99], [3, 4], [0, 50, 99], list(range(100))])
