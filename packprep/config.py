@@ -15,7 +15,8 @@ from packprep import mixture
 from packprep.errors import ConfigError, brief, nearest
 
 MERGE = "merge"  # the task of an array that signs off
-ONCE = ("overwrite", "restart", "executor", "task_index", "num_tasks", "ray_address")  # in no file of an output
+# In no file of an output.
+ONCE = ("overwrite", "restart", "append", "executor", "task_index", "num_tasks", "ray_address")
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
@@ -209,6 +210,10 @@ class BuildConfig:
         identity=False,
     )  # fmt: skip
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
+    append: bool = _option(
+        False, "Output", "Add the source files that the output does not hold yet, as windows of their own.",
+        identity=False,
+    )  # fmt: skip
     restart: bool = _option(False, "Output", "Start over instead of going on with an unfinished build.", identity=False)
 
     def __post_init__(self) -> None:
@@ -276,6 +281,13 @@ class BuildConfig:
     def _check_combinations(self) -> None:
         self._check_columns()
         self._check_executor()
+        if self.append and self.overwrite:
+            raise ConfigError("append keeps the output and overwrite replaces it; give one of them")
+        if self.append and mixture.is_mix(self.entries()):
+            raise ConfigError(
+                "append cannot keep the shares of a mix, which are drawn from all of its sources together; "
+                "build the mix again with --overwrite and a token store (--keep-tokens)"
+            )
         if self.text_template is not None and self.text_column != "text":
             raise ConfigError("text_column and text_template both say what the text is; give one of them")
         if self.stride:

@@ -23,8 +23,10 @@ from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.mixture import is_mix, targets
+from packprep.output import output_of
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import packed_tokens, plan_window, window_seed
+from packprep.progress import Silent
 from packprep.reading import row_shape
 from packprep.redact import redacted, redacted_source
 from packprep.segments import TooLongError
@@ -53,15 +55,23 @@ class _Sample:
 
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the tokens of each source."""
+    """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the tokens of each source.
+
+    With append it is for the sources that the output does not hold.
+    """
     tokenizer = tokenizer_of(config)
     engine = engine_of(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
-        shape = row_shape(sources, config, scratch, tokenizer)
-        samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
-        tables = _prediction(samples, sources, tokenizer, config, scratch)
+        if config.append:
+            sources = output_of(config).wanted(sources, Silent())
+        if sources:
+            shape = row_shape(sources, config, scratch, tokenizer)
+            samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
+            tables = _prediction(samples, sources, tokenizer, config, scratch)
+        else:
+            tables = {"prediction": {"from": "nothing that is new"}}
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
     options["sources"] = tuple(map(redacted_source, config.sources))
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables

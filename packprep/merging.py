@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,6 @@ from packprep.schemas import (
     check_batch,
     check_file,
     digest_of,
-    file_digest,
     list_view,
     read_manifest,
     shard_schema,
@@ -40,7 +39,7 @@ from packprep.schemas import (
     write_manifest,
 )
 from packprep.shards import BATCH_TOKENS, ShardFile, write_batches
-from packprep.signoff import name_shards
+from packprep.signoff import entry_of, name_shards, write_common_settings
 from packprep.staging import build_facts, staged
 from packprep.summing import summed, summed_report
 from packprep.units import ranges
@@ -58,6 +57,7 @@ class _Part:
     manifest: Manifest
     report: dict[str, Any]
     shift: int
+    level: Literal["size", "sha256"] = "sha256"  # what is checked of its shards
 
     @property
     def renumbered(self) -> bool:
@@ -92,14 +92,26 @@ def merge(
 
     Raises ConfigError where tokenizer, columns or max_length differ or `output` is there, FormatError for damage.
     """
-    progress = progress or Silent()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another -o")
-    parts = _parts(outputs)
+    _parts(outputs, output)  # whether they fit, before anything is made
+    with locked(output, f"{output} is being built"):
+        return put_together(outputs, output, shard_size=shard_size, progress=progress)
+
+
+def put_together(
+    outputs: Sequence[Path], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+) -> Manifest:
+    """`merge` with the lock of `output` held. It may be one of them, whose place it then takes all at once.
+
+    Of the shards of that one only sizes are checked: they stay what they are, whatever that is.
+    """
+    progress = progress or Silent()
+    parts = _parts(outputs, output)
     inputs = _inputs(parts)
-    with locked(output, f"{output} is being built"), staged(output) as made_in:
+    with staged(output) as made_in:
         facts = build_facts(inputs, tokens="", source_bytes=0)
-        if (whole := made_in.claim(facts, progress, restart=False, replaces=False)) is not None:
+        if (whole := made_in.claim(facts, progress, restart=False, replaces=output in outputs)) is not None:
             publish(made_in.path, output)
             return whole
         staging = made_in.path
@@ -114,26 +126,27 @@ def merge(
                 shards.append(shard)
                 progress.advance("merge", sum(done.packs for done in shards), total, "packs")
         entries = name_shards(staging, shards)
-        manifest = _sign(staging, parts, inputs, entries)
+        settings = write_common_settings(staging, outputs, output)
+        manifest = _sign(staging, parts, inputs, entries, [settings] if settings else [])
         publish(staging, output)
     return manifest
 
 
-def _parts(outputs: Sequence[Path]) -> list[_Part]:
+def _parts(outputs: Sequence[Path], output: Path) -> list[_Part]:
     parts: list[_Part] = []
     shift = 0
     for path in outputs:
         manifest = read_manifest(path)
         first = parts[0] if parts else None
-        if first is not None:
-            _check_fit(first, path, manifest)
-        parts.append(_Part(path, manifest, read_report(path), shift))
+        if first is not None and (what := differing(first.manifest, manifest)):
+            raise ConfigError(f"{first.path} and {path} differ in {what}; build one of them again to merge")
+        parts.append(_Part(path, manifest, read_report(path), shift, "size" if path == output else "sha256"))
         shift += sum(source["documents"] for source in manifest.data["sources"])
     return parts
 
 
-def _check_fit(first: _Part, path: Path, manifest: Manifest) -> None:
-    there = first.manifest
+def differing(there: Manifest, manifest: Manifest) -> str:
+    """What keeps two outputs from being one, in words; empty where nothing does."""
     for what, was, found in (
         ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
         ("columns", [column.name for column in there.columns], [column.name for column in manifest.columns]),
@@ -141,8 +154,8 @@ def _check_fit(first: _Part, path: Path, manifest: Manifest) -> None:
         ("max_length", there.max_length, manifest.max_length),
     ):
         if was != found:
-            shown = f"{was} and {found}" if what in ("columns", "max_length") else "it is not the same"
-            raise ConfigError(f"{first.path} and {path} differ in {what}: {shown}; build one of them again to merge")
+            return f"{what}: {was} and {found}" if what in ("columns", "max_length") else f"{what}: not the same"
+    return ""
 
 
 def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
@@ -153,7 +166,7 @@ def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFil
             if part.renumbered:
                 size, sha256 = write_batches(path, part.batches(entry), shard_schema(part.manifest.columns))
             else:
-                _link(check_file(part.path, entry, "sha256"), path)
+                _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
             assert entry.packs is not None and entry.tokens is not None
             yield ShardFile(
@@ -230,12 +243,17 @@ def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
         "options": {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)},
         "sources": [source for part in parts for source in part.manifest.data["inputs"]["sources"]],
         "tokenizer": parts[0].manifest.data["inputs"]["tokenizer"],
-        "generations": [generation for part in parts for generation in _generations(part.manifest)],
+        "generations": [generation for part in parts for generation in generations(part.manifest)],
     }
 
 
-def _sign(staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries: list[dict[str, Any]]) -> Manifest:
-    """report.json and the manifest: everything that can be added is, from the same of the parts."""
+def _sign(
+    staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries: list[dict[str, Any]], files: list[Path]
+) -> Manifest:
+    """report.json and the manifest: everything that can be added is, from the same of the parts.
+
+    files: what else there is, to be listed.
+    """
     first = parts[0].manifest
     report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
     write_file(staging / "report.json", canonical_json(report))
@@ -254,24 +272,23 @@ def _sign(staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries
     }
     if repeated := [part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data]:
         data["repeated"] = summed(repeated)
-    path = staging / "report.json"
     run = parts[-1].manifest.run | {
         "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],
         "verified_documents": sum(part.manifest.run["verified_documents"] for part in parts),
-        "files": [{"path": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}],
+        "files": [entry_of(staging, path) for path in (*files, staging / "report.json")],
     }
     return write_manifest(staging, data, run)
 
 
-def _generations(manifest: Manifest) -> list[dict[str, Any]]:
+def generations(manifest: Manifest) -> list[dict[str, Any]]:
     """The builds an output is made of, in order."""
     own = {
         "identity": manifest.identity,
         "documents": sum(source["documents"] for source in manifest.data["sources"]),
         "packs": manifest.num_packs,
     }
-    generations: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [own])
-    return generations
+    found: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [own])
+    return found
 
 
 def _documents_per_pack(parts: Sequence[_Part]) -> dict[str, int]:

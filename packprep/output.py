@@ -1,41 +1,92 @@
-"""The output directory: absent or complete. A build works in OUT.incomplete beside it, and one rename makes it OUT."""
+"""The output directory: absent or complete. A build works in OUT.incomplete beside it, and one rename makes it OUT.
+
+An output that only grows is another class with the same methods (appending.py).
+"""
 
 import ctypes
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
+from packprep.progress import Progress
 from packprep.schemas import MANIFEST, Manifest, digest_of, read_manifest, sync_directory
+from packprep.sources import Source
 from packprep.staging import PARTS, difference
 
+if TYPE_CHECKING:
+    from packprep.appending import GrowingOutput
 
-def output_of(config: BuildConfig) -> Path:
-    """Where to build. Raises ConfigError where that cannot be a directory."""
+
+class LocalOutput:
+    """A directory. path: the directory; its staging directory and its lock stand beside it."""
+
+    def __init__(self, config: BuildConfig) -> None:
+        self.path = Path(config.output)
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise ConfigError(f"{self.path} is not a directory; choose another -o")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether an old output is there, which a build that was asked to takes the place of."""
+        return (self.path / MANIFEST).exists()
+
+    one_split_does = False  # whether a split may be without documents if another has some
+
+    @contextmanager
+    def held(self, *, shared: bool = False) -> Iterator[None]:
+        """What a build holds beside the lock of `path`; shared: for a task, which does not even hold that. Nothing."""
+        yield
+
+    def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
+        """Those of the sources that are to be built: all."""
+        return list(sources)
+
+    def already_built(self, inputs: dict[str, Any], config: BuildConfig) -> Manifest | None:
+        """The manifest of an output of the same inputs; None where there is none to keep; ConfigError for any other."""
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return None
+        if not (self.path / MANIFEST).exists():
+            raise ConfigError(f"{self} exists and is not an output of packprep; choose another -o")
+        manifest = read_manifest(self.path)
+        if manifest.identity == digest_of(inputs):
+            return manifest
+        if config.overwrite:
+            return None
+        changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
+        raise ConfigError(f"{self} was built with other settings ({changed}); choose another -o, or --overwrite")
+
+    def keep(self, manifest: Manifest, progress: Progress) -> Manifest:
+        """For what is already built: take away what its build may have left. Returns the manifest of the output."""
+        remove_replaced(self.path)
+        progress.say(f"{self} is this build already: nothing to do")
+        return manifest
+
+    def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
+        """Let what is signed in the staging directory take its place. Returns the manifest of the output."""
+        publish(staging, self.path)
+        return manifest
+
+
+def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput":
+    """What a build makes. Raises ConfigError where that cannot be a directory."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write")
-    output = Path(config.output)
-    if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise ConfigError(f"{output} is not a directory; choose another -o")
+    output = LocalOutput(config)
+    if config.append:
+        from packprep.appending import GrowingOutput, is_there
+
+        if is_there(output.path):
+            return GrowingOutput(config)
     return output
-
-
-def already_built(output: Path, inputs: dict[str, Any], config: BuildConfig) -> Manifest | None:
-    """The manifest of an output of the same inputs; None where there is none to keep; ConfigError for any other."""
-    if not output.exists() or not any(output.iterdir()):
-        return None
-    if not (output / MANIFEST).exists():
-        raise ConfigError(f"{output} exists and is not an output of packprep; choose another -o")
-    manifest = read_manifest(output)
-    if manifest.identity == digest_of(inputs):
-        return manifest
-    if config.overwrite:
-        return None
-    changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
-    raise ConfigError(f"{output} was built with other settings ({changed}); choose another -o, or --overwrite")
 
 
 def publish(staging: Path, output: Path) -> None:
@@ -49,7 +100,7 @@ def publish(staging: Path, output: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     sync_directory(staging)
-    replaced = _replaced(output)
+    replaced = replaced_of(output)
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     if output.exists() and _exchanged(staging, output):
@@ -64,10 +115,11 @@ def publish(staging: Path, output: Path) -> None:
 
 def remove_replaced(output: Path) -> None:
     """Delete an old output; the new one stands in its place."""
-    shutil.rmtree(_replaced(output), ignore_errors=True)
+    shutil.rmtree(replaced_of(output), ignore_errors=True)
 
 
-def _replaced(output: Path) -> Path:
+def replaced_of(output: Path) -> Path:
+    """Where an old output goes before it is deleted."""
     return output.with_name(output.name + ".replaced")
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,14 +26,14 @@ from packprep.errors import ConfigError, InputError, PackprepError, StoppedError
 from packprep.job import Job
 from packprep.lock import locked
 from packprep.mixture import facts, is_mix
-from packprep.output import already_built, output_of, publish, remove_replaced
+from packprep.output import output_of
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, remainders
 from packprep.progress import Progress, Silent
 from packprep.quarantine import collect_quarantine
 from packprep.reading import read_rows, row_shape
 from packprep.report import Account
-from packprep.schemas import MANIFEST, FormatError, Manifest
+from packprep.schemas import FormatError, Manifest
 from packprep.shards import ShardFile
 from packprep.shares import Shares
 from packprep.signoff import name_shards, sign, write_report, write_settings
@@ -61,41 +60,35 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         raise ConfigError("one task of an array makes no manifest; call packprep.pipeline.build_share for it")
     tokenizer = _tokenizer(config, progress)
     with (
-        locked(output, f"{output} is being built") as left,
-        without_tasks(output, config, progress),
-        staged(output) as staging,
+        locked(output.path, f"{output} is being built") as left,
+        without_tasks(output.path, config, progress),
+        staged(output.path) as staging,
+        output.held(),
     ):
         if left is not None:
             progress.say(f"the last build of {output}, {left}, did not end")
-        loading = threading.Thread(target=_load_datasets, args=(config, output), daemon=True)
+        loading = threading.Thread(target=_load_datasets, args=(config, output.replaces), daemon=True)
         loading.start()  # beside hashing
         with clock("hash"), remembered(staging.path / DIGESTS) if config.executor == "array" else nullcontext():
-            sources = resolve(config, staging.scratch)
+            sources = output.wanted(resolve(config, staging.scratch), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
-        finished = already_built(output, inputs, config)
+        finished = output.already_built(inputs, config)
         if finished is not None:
-            remove_replaced(output)
-            progress.say(f"{output} is this build already: nothing to do")
-            return finished
+            return output.keep(finished, progress)
         job = Job(config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner)
-        whole = staging.claim(
-            _facts(job, inputs), progress, restart=config.restart, replaces=(output / MANIFEST).exists()
-        )
+        whole = staging.claim(_facts(job, inputs), progress, restart=config.restart, replaces=output.replaces)
         if whole is not None:
             progress.say(f"{staging.path} is whole: only its last rename was missing")
-            publish(staging.path, output)
-            return whole
+            return output.publish(staging.path, whole, progress)
         loading.join()
-        work = _Work(job, progress, clock)
+        work = _Work(job, progress, clock, one_split_does=output.one_split_does)
         with _system_says(work):
-            manifest = work.run(inputs)
-            publish(staging.path, output)
-    return manifest
+            return output.publish(staging.path, work.run(inputs), progress)
 
 
-def _load_datasets(config: BuildConfig, output: Path) -> None:
-    """Import `datasets`, a third of a second, where text will be read."""
-    if not config.keep_tokens and not (output / MANIFEST).exists():
+def _load_datasets(config: BuildConfig, replaces: bool) -> None:
+    """Import `datasets`, a third of a second, where text will be read as far as one can tell so early."""
+    if not config.keep_tokens and not replaces:
         importlib.import_module("datasets")
 
 
@@ -131,21 +124,21 @@ def build_share(
     output = output_of(config)
     tokenizer = _tokenizer(config, progress)
     progress.say(f"task {index} of {total}, from {said}")
-    staging = staging_at(output)
+    staging = staging_at(output.path)
     with ExitStack() as stack:
-        with joining(output, progress):
+        with joining(output.path, progress), output.held(shared=True):
             with remembered(staging.path / DIGESTS):
-                sources = resolve(config, staging.scratch)
+                sources = output.wanted(resolve(config, staging.scratch), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
-            member = member_of(output)
+            member = member_of(output.path)
             job = Job(
                 config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner,
                 process=member.name,
             )  # fmt: skip
-            done = already_built(output, inputs, config) is not None
+            done = output.already_built(inputs, config) is not None
             if not done:
                 done = staging.join(
-                    _facts(job, inputs), progress, alone=not at_work(output), replaces=(output / MANIFEST).exists()
+                    _facts(job, inputs), progress, alone=not at_work(output.path), replaces=output.replaces
                 )
             if not done:
                 stack.enter_context(locked(member, "a task is at work"))
@@ -187,10 +180,7 @@ def _inputs(
         options["planner"] = f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__qualname__)}"
     inputs: dict[str, Any] = {
         "options": options,
-        "sources": [
-            {"sha256": source.sha256, "bytes": source.bytes, "kind": source.kind} | source.described()
-            for source in sources
-        ],
+        "sources": [source.facts() for source in sources],
         "tokenizer": tokenizer.facts(),
     }
     if is_mix(entries := config.entries()):
@@ -239,6 +229,7 @@ class _Work:
     clock: _Clock
     gate: dict[str, Any] | None = None  # how the engine was chosen; None where no text was tokenized
     needed: int = 0  # bytes of disk, predicted
+    one_split_does: bool = False  # see `output.LocalOutput`
 
     def run(self, inputs: dict[str, Any]) -> Manifest:
         """Everything that is not done yet, up to the manifest."""
@@ -415,7 +406,8 @@ class _Work:
                 account.merge(done.account)
                 shards += done.shards
                 self.progress.advance("pack", number + 1, len(windows), "windows")
-            if not any(shard.packs for shard in shards if shard.split == split):
+            enough = any(shard.packs for shard in shards if shard.split == split)
+            if not enough and not (self.one_split_does and (shards or split != self.job.splits[-1])):
                 raise InputError(
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"

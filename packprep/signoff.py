@@ -5,10 +5,12 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packprep.config import BuildConfig
+from packprep.mixture import is_mix
 from packprep.report import Account, ledger, make_report
 from packprep.schemas import (
     FORMAT_VERSION,
@@ -22,7 +24,7 @@ from packprep.schemas import (
     write_file,
     write_manifest,
 )
-from packprep.settings import to_yaml
+from packprep.settings import from_yaml, to_yaml
 from packprep.shards import Layout, ShardFile
 from packprep.sources import Source
 from packprep.staging import NAMES
@@ -56,10 +58,10 @@ def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, An
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
         fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
-        entries += [_entry(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")]
+        entries += [entry_of(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")]
     if len(splits) > 1:
         write_dataset_dict(staging, splits)
-        entries.append(_entry(staging, staging / "dataset_dict.json"))
+        entries.append(entry_of(staging, staging / "dataset_dict.json"))
     return entries
 
 
@@ -74,6 +76,28 @@ def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -
     if "planner" in inputs["options"]:
         lines.append(f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) runs it.")
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
+
+
+def write_common_settings(staging: Path, outputs: Sequence[Path], output: Path) -> Path | None:
+    """build.yaml of outputs put together: the options that all were built with, and the sources of all.
+
+    None, and no file, where there are no such options, or where sources were mixed.
+    """
+    given = [from_yaml(path / SETTINGS) for path in outputs if (path / SETTINGS).exists()]
+    configs = [BuildConfig(**options) for options in given]
+    known = len(configs) == len(outputs) and not any(is_mix(config.entries()) for config in configs)
+    if not known or any(config.identity() != configs[0].identity() for config in configs):
+        return None
+    sources: list[Any] = []
+    for config in configs:
+        sources += [source for source in config.sources if source not in sources]
+    lines = [
+        "# The options of this output and all of its sources. It was put together of several builds.",
+        "# What is new, with the same options: packprep build [SOURCE...] -c THIS_FILE --append",
+    ]
+    common = replace(configs[-1], sources=tuple(sources), output=str(output))
+    write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(common)]).encode())
+    return staging / SETTINGS
 
 
 def write_report(
@@ -144,7 +168,7 @@ def sign(
         "source_paths": [source.name for source in sources],
         "given": _given(config),
         "files": [
-            _entry(staging, path)
+            entry_of(staging, path)
             for path in (staging / SETTINGS, staging / "report.json", poisoned)
             if path is not None
         ],
@@ -165,7 +189,8 @@ def first_documents(rows: Sequence[int]) -> list[int]:
     return [sum(rows[:number]) for number in range(len(rows))]
 
 
-def _entry(staging: Path, path: Path) -> dict[str, Any]:
+def entry_of(staging: Path, path: Path) -> dict[str, Any]:
+    """A file as the manifest lists it."""
     name = path.relative_to(staging).as_posix()
     return {"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
 

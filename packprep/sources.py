@@ -28,6 +28,7 @@ _KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
 }  # fmt: skip
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
+STDIN = "standard input"  # its name as a source
 _ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
 _BLOCK = 8 << 20  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
 SUFFIXES = "/".join(f".{suffix}" for suffix in _KINDS) + " (plain, .gz or .zst)"
@@ -47,6 +48,10 @@ class Source:
     sha256: str
     entry: int = 0
     reading: dict[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the documents it gives."""
+        return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
 
     def described(self) -> dict[str, Any]:
         """`reading` for a digest, where there is any."""
@@ -190,7 +195,8 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
         yield _saved(path, config)
         return
     # The output may lie beside the sources: the same command again must find the same files.
-    suffixes = ("", ".incomplete", ".replaced") if config.output else ()
+    endings = ("", ".incomplete", ".replaced", ".appended", ".appended.incomplete", ".appended.replaced")
+    suffixes = endings if config.output else ()
     own = {Path(config.output + suffix).absolute() for suffix in suffixes}
     files = []
 
@@ -268,7 +274,7 @@ def _spool_stdin(scratch: Path) -> Source:
             file.write(block)
     if path.stat().st_size == 0:
         raise InputError("standard input is empty; expected JSON lines")
-    return Source("standard input", "json", path, path.stat().st_size, _sha256([path]))
+    return Source(STDIN, "json", path, path.stat().st_size, _sha256([path]))
 
 
 _known: dict[str, str] | None = None  # digests by path, size and time of change; None: they are not kept

@@ -34,6 +34,7 @@ from packprep.schemas import (
 )
 
 SUFFIX = ".incomplete"
+APPENDED = ".appended"
 BUILD = "build.json"
 JOB = "job.json"  # what another process needs to do a part of the work
 NAMES = "names.json"  # from working to final names, while shards are renamed
@@ -60,6 +61,11 @@ STAGING_VERSION = 1  # raised when what an older packprep left cannot be continu
 
 def staging_of(output: Path) -> Path:
     return output.with_name(output.name + SUFFIX)
+
+
+def generation_of(output: Path) -> Path:
+    """Where what is appended to an output is built, as an output of its own."""
+    return output.with_name(output.name + APPENDED)
 
 
 @dataclass

@@ -7,23 +7,28 @@ from typing import Any
 
 from packprep.errors import ConfigError
 from packprep.lock import holder
-from packprep.schemas import MANIFEST, read_manifest
-from packprep.staging import BUILD, staging_of
+from packprep.schemas import MANIFEST, Manifest, read_manifest
+from packprep.staging import BUILD, generation_of, staging_of
 
 
 def status(output: Path) -> dict[str, Any]:
     """What `packprep status` shows; ConfigError where there is no build.
 
-    state: finished, running, stopped, or starting (no build.json yet). stage: tokenize, pack or sign off.
+    state: finished, running, stopped, or starting (no build.json yet). stage: tokenize, pack or sign off. Of an append
+    it is how far what is new is; `documents_there` and `packs_there` are those it is appended to.
     """
+    if (appended := _appended(output)) is not None:
+        return appended
     staging = staging_of(output)
     build = _read(staging / BUILD)
     by = holder(output)
     running = by is not None and by.alive
     if not running and not build and (output / MANIFEST).exists():
         manifest = read_manifest(output)
-        found = {"state": "finished", "documents": sum(s["documents"] for s in manifest.data["sources"])}
-        return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs}
+        found = {"state": "finished", "documents": _documents(manifest)}
+        builds = len(manifest.data["inputs"].get("generations", ()))
+        put_together = {"builds": builds} if builds else {}
+        return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | put_together
     if not running and not staging.exists():
         raise ConfigError(f"{output} is no output and {staging} no unfinished build; check the path")
     found = {"state": ("running" if build else "starting") if running else "stopped"}
@@ -32,6 +37,24 @@ def status(output: Path) -> dict[str, Any]:
     if not build:
         return found
     return found | _progress(staging, Path(build["tokens"]), build)
+
+
+def _appended(output: Path) -> dict[str, Any] | None:
+    """How far an append is; None where there is none under way."""
+    new = generation_of(output)
+    if not (output / MANIFEST).exists() or not (new.exists() or staging_of(new).exists()):
+        return None
+    there = read_manifest(output)
+    found = status(new)
+    if found["state"] == "finished":  # and not yet put together with what is there
+        by = holder(output)
+        found["state"] = "running" if by is not None and by.alive else "stopped"
+        found["stage"] = "merge"
+    return found | {"documents_there": _documents(there), "packs_there": there.num_packs}
+
+
+def _documents(manifest: Manifest) -> int:
+    return sum(source["documents"] for source in manifest.data["sources"])
 
 
 def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build, pipeline, tokens, tokenstore, units, windowfiles
+from packprep import output as outputs
 from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.reading import read_rows
 from packprep.schemas import check_files, file_digest, read_manifest, temporary_name
@@ -60,7 +61,7 @@ STEPS: list[tuple[Any, str, int]] = [
     (pipeline, "name_shards", 0),
     (pipeline, "write_report", 0),
     (pipeline, "sign", 0),
-    (pipeline, "publish", 0),
+    (outputs, "publish", 0),
 ]
 
 
@@ -103,7 +104,7 @@ def test_text_that_is_tokenized_is_not_read_again(
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     said = Heard()
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "publish", lambda *_: None)
+        patch.setattr(outputs, "publish", lambda *_: None)
         build(BuildConfig(**corpus), progress=said)
     assert opened == ["1.jsonl", "2.jsonl"]
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
@@ -248,7 +249,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(
     old = build(BuildConfig(**corpus)).data
     new = corpus | {"max_length": 32, "overwrite": True}
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "publish", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        patch.setattr(outputs, "publish", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
         with pytest.raises(OSError, match="Input/output"):
             build(BuildConfig(**new))
     assert read_manifest(output).data == old

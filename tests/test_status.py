@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build, pipeline, windowfiles
+from packprep import output as outputs
 from packprep.errors import ConfigError
 from packprep.lock import locked
 from packprep.status import status
@@ -39,7 +40,7 @@ def test_a_stopped_build_says_how_far_it_came(corpus: dict[str, Any], monkeypatc
     found = status(output)
     assert (found["state"], found["stage"]) == ("stopped", "pack")
     assert found["windows"] == found["shards"] > 1
-    stop_at(monkeypatch, corpus, pipeline, "publish")
+    stop_at(monkeypatch, corpus, outputs, "publish")
     assert status(output)["stage"] == "sign off"
     manifest = build(BuildConfig(**corpus))
     counts = {"documents": 100, "tokens": manifest.num_tokens, "packs": manifest.num_packs}

@@ -67,6 +67,7 @@ def warm() -> None:
     """Import and compile everything that a build needs, so that a fork has it."""
     import datasets  # noqa: F401
 
+    import packprep.appending
     import packprep.command_build
     import packprep.estimate
     import packprep.pipeline  # noqa: F401

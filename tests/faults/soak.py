@@ -5,6 +5,7 @@ Every part prints a line: how many faults, what they hit, how many builds came o
 
 import argparse
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,41 @@ class Soak:
             self.check_resume(f"overwrite {tried}, call {call}", "--overwrite")
         return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
 
+    def appends(self, number: int) -> str:
+        """SIGKILL while more is appended to an output: it is the old one or the new one, and the same command ends."""
+        both, base = self.arguments, self.folder / "base"
+        self.arguments = both[:2] + both[3:]
+        first = self.build(output=base)
+        self.arguments = both
+        assert first.code == 0, first.err
+
+        def begin() -> None:
+            harness.clear(self.output)
+            shutil.copytree(base, self.output)
+
+        begin()
+        counted = self.build("--append", fault=Fault("*", 0, 0, self.output))
+        assert counted.code == 0, counted.err
+        total = int(counted.err.rsplit("calls ", 1)[1])
+        old, self.expected = read_manifest(base).data, read_manifest(self.output).data
+        landed: Counter[str] = Counter()
+        for tried in range(number):
+            begin()
+            # Half of them in the last part, where outputs are put together and swapped.
+            call = total - self.random.randint(0, total // 4) if tried % 2 else self.random.randint(1, total)
+            fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
+            ended = self.build("--append", fault=fault)
+            there = read_manifest(self.output).data if harness.absent_or_complete(self.output) else {}
+            if there not in (old, self.expected):
+                self.fail(f"append {tried}, call {call}: neither the old nor the new output is there")
+            landed["new" if there == self.expected else "old"] += ended.code == -9
+            self.check_resume(f"append {tried}, call {call}", "--append")
+            if left := sorted(path.name for path in self.folder.glob("out?*")):
+                self.fail(f"append {tried}, call {call}: {left} are left")
+        return (
+            f"{landed.total()} SIGKILLs while more was appended: {landed['old']} left the old output, the rest the new"
+        )
+
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
         """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each kind, spread evenly."""
         self.arguments = harness.few_files(self.arguments)
@@ -214,6 +250,7 @@ def main() -> int:
         "--kills", type=int, default=200, help="SIGKILLs that land in a stage; a fifth in each at least"
     )
     parser.add_argument("--overwrites", type=int, default=40)
+    parser.add_argument("--appends", type=int, default=40)
     parser.add_argument(
         "--calls", type=int, default=None, help="so many failing calls of each kind; default: every one"
     )
@@ -247,6 +284,10 @@ def _parts(soak: Soak, given: argparse.Namespace) -> Iterator[str]:
         yield soak.kills(given.kills)
     if given.shim and given.overwrites:
         yield soak.overwrites(given.overwrites)
+    if given.shim and given.appends:
+        expected = soak.expected
+        yield soak.appends(given.appends)
+        soak.expected = expected
     if given.mounts and given.shim and given.disks:
         yield soak.full_disks(given.disks)
     if given.workers:

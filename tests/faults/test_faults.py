@@ -22,7 +22,8 @@ def soak(*arguments: object) -> list[str]:
 
 def only(**parts: object) -> list[object]:
     """Arguments for these parts of a soak and no others."""
-    chosen: dict[str, object] = {"kills": 0, "overwrites": 0, "disks": 0, "workers": 0, "kinds": ""} | parts
+    none = dict.fromkeys(("kills", "overwrites", "appends", "disks", "workers"), 0) | {"kinds": ""}
+    chosen: dict[str, object] = none | parts
     return [word for name, value in chosen.items() for word in (f"--{name}", value)]
 
 
@@ -39,6 +40,11 @@ def test_builds_that_are_killed_in_any_stage_go_on_to_the_same_bytes() -> None:
 @needs_compiler
 def test_an_output_that_is_replaced_is_never_gone() -> None:
     assert "one whole output at each" in soak(*only(overwrites=2))[0]
+
+
+@needs_compiler
+def test_an_output_that_more_is_appended_to_is_the_old_or_the_new_one() -> None:
+    assert "SIGKILLs while more was appended" in soak(*only(appends=4))[0]
 
 
 @needs_compiler
