@@ -20,10 +20,12 @@ from packprep.schemas import (
     FileEntry,
     FormatError,
     Manifest,
+    RemoteOutput,
     check_batch,
     check_file,
     check_files,
     digest_of,
+    is_url,
     list_view,
     read_manifest,
     saved_files,
@@ -32,7 +34,6 @@ from packprep.schemas import (
 from .mapped import Field, MappedShard, Rows, will_need
 from .pack import Pack
 from .plain import plain_fields
-from .remote import RemoteOutput, is_url
 
 
 class PackedShards:

@@ -22,6 +22,8 @@ from .files import (
 from .findings import Finding, Findings
 from .ledger import LEDGER_KEYS, check_ledger
 from .manifest import FORMAT_VERSION, FileEntry, Manifest, SplitCounts, parse_manifest, read_manifest, write_manifest
+from .remote import Output, RemoteOutput
+from .stores import Store, Stored, StoreError, is_url
 from .validate import BatchView, check_batch, check_boundaries, sound_parts
 from .views import ListView, list_view
 
@@ -43,7 +45,12 @@ __all__ = [
     "Kind",
     "ListView",
     "Manifest",
+    "Output",
+    "RemoteOutput",
     "SplitCounts",
+    "Store",
+    "StoreError",
+    "Stored",
     "canonical_json",
     "check_batch",
     "check_boundaries",
@@ -56,6 +63,7 @@ __all__ = [
     "digest_of",
     "file_digest",
     "inside",
+    "is_url",
     "list_view",
     "parse_manifest",
     "read_manifest",

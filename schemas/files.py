@@ -16,6 +16,7 @@ from .errors import FormatError
 
 if TYPE_CHECKING:
     from .manifest import FileEntry, Manifest
+    from .remote import Output
 
 MANIFEST = "manifest.json"
 Level = Literal["size", "sha256"]
@@ -134,11 +135,17 @@ def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
     write_file(path, canonical_json({"splits": [check_split(split, str(path)) for split in splits]}))
 
 
-def check_file(directory: Path, entry: "FileEntry", level: Level = "size") -> Path:
-    """The path of one file of an output. FormatError if it lies outside, is missing, or has another size or digest."""
+def check_file(directory: "Output", entry: "FileEntry", level: Level = "size") -> Path:
+    """The path of one file of an output. FormatError if it lies outside, is missing, or has another size or digest.
+
+    One at a URL is fetched first, if it is not in the cache yet, with its digest checked whatever the level.
+    """
     if level not in get_args(Level):
         raise ValueError(f"level is {level!r}; expected one of {', '.join(get_args(Level))}")
-    path = inside(directory, entry.path, str(directory / MANIFEST))
+    if isinstance(directory, Path):
+        path = inside(directory, entry.path, str(directory / MANIFEST))
+    else:
+        path = directory.fetch(entry)
     if not path.is_file():
         what = "is not a file" if path.exists() else "is missing"
         raise FormatError(f"{path} {what}; the manifest lists it with {entry.bytes} bytes")

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .canonical import canonical_json, digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column, check_columns
 from .errors import FormatError
 from .files import MANIFEST, check_path, check_split, shard_name, write_file
 from .ledger import check_ledger
+
+if TYPE_CHECKING:
+    from .remote import Output
 
 FORMAT_VERSION = 1
 
@@ -121,8 +124,10 @@ def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, A
     return manifest
 
 
-def read_manifest(directory: str | Path) -> Manifest:
+def read_manifest(directory: "str | Output") -> Manifest:
     """The manifest of an output. FormatError if it is absent, changed by one bit, of a newer format or inconsistent."""
+    if not isinstance(directory, (str, Path)):
+        return directory.manifest
     path = Path(directory) / MANIFEST
     try:
         content = path.read_bytes()

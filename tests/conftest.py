@@ -1,9 +1,15 @@
-"""Settings of the whole test run: compiled kernels are warm before the first test that has a deadline."""
+"""Settings of the whole test run: kernels are compiled before the first test that has a deadline; one S3 server."""
 
+import os
 import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
+
+from . import s3
 
 settings.register_profile("packprep", deadline=5000)  # milliseconds; a shared machine may stop a test for seconds
 settings.load_profile("packprep")
@@ -21,3 +27,25 @@ def warm_kernels() -> None:
             plan = pack_lengths([5, 3, 4, 1], 8, strategy, order=order, max_segments_per_pack=3)
             assert (plan.num_packs, plan.bound, plan.bias < 1, plan.straggler(2) >= 1) == (2, 2, True, True)
             plan.check()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[dict[str, str]]:
+    """The environment of clients of a real S3 server."""
+    with s3.server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def store(s3_server: dict[str, str]) -> Iterator[Any]:
+    """s3fs for that server, which every S3 client of the test talks to."""
+    with mock.patch.dict(os.environ, s3_server):
+        yield s3.file_system()
+
+
+@pytest.fixture
+def bucket(store: Any, request: pytest.FixtureRequest) -> str:
+    """s3://NAME of a new bucket."""
+    name = f"bucket-{abs(hash(request.node.nodeid))}"
+    store.mkdir(name)
+    return f"s3://{name}"

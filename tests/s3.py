@@ -1,13 +1,15 @@
 """A real S3 server of this machine, talked to over HTTP, for tests of everything remote."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -47,3 +49,66 @@ def file_system() -> Any:
 
     s3fs.S3FileSystem.clear_instance_cache()
     return s3fs.S3FileSystem()
+
+
+class Tap:
+    """What stands between a client and the server, passes on what the client sends, in pieces, and counts them.
+
+    At piece number `at` it calls `strike`, once, with 0, half or all of that piece passed on (`share`), and passes
+    nothing on any more over that connection. `cut` lets it refuse every connection, as a network that is gone.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        host, port = environment["AWS_ENDPOINT_URL"].removeprefix("http://").split(":")
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.environment = environment | {"AWS_ENDPOINT_URL": url}
+        self._lock = threading.Lock()
+        self.cut = False
+        self.arm()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def arm(self, at: int = 0, share: float = 0.5, strike: Callable[[], None] = lambda: None) -> None:
+        self.at, self.share, self.strike = at, share, strike
+        self.pieces = 0
+        self.requests: list[tuple[int, str]] = []  # number of the piece that begins a request, and its first line
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.cut:
+                client.close()
+                continue
+            server = socket.create_connection(self._upstream)
+            threading.Thread(target=self._down, args=(server, client), daemon=True).start()
+            threading.Thread(target=self._up, args=(client, server), daemon=True).start()
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError), client, server:
+            while data := client.recv(4096):
+                with self._lock:
+                    self.pieces += 1
+                    number = self.pieces
+                    if re.match(rb"[A-Z]+ /", data):
+                        self.requests.append((number, data.split(b"\r\n")[0].decode()))
+                if self.cut:
+                    return
+                if number == self.at:
+                    server.sendall(data[: round(len(data) * self.share)])
+                    self.strike()
+                    return
+                server.sendall(data)
+
+    def _down(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)

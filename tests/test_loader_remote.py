@@ -1,9 +1,6 @@
-import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from datasets import load_from_disk
@@ -12,14 +9,7 @@ from packprep import BuildConfig, build
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas import FormatError, read_manifest
 
-from . import s3
 from .corpus import save_tokenizer, texts, write_jsonl
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Any]:
-    with s3.server() as environment, mock.patch.dict(os.environ, environment):
-        yield s3.file_system()
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +26,10 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def url(store: Any, output: Path, request: pytest.FixtureRequest) -> str:
+def url(store: Any, output: Path, bucket: str) -> str:
     """The build, copied to a bucket of its own."""
-    bucket = f"bucket-{abs(hash(request.node.name))}"
-    store.mkdir(bucket)
     store.put(f"{output}/", f"{bucket}/packed/", recursive=True)
-    return f"s3://{bucket}/packed"
+    return f"{bucket}/packed"
 
 
 def tokens_of(shards: PackedShards) -> list[list[int]]:

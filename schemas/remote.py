@@ -12,16 +12,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from packprep.schemas import MANIFEST, FileEntry, FormatError, Manifest, check_path, parse_manifest
+from .errors import FormatError
+from .files import MANIFEST, check_path
+from .manifest import FileEntry, Manifest, parse_manifest
+from .stores import Store
 
 _BLOCK = 8 << 20
-
-
-def is_url(path: str | Path) -> bool:
-    """Whether this names a file of a store, such as s3://bucket/packed, and not of this machine."""
-    return isinstance(path, str) and "://" in path
 
 
 class RemoteOutput:
@@ -35,8 +32,8 @@ class RemoteOutput:
         self, url: str, cache_dir: str | Path | None = None, cache_size: int | None = None,
         evicted: Callable[[str], None] = lambda path: None,
     ) -> None:  # fmt: skip
-        self.url, self._size, self._evicted = url.rstrip("/"), cache_size, evicted
-        self._fs, self._root = _open(self.url)
+        self.store, self._size, self._evicted = Store(url), cache_size, evicted
+        self.url = self.store.url
         self.manifest = self._manifest()
         home = Path(cache_dir) if cache_dir is not None else _user_cache()
         self.directory = home / self.manifest.sha256[:16]
@@ -47,9 +44,16 @@ class RemoteOutput:
     def _manifest(self) -> Manifest:
         where = f"{self.url}/{MANIFEST}"
         try:
-            return parse_manifest(self._fs.cat_file(f"{self._root}/{MANIFEST}"), where)
+            return parse_manifest(self.store.read(MANIFEST), where)
         except FileNotFoundError:
             raise FormatError(f"{where} does not exist; expected the output of a finished packprep build") from None
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
 
     def fetch(self, entry: FileEntry) -> Path:
         """The file in the cache, fetched if need be. FormatError if it is missing or not what the manifest says."""
@@ -63,11 +67,17 @@ class RemoteOutput:
             self._use(entry)
         return path
 
+    def file(self, name: str) -> Path:
+        """The same of a file by its name. FormatError where the manifest does not list it."""
+        for entry in self.manifest.all_files:
+            if entry.path == name:
+                return self.fetch(entry)
+        raise FormatError(f"{self.url}/{MANIFEST} does not list {name}; expected the output of a packprep build")
+
     def surplus(self) -> list[str]:
         """Names of files at the URL that the manifest does not list."""
         listed = {MANIFEST, *(entry.path for entry in self.manifest.all_files)}
-        found = (str(name).removeprefix(self._root).lstrip("/") for name in self._fs.find(self._root))
-        return sorted(name for name in found if name not in listed)
+        return [name for name in self.store.list() if name not in listed]
 
     def _download(self, entry: FileEntry, path: Path) -> None:
         where = f"{self.url}/{entry.path}"
@@ -75,7 +85,7 @@ class RemoteOutput:
         digest, size = hashlib.sha256(), 0
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
         try:
-            with os.fdopen(handle, "wb") as file, self._fs.open(f"{self._root}/{entry.path}", "rb") as remote:
+            with os.fdopen(handle, "wb") as file, self.store.open(entry.path) as remote:
                 while block := remote.read(_BLOCK):
                     digest.update(block)
                     size += file.write(block)
@@ -100,18 +110,9 @@ class RemoteOutput:
                 self._evicted(name)
 
 
-def _open(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it."""
-    try:
-        from fsspec.core import url_to_fs
-
-        fs, root = url_to_fs(url)
-    except ImportError as error:
-        raise ImportError(
-            f"{url} needs a package that is not installed: {error}; try pip install packprep[s3]"
-        ) from None
-    return fs, str(root).rstrip("/")
-
-
 def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packprep"
+
+
+Output = Path | RemoteOutput
+"""A finished output: its directory, or what is at a URL. `read_manifest` and `check_file` take either."""

@@ -1,0 +1,266 @@
+"""A folder of S3, or of any other store that fsspec opens, by its URL: whole objects, never renamed, never appended to.
+
+An object appears under its name when it is whole, so reading is safe at any time; what is missing here is the rename,
+and `create`, which makes an object only where there is none, takes its place. Costs a request for each call. Endpoint
+and credentials are those of the environment (AWS_ENDPOINT_URL, AWS_PROFILE, ... or their files).
+"""
+
+import contextlib
+import errno
+import io
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PART = 16 << 20  # bytes of a request; S3 takes 10,000 of them for an object
+# Where the exceptions of stores' clients come from: few of them are an OSError.
+_CLIENTS = (
+    "adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "requests", "s3fs",
+    "urllib3",
+)  # fmt: skip
+_NO_BUCKET = "bucket does not exist"
+
+
+class StoreError(OSError):
+    """A store does not answer or refuses: its URL, and what it said. errno: EACCES where it is a matter of rights,
+    ENOENT where there is no such bucket, EBUSY where an object was replaced while it was read, EIO for the rest."""
+
+    def __init__(self, number: int, reason: str, url: str) -> None:
+        super().__init__(number, reason, url)
+
+
+class Stored(NamedTuple):
+    """An object of a store. version: changes with its bytes, an ETag in S3; "" where a store has no such thing."""
+
+    bytes: int
+    version: str
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether this names a file of a store, such as s3://bucket/packed, and not of this machine."""
+    return isinstance(path, str) and "://" in path
+
+
+class Store:
+    """The objects under a URL, by their names from there on. Raises StoreError, and what each method says."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._fs, self._root = _opened(self.url)
+
+    def under(self, name: str) -> "Store":
+        """The same store, further down."""
+        return Store(f"{self.url}/{name}")
+
+    def where(self, name: str) -> str:
+        """The URL of an object."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def find(self, name: str) -> Stored | None:
+        """What is there under a name."""
+        with self._says(name):
+            try:
+                return _stored(self._fs.info(self._at(name)))
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise
+                return None
+
+    def list(self, folder: str = "") -> dict[str, Stored]:
+        """Every object in a folder and its folders, by name, sorted bytewise; a request for a thousand of them."""
+        with self._says(folder):
+            try:
+                found = self._fs.find(self._at(folder), detail=True)
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise
+                found = {}
+        names = {self._name(path): _stored(facts) for path, facts in found.items() if not path.endswith("/")}
+        return {name: names[name] for name in sorted(names, key=str.encode) if name and names[name] is not None}  # type: ignore[misc]
+
+    def glob(self, pattern: str) -> dict[str, Stored]:
+        """Every object whose name matches, as `list` gives them."""
+        with self._says(pattern):
+            found = self._fs.glob(self._at(pattern), detail=True)
+        names = {self._name(path): stored for path, facts in found.items() if (stored := _stored(facts)) is not None}
+        return {name: names[name] for name in sorted(names, key=str.encode)}
+
+    def read(self, name: str) -> bytes:
+        """FileNotFoundError where there is no such object."""
+        with self._says(name):
+            content: bytes = self._fs.cat_file(self._at(name))
+            return content
+
+    def open(self, name: str) -> io.BufferedReader:
+        """An object to read from begin to end, or anywhere; StoreError once it is replaced by another one.
+
+        FileNotFoundError where there is none.
+        """
+        with self._says(name):
+            file = self._fs.open(self._at(name), "rb", block_size=_PART)
+        return io.BufferedReader(_Reading(self, name, file), 1 << 20)
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._says(name, writing=True):
+            self._fs.pipe_file(self._at(name), content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object only where there is none: of several that try, one hears True."""
+        with self._says(name, writing=True):
+            try:
+                self._fs.pipe_file(self._at(name), content, mode="create")
+            except FileExistsError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator["Upload"]:
+        """An object that is sent while it is written, and appears at the end of the block; never where that raises."""
+        with self._says(name, writing=True):
+            file = self._fs.open(self._at(name), "wb", block_size=_PART)
+        try:
+            yield Upload(self, name, file)
+            with self._says(name, writing=True):
+                file.close()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                file.discard()
+            with contextlib.suppress(AttributeError):
+                file.closed = True  # closing would finish it
+            raise
+
+    def copy_to(self, name: str, other: "Store", to: str) -> None:
+        """Copy an object inside the same store: no byte comes here. FileNotFoundError where it is gone."""
+        with self._says(name):
+            self._fs.cp_file(self._at(name), other._at(to))
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; those that are gone already do not matter."""
+        with self._says(names[0] if names else ""):
+            try:
+                if names:
+                    self._fs.rm([self._at(name) for name in names])
+            except FileNotFoundError:  # not of S3, which counts what is gone as deleted
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._fs.rm_file(self._at(name))
+
+    def modified(self, name: str) -> datetime:
+        """When an object was written, by the clock of the store. FileNotFoundError where there is none."""
+        with self._says(name):
+            found: datetime = self._fs.modified(self._at(name))
+            return found
+
+    def forget_uploads(self, folder: str) -> None:
+        """Drop the parts of objects in a folder that killed processes have begun to send, where the store lets us."""
+        if not hasattr(self._fs, "call_s3"):
+            return
+        bucket, key, _ = self._fs.split_path(self._at(folder))
+        with contextlib.suppress(Exception):  # a right that writing does not need, and a rule of the bucket does it too
+            begun = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/").get("Uploads") or ()
+            for upload in begun:
+                if upload["Key"].startswith(f"{key}/"):  # not every server heeds the prefix
+                    self._fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(self._root).lstrip("/")
+
+    @contextlib.contextmanager
+    def _says(self, name: str, *, writing: bool = False) -> Iterator[None]:
+        """What clients of stores raise as a StoreError. writing: nothing can be missing then but the bucket."""
+        try:
+            yield
+        except (StoreError, FileExistsError):
+            raise
+        except FileNotFoundError as error:
+            if not writing and _NO_BUCKET not in str(error):
+                raise
+            raise StoreError(errno.ENOENT, "there is no such bucket", self.where(name)) from None
+        except PermissionError as error:
+            raise StoreError(errno.EACCES, f"access is denied: {_said(error)}", self.where(name)) from error
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
+                raise
+            if getattr(error, "errno", None) == errno.EBUSY:
+                raise StoreError(errno.EBUSY, "it was replaced while it was read", self.where(name)) from None
+            credentials = "Credential" in type(error).__name__ or "credential" in str(error)
+            number = errno.EACCES if credentials else errno.EIO
+            raise StoreError(number, f"the store says: {_said(error)}", self.where(name)) from error
+
+
+class Upload:
+    """An object that is being sent."""
+
+    def __init__(self, store: Store, name: str, file: Any) -> None:
+        self._store, self._name, self._file = store, name, file
+
+    def write(self, data: Any) -> int:
+        with self._store._says(self._name, writing=True):
+            return int(self._file.write(data))
+
+
+class _Reading(io.RawIOBase):
+    """An object as a raw file, whose errors are ours."""
+
+    def __init__(self, store: Store, name: str, file: Any) -> None:
+        self._store, self._name, self._file = store, name, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with self._store._says(self._name):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, which remembers no listing, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs
+
+        fs, root = url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise ImportError(
+            f"{url} needs a package that is not installed: {error}; try pip install packprep[s3]"
+        ) from None
+    except ValueError as error:
+        raise StoreError(errno.EINVAL, f"it is no address of a store: {_said(error)}", url) from None
+    return fs, str(root).rstrip("/")
+
+
+def _stored(facts: dict[str, Any]) -> Stored | None:
+    """None for a folder."""
+    if facts.get("type") != "file":
+        return None
+    # What each of the stores calls it; the first is S3's.
+    names = (
+        "ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "LastModified", "last_modified", "mtime",
+        "created",
+    )  # fmt: skip
+    version = next((str(facts[name]) for name in names if facts.get(name)), "")
+    return Stored(int(facts["size"] or 0), version.strip('"'))
+
+
+def _said(error: Exception) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())[:300]

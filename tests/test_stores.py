@@ -1,0 +1,149 @@
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep.schemas import Store, Stored, StoreError, is_url
+
+
+@pytest.fixture(params=["s3", "memory"])
+def folder(request: pytest.FixtureRequest) -> Store:
+    """A folder of an S3 server, and one of a store that is none."""
+    if request.param == "s3":
+        return Store(f"{request.getfixturevalue('bucket')}/folder")
+    return Store(f"memory://{abs(hash(request.node.nodeid))}/folder")
+
+
+def test_an_object_is_created_by_one_alone(folder: Store) -> None:
+    assert [folder.create("a", content) for content in (b"first", b"second")] == [True, False]
+    assert folder.read("a") == b"first"
+    folder.delete(["a", "b"])
+    assert folder.find("a") is None
+    assert folder.create("a", b"third")
+
+
+def test_objects_are_listed_by_name_with_their_sizes(folder: Store) -> None:
+    assert folder.list() == {}
+    for name in ("b/c", "a", "b.txt", "Z"):
+        folder.write(name, name.encode())
+    folder.under("b").write("d", b"")
+    assert {name: stored.bytes for name, stored in folder.list().items()} == {
+        "Z": 1,
+        "a": 1,
+        "b.txt": 5,
+        "b/c": 3,
+        "b/d": 0,
+    }
+    assert list(folder.list()) == ["Z", "a", "b.txt", "b/c", "b/d"]
+    assert list(folder.list("b")) == ["b/c", "b/d"]
+    assert list(folder.glob("b*")) == ["b.txt"]
+    assert list(folder.glob("**/c")) == ["b/c"]
+
+
+def test_an_object_appears_when_it_is_whole_and_never_where_writing_it_fails(bucket: str) -> None:
+    folder = Store(bucket)
+    size = 40 << 20  # more than one part
+    with folder.writing("large") as upload:
+        for _ in range(5):
+            upload.write(bytes(size // 5))
+        assert folder.find("large") is None
+    assert (found := folder.find("large")) is not None and found.bytes == size
+    for written in (10, size):
+        with pytest.raises(ZeroDivisionError), folder.writing("broken") as upload:
+            upload.write(bytes(written))
+            raise ZeroDivisionError
+        assert folder.find("broken") is None
+
+
+def test_an_object_is_read_from_its_beginning_or_anywhere(folder: Store) -> None:
+    folder.write("a", b"0123456789")
+    with folder.open("a") as file:
+        assert file.read(3) == b"012"
+        file.seek(7)
+        assert file.read() == b"789"
+    with pytest.raises(FileNotFoundError):
+        folder.open("b")
+    with pytest.raises(FileNotFoundError):
+        folder.read("b")
+
+
+def test_a_copy_has_the_same_bytes_and_is_made_in_the_store(folder: Store) -> None:
+    folder.write("a", b"0123456789")
+    folder.copy_to("a", folder.under("other"), "b")
+    assert folder.read("other/b") == folder.read("a")
+    with pytest.raises(FileNotFoundError):
+        folder.copy_to("gone", folder, "c")
+
+
+def test_a_version_changes_with_the_object_and_time_is_the_stores(folder: Store) -> None:
+    folder.write("a", b"one")
+    before = folder.find("a")
+    folder.write("a", b"two")
+    after = folder.find("a")
+    assert before is not None and after is not None
+    assert before.bytes == after.bytes and before.version != after.version
+    folder.write("b", b"")
+    assert folder.modified("b") >= folder.modified("a")
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_an_error(bucket: str) -> None:
+    folder = Store(bucket)
+    folder.write("a", b"first" * 10)
+    with folder.open("a") as file:
+        folder.write("a", b"other" * 10)
+        with pytest.raises(StoreError, match="it was replaced while it was read") as error:
+            file.read()
+    assert (error.value.errno, error.value.filename) == (errno.EBUSY, f"{bucket}/a")
+
+
+def test_parts_that_a_killed_process_has_sent_are_dropped(bucket: str, store: Any) -> None:
+    name = bucket.removeprefix("s3://")
+    for key in ("out/a/x", "out/b/x"):
+        file = store.open(f"{name}/{key}", "wb", block_size=5 << 20)
+        file.write(bytes(12 << 20))
+        file.closed = True  # nobody ends it
+    Store(f"{bucket}/out").forget_uploads("a")
+    assert [upload["Key"] for upload in store.list_multipart_uploads(name)] == ["out/b/x"]
+    Store(f"{bucket}/out").forget_uploads("")
+    assert store.list_multipart_uploads(name) == []
+
+
+def test_what_a_store_says_is_an_error_with_its_address(
+    bucket: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asking in (lambda: Store("s3://nobody-has-this/x").read("a"), lambda: Store("s3://nobody-has-this").list()):
+        with pytest.raises(StoreError, match="there is no such bucket") as error:
+            asking()
+        assert error.value.errno == errno.ENOENT
+    with pytest.raises(StoreError, match=r"it is no address of a store: Protocol not known: foo"):
+        Store("foo://bucket/x")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    store.clear_instance_cache()
+    with pytest.raises(StoreError, match="Could not connect to the endpoint URL") as error:
+        Store(f"{bucket}/x").write("a", b"")
+    assert (error.value.errno, error.value.filename) == (errno.EIO, f"{bucket}/x/a")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store.clear_instance_cache()
+    with pytest.raises(StoreError, match="Unable to locate credentials") as error:
+        Store(f"{bucket}/x").write("a", b"")
+    assert error.value.errno == errno.EACCES
+    store.clear_instance_cache()
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)
+    with pytest.raises(
+        ImportError, match=r"nothing://bucket/x needs a package that is not installed: .*packprep\[s3\]"
+    ):
+        Store("nothing://bucket/x")
+
+
+def test_a_url_is_text_with_a_protocol() -> None:
+    assert is_url("s3://bucket/x") and is_url("memory://x")
+    assert not is_url("s3/bucket") and not is_url(Path("s3://bucket"))
+    assert Stored(3, "a") == (3, "a")
