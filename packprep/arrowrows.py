@@ -7,7 +7,6 @@ that leave the file, which crash whatever follows them, are an error before anyt
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -31,9 +30,9 @@ class ArrowRows(RowBuilder):
                     yield datasets.builder.Key(number, block), table
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: str) -> list[str]:
     """Names of all columns of an Arrow file."""
-    with _opened(str(path)) as (schema, _):
+    with _opened(path) as (schema, _):
         return list(schema.names)
 
 

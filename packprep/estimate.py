@@ -29,6 +29,7 @@ from packprep.planning import packed_tokens, plan_window, window_seed
 from packprep.progress import Silent
 from packprep.reading import row_shape
 from packprep.redact import redacted, redacted_source
+from packprep.schemas import is_url
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
 from packprep.sources import COMPRESSED, Source, open_hub, resolve
@@ -206,7 +207,7 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
     """Part of a large file of JSON lines as a source of its own, and how many times larger the file is."""
     if source.kind != "json" or source.path is None or source.bytes < 2 * (_BEGINNING if source.compression else share):
         return source, 1.0
-    block, taken = _beginning(source) if source.compression else _pieces(source.path, math.ceil(share / _PIECE))
+    block, taken = _beginning(source) if source.compression else _pieces(source, math.ceil(share / _PIECE))
     lines = block.rpartition(b"\n")[0]
     if lines.lstrip()[:1] != b"{" or not lines.split(b"\n", 1)[0].rstrip().endswith(b"}"):
         return source, 1.0  # an array, or one object over many lines
@@ -217,17 +218,17 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
 
 def _beginning(source: Source) -> tuple[bytes, int]:
     """The first plain bytes of a compressed file, and how many bytes of the file they took."""
-    with pa.OSFile(str(source.path)) as file:
+    with pa.PythonFile(source.raw()) as file:
         stream = pa.CompressedInputStream(file, COMPRESSED[source.compression])
         return stream.read(_BEGINNING), file.tell()
 
 
-def _pieces(path: Path, count: int) -> tuple[bytes, int]:
+def _pieces(source: Source, count: int) -> tuple[bytes, int]:
     """The lines that begin in one of `count` stretches spread evenly over a file, long and short alike; their bytes."""
     blocks = []
-    with path.open("rb") as file:
+    with source.raw() as file:
         for place in range(count):
-            start = place * path.stat().st_size // count
+            start = place * source.bytes // count
             file.seek(start)
             if place:
                 file.readline()
@@ -240,8 +241,10 @@ def _pieces(path: Path, count: int) -> tuple[bytes, int]:
 def _rows(source: Source, config: BuildConfig) -> int | None:
     """Rows of a source that knows their number without being read."""
     if source.kind == "parquet" and not source.compression:
-        with contextlib.suppress(pa.ArrowInvalid):  # reading it says better what is wrong
-            return int(pq.read_metadata(source.path).num_rows)
+        with contextlib.suppress(pa.ArrowInvalid), source.raw() as file:  # reading it says better what is wrong
+            return int(pq.read_metadata(file).num_rows)
     if source.kind == "saved":
+        if is_url(source.path or ""):
+            return None
         return len(datasets.load_from_disk(str(source.path)))
     return len(open_hub(source.name, config.reading(source.reading))) if source.kind == "hub" else None

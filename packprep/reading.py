@@ -15,6 +15,7 @@ cache is theirs), and `limit` reads no further than it must. Only what cannot be
 """
 
 import contextlib
+import errno
 import glob
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,8 @@ from packprep.carried import RowShape, carried_types, number_columns, text_type
 from packprep.config import BuildConfig
 from packprep.errors import InputError, system_error
 from packprep.rowtext import as_rows, columns_read, text_columns
-from packprep.schemas import FormatError
-from packprep.sources import COMPRESSED, Source, decompressed, open_hub
+from packprep.schemas import FormatError, StoreError, is_url
+from packprep.sources import COMPRESSED, Source, open_hub
 from packprep.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -73,7 +74,13 @@ def _readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
     except (InputError, FormatError):
         raise
     except Exception as error:
-        if (refused := system_error(error)) is not None:
+        if isinstance(refused := system_error(error), StoreError):
+            if refused.errno == errno.EBUSY:
+                raise InputError(
+                    f"{source.name} has changed since the build began: {refused.strerror}; build again from the start"
+                ) from None
+            raise StoreError(refused.errno or 0, str(refused.strerror), source.name) from None
+        if refused is not None:
             raise OSError(refused.errno, refused.strerror, source.name) from None  # no fault of the source
         behind = f" (behind row {read[0] - 1})" if read[0] else ""
         raise InputError(f"{source.name} {_reason(error, source)}{behind}") from None
@@ -112,7 +119,9 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "TurnFinder | None":
     return TurnFinder(tokenizer.template, exact_encoder(tokenizer.json).specials, config.train_on)
 
 
-def conversations_of(source: Source, path: Path | None, config: BuildConfig, scratch: Path) -> "ConversationColumns":
+def conversations_of(
+    source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
+) -> "ConversationColumns":
     """Where a source has its conversations. Raises InputError where it has none."""
     names = _names_in(source, path)
     if names is None:
@@ -155,8 +164,7 @@ def find_columns(
 def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
     from packprep.jsonl import first_types
 
-    assert source.path is not None
-    with decompressed(source.path) as file:
+    with source.plain() as file:
         types = first_types(file, names, source.name)
     if empty := [name for name in names if pa.types.is_null(types[name])]:
         there = empty
@@ -167,26 +175,33 @@ def _json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
 
 
 @contextlib.contextmanager
-def _unpacked(source: Source, scratch: Path) -> Iterator[Path | None]:
-    """The file to open: the source's own, or a plain copy of a compressed one that its reader cannot stream."""
-    if source.path is None or not source.compression or source.kind in ("json", "csv", "text"):
+def _unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
+    """The file to open: the source's own, or a plain copy of one that its reader cannot stream as it is."""
+    away = is_url(source.path or "")
+    if source.path is None or not (source.compression or away) or source.kind in ("json", "csv", "text"):
         yield source.path
+        return
+    if away and source.kind == "saved":
+        from packprep.storesources import fetched
+
+        with fetched(source, scratch) as folder:
+            yield folder
         return
     most = max(_UNPACKED_BYTES, _UNPACKED_RATIO * source.bytes)
     with (
-        decompressed(source.path) as packed,
+        source.plain() as packed,
         tempfile.NamedTemporaryFile(dir=scratch, suffix=f".{source.suffix}") as copy,
     ):
         while block := packed.read(1 << 20):
             copy.write(block)
-            if copy.tell() > most:
+            if source.compression and copy.tell() > most:
                 raise InputError(f"{source.name} unpacks to more than {most:,} bytes, which no {source.kind} file does")
         copy.flush()
         yield Path(copy.name)
 
 
 def _open(
-    source: Source, path: Path | None, config: BuildConfig, scratch: Path, chats: "ConversationColumns | None"
+    source: Source, path: Path | str | None, config: BuildConfig, scratch: Path, chats: "ConversationColumns | None"
 ) -> Any:
     """The rows of a source as a `datasets` object in Arrow format."""
     import datasets
@@ -197,8 +212,9 @@ def _open(
         return open_hub(source.name, config).with_format("arrow")
     if source.kind == "saved":
         return datasets.load_from_disk(str(path)).with_format("arrow")
-    options: dict[str, Any] = {"data_files": [glob.escape(str(path))], "cache_dir": str(scratch)}
+    options: dict[str, Any] = {"cache_dir": str(scratch)}
     ours = {"columns": tuple(columns), "source": source.name, "max_row_size": config.max_row_size}
+    ours |= {"file": str(path), "source_version": source.version}
     if source.kind == "json":
         from packprep.jsonl import JsonRows, number_types
 
@@ -223,12 +239,13 @@ def _open(
             there = [name for name in columns if name in pq.read_schema(path).names]
             checked = pds.ParquetFragmentScanOptions(page_checksum_verification=True)  # where the file has checksums
             options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None, "fragment_scan_options": checked}
+        options |= {"data_files": [glob.escape(str(path))]}
         rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
     return rows.with_format("arrow")
 
 
 def _check_columns(
-    source: Source, path: Path | None, table: pa.Table, config: BuildConfig, chats: "ConversationColumns | None"
+    source: Source, path: Path | str | None, table: pa.Table, config: BuildConfig, chats: "ConversationColumns | None"
 ) -> None:
     """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
     texts = text_columns(config)
@@ -242,7 +259,7 @@ def _check_columns(
     _check_names(source, table.column_names if names is None else names, wanted, texts)
 
 
-def _names_in(source: Source, path: Path | None) -> Sequence[str] | None:
+def _names_in(source: Source, path: Path | str | None) -> Sequence[str] | None:
     """Names of the columns of a file; None of a dataset, whose tables have them all."""
     if source.kind == "json":
         return _first_keys(source)
@@ -256,8 +273,7 @@ def _names_in(source: Source, path: Path | None) -> Sequence[str] | None:
     if source.kind == "arrow":
         from packprep.arrowrows import column_names
 
-        assert path is not None
-        return column_names(path)
+        return column_names(str(path))
     return None
 
 
@@ -276,8 +292,7 @@ def _check_names(source: Source, there: Sequence[str], wanted: Sequence[str], te
 def _csv_header(source: Source) -> list[str]:
     from packprep.csvrows import CsvReader
 
-    assert source.path is not None
-    with decompressed(source.path) as file:
+    with source.plain() as file:
         header = CsvReader(file, source.delimiter, 1 << 20, source.name).header()
         return [name.encode("utf-8", "replace").decode() for name in header]
 
@@ -286,8 +301,7 @@ def _first_keys(source: Source) -> list[str]:
     """Names in the first row of a JSON file that has any."""
     from packprep.jsonl import first_keys
 
-    assert source.path is not None
-    with decompressed(source.path) as file:
+    with source.plain() as file:
         names = first_keys(file, source.name)
     if names is None:
         raise InputError(f"{source.name} has no JSON object in its first rows; expected an object in each row")
@@ -300,7 +314,7 @@ def line_of_row(source: Source, row: int) -> int | None:
         return None
     from packprep.rowbuilder import numbered_lines
 
-    with decompressed(source.path) as file:
+    with source.plain() as file:
         array = False
         for place, (number, line) in enumerate(numbered_lines(file)):
             array = array or (place == 0 and line.removeprefix(b"\xef\xbb\xbf")[:1] == b"[")
@@ -311,8 +325,7 @@ def line_of_row(source: Source, row: int) -> int | None:
 
 def _damaged_at(source: Source) -> int:
     """Byte of a compressed file by which its reader stumbled; it reads some ahead."""
-    assert source.path is not None
-    with pa.OSFile(str(source.path)) as file:
+    with pa.PythonFile(source.raw()) as file:
         stream = pa.CompressedInputStream(file, COMPRESSED[source.compression])
         with contextlib.suppress(OSError, pa.ArrowException):
             while stream.read(1 << 16):

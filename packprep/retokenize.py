@@ -24,7 +24,7 @@ from packprep.errors import ConfigError, PackprepError
 from packprep.parity import choose_engine
 from packprep.progress import Progress
 from packprep.reading import read_rows, row_shape
-from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest
+from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest, is_url
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.units import Part
@@ -158,8 +158,9 @@ def _source(
     said = manifest.data["inputs"]["sources"][number]
     if name == "standard input" and said.get("kind") == "json":
         raise ConfigError("standard input cannot be read again, so its documents were not compared")
-    path = name if said.get("kind") == "hub" else str(Path(root or "", name))
-    if said.get("kind") != "hub" and not Path(path).exists():
+    elsewhere = said.get("kind") == "hub" or is_url(name)
+    path = name if elsewhere else str(Path(root or "", name))
+    if not elsewhere and not Path(path).exists():
         where = "" if Path(name).is_absolute() else "; run where the build ran, or say with --root where paths start"
         raise ConfigError(f"the source {path} does not exist{where}")
     found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)

@@ -20,8 +20,12 @@ NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
 
 @dataclasses.dataclass
 class RowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
-    """columns: names of the columns to read. source: the file as messages name it. max_row_size: in bytes."""
+    """file: its path or URL. source_version: see `Source.version`. columns: names of the columns to read. source: the
+    file as messages
+    name it. max_row_size: in bytes."""
 
+    file: str = ""
+    source_version: str = ""
     columns: tuple[str, ...] = ("text",)
     source: str = ""
     max_row_size: int = 256_000_000
@@ -40,11 +44,11 @@ class RowBuilder(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         return datasets.DatasetInfo()
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        return [datasets.SplitGenerator("train", {"files": self.config.data_files["train"]})]
+        return [datasets.SplitGenerator("train", {"files": [self.config.file]})]
 
     def _generate_tables(self, files: Iterable[str]) -> Iterator[tuple[Any, pa.Table]]:
         for number, path in enumerate(files):
-            with decompressed(path) as file:
+            with decompressed(path, self.config.source_version) as file:
                 for block, table in enumerate(self.tables(file)):
                     yield datasets.builder.Key(number, block), table
 

@@ -9,29 +9,30 @@ import hashlib
 import io
 import json
 import os
-import re
 import stat
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from packprep.config import BuildConfig
 from packprep.errors import InputError, system_error
 from packprep.mixture import READING, is_mix
 from packprep.redact import redacted
-from packprep.schemas import FormatError, canonical_json, inside, write_file
+from packprep.schemas import FormatError, canonical_json, inside, is_url, write_file
 
-_KINDS = {
+KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
 }  # fmt: skip
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
 STDIN = "standard input"  # its name as a source
 _ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
 _BLOCK = 8 << 20  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
-SUFFIXES = "/".join(f".{suffix}" for suffix in _KINDS) + " (plain, .gz or .zst)"
+SUFFIXES = "/".join(f".{suffix}" for suffix in KINDS) + " (plain, .gz or .zst)"
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Source:
 
     name: str  # as messages, report and manifest name it: redacted
     kind: str  # json, csv, text, parquet, arrow, saved or hub
-    path: Path | None
+    path: Path | str | None  # text: a URL
     bytes: int
     sha256: str
     entry: int = 0
     reading: dict[str, Any] = field(default_factory=dict)
+    version: str = ""  # of one in a store
 
     def facts(self) -> dict[str, Any]:
         """What decides the documents it gives."""
@@ -60,7 +62,7 @@ class Source:
     @property
     def suffix(self) -> str:
         """Suffix without compression: "tsv" of data.tsv.gz."""
-        return _suffixes(str(self.path))[0]
+        return suffixes(str(self.path))[0]
 
     @property
     def delimiter(self) -> str:
@@ -69,7 +71,16 @@ class Source:
     @property
     def compression(self) -> str:
         """ "gz", "zst" or nothing."""
-        return _suffixes(str(self.path))[1]
+        return suffixes(str(self.path))[1]
+
+    def plain(self) -> io.BufferedReader:
+        """Its plain bytes."""
+        assert self.path is not None
+        return decompressed(self.path, self.version)
+
+    def raw(self) -> BinaryIO:
+        """Its bytes as they are."""
+        return _opened(str(self.path), self.version)
 
 
 def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
@@ -108,28 +119,41 @@ def _check_repeated(found: list[Source]) -> None:
     seen = set()
     for source in found:
         columns = [source.reading.get(key) for key in READING if key != "limit"]  # other columns are other text
-        same = (os.path.realpath(source.path) if source.path else source.name, *columns)
+        same = (os.path.realpath(source.path) if isinstance(source.path, Path) else source.name, *columns)
         if same in seen:
             raise InputError(f"{source.name} is in the mix twice; name it once, and repeat it with epochs")
         seen.add(same)
 
 
-def decompressed(path: str | Path) -> io.BufferedReader:
-    """The plain bytes of a file. Compressed data that ends early is an OSError, not just a shorter file."""
+def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
+    """The plain bytes of a file, or of an object of this version in a store.
+
+    Compressed data that ends early is an OSError, not just a shorter file.
+    """
     import pyarrow
 
-    compression = COMPRESSED.get(_suffixes(str(path))[1])
-    return io.BufferedReader(pyarrow.input_stream(str(path), compression=compression), 1 << 20)
+    compression = COMPRESSED.get(suffixes(str(path))[1])
+    file = _opened(str(path), version) if is_url(str(path)) else str(path)
+    return io.BufferedReader(pyarrow.input_stream(file, compression=compression), 1 << 20)
+
+
+def _opened(path: str, version: str) -> BinaryIO:
+    if not is_url(path):
+        return Path(path).open("rb")
+    from packprep.storesources import opened
+
+    return opened(path, version)
 
 
 def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
     if name == "-":
         yield _spool_stdin(scratch)
         return
-    if re.match(r"[\w+.-]+://", name):
-        raise InputError(
-            f"{name} is an address; packprep reads files, so fetch it first, or pipe it into packprep build -"
-        )
+    if is_url(name):
+        from packprep.storesources import expand_url
+
+        yield from expand_url(name, config)
+        return
     path = Path(name)
     if path.is_dir():
         yield from _directory(path, config)
@@ -141,13 +165,13 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
         matches = [Path(match) for match in sorted(glob.glob(name, recursive=True), key=os.fsencode)]
         _check_readable(Path(name))
         for match in matches:
-            if match.is_dir() and _suffixes(match.name)[0] in _KINDS and "**" not in name:
+            if match.is_dir() and suffixes(match.name)[0] in KINDS and "**" not in name:
                 raise InputError(f"{match} is a folder, and {name} takes files; match those in it")
         files = [match for match in matches if not match.is_dir()]  # a pipe or a dangling link is not left out
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
         yield from map(_file, files)
-    elif _suffixes(name)[0] in _KINDS or name.startswith((".", "/", "~")):
+    elif suffixes(name)[0] in KINDS or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
     else:
         yield _hub(name, config)
@@ -161,7 +185,7 @@ def _check_readable(pattern: Path) -> None:
             os.scandir(folder).close()
 
 
-def _suffixes(name: str) -> tuple[str, str]:
+def suffixes(name: str) -> tuple[str, str]:
     """Format and compression: "data.jsonl.gz" gives ("jsonl", "gz")."""
     parts = Path(name).name.lower().split(".")
     compression = parts.pop() if parts[-1] in COMPRESSED else ""
@@ -169,12 +193,12 @@ def _suffixes(name: str) -> tuple[str, str]:
 
 
 def _file(path: Path) -> Source:
-    suffix = _suffixes(path.name)[0]
+    suffix = suffixes(path.name)[0]
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
-    if suffix not in _KINDS:
+    if suffix not in KINDS:
         raise InputError(f"{path} is of no known format; expected {SUFFIXES}")
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
@@ -183,7 +207,7 @@ def _file(path: Path) -> Source:
         raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
     if facts.st_size == 0:
         raise InputError(f"{path} is empty; expected at least one document")
-    return Source(redacted(str(path)), _KINDS[suffix], path, facts.st_size, _sha256([path]))
+    return Source(redacted(str(path)), KINDS[suffix], path, facts.st_size, _sha256([path]))
 
 
 def _dangling(path: Path) -> InputError:
@@ -196,8 +220,8 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
         return
     # The output may lie beside the sources: the same command again must find the same files.
     endings = ("", ".incomplete", ".replaced", ".appended", ".appended.incomplete", ".appended.replaced")
-    suffixes = endings if config.output else ()
-    own = {Path(config.output + suffix).absolute() for suffix in suffixes}
+    beside = endings if config.output else ()
+    own = {Path(config.output + suffix).absolute() for suffix in beside}
     files = []
 
     def unreadable(error: OSError) -> None:  # os.walk would leave the folder out
@@ -212,7 +236,7 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
                 raise InputError(
                     f"{link} is a link to a folder; give the folder as a source of its own, or move it here"
                 )
-        files += [Path(folder, name) for name in names if _suffixes(name)[0] in _KINDS and not name.startswith(".")]
+        files += [Path(folder, name) for name in names if suffixes(name)[0] in KINDS and not name.startswith(".")]
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
     yield from map(_file, sorted(files, key=os.fsencode))
@@ -277,41 +301,72 @@ def _spool_stdin(scratch: Path) -> Source:
     return Source(STDIN, "json", path, path.stat().st_size, _sha256([path]))
 
 
-_known: dict[str, str] | None = None  # digests by path, size and time of change; None: they are not kept
+_WRITTEN_EVERY = 10.0  # seconds
+
+
+class _Known:
+    """Digests that are kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock, self._written = path, threading.Lock(), time.monotonic()
+        try:
+            self.digests = {str(key): str(digest) for key, digest in json.loads(path.read_bytes()).items()}
+        except (OSError, ValueError, AttributeError):
+            self.digests = {}
+        self._kept = len(self.digests)
+
+    def put(self, key: str, digest: str) -> None:
+        with self._lock:
+            self.digests[key] = digest
+            late = time.monotonic() - self._written > _WRITTEN_EVERY
+        if late:
+            self.write()
+
+    def write(self) -> None:
+        with self._lock:
+            self._written = time.monotonic()
+            if len(self.digests) > self._kept and self._path.parent.is_dir():
+                self._kept = len(self.digests)
+                write_file(self._path, canonical_json(self.digests))
+
+
+_known: _Known | None = None  # digests by path, size and time of change; None: they are not kept
 
 
 @contextmanager
 def remembered(path: Path) -> Iterator[None]:
-    """Keep digests of files in `path`, so that not every process of a build reads all sources for them.
+    """Keep digests of files in `path`, so that they are not read for that by every process, or again after a kill.
 
-    A file counts as the same while its size and its time of change are.
+    A file counts as the same while its size and its time of change, or its version in a store, are.
     """
     global _known
-    try:
-        loaded = json.loads(path.read_bytes())
-        _known = {str(key): str(digest) for key, digest in loaded.items()}
-    except (OSError, ValueError, AttributeError):
-        _known = {}
-    before = len(_known)
+    _known = _Known(path)
     try:
         yield
-        if len(_known) > before:
-            write_file(path, canonical_json(_known))
     finally:
+        _known.write()
         _known = None
+
+
+def known_digest(key: str) -> str | None:
+    return _known.digests.get(key) if _known is not None else None
+
+
+def remember(key: str, digest: str) -> None:
+    if _known is not None:
+        _known.put(key, digest)
 
 
 def _digest(path: Path) -> str:
     facts = path.stat()
     key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
-    if _known is not None and key in _known:
-        return _known[key]
+    if (known := known_digest(key)) is not None:
+        return known
     digest, block = hashlib.sha256(), bytearray(min(_BLOCK, facts.st_size))
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(block):
             digest.update(memoryview(block)[:size])
-    if _known is not None:
-        _known[key] = digest.hexdigest()
+    remember(key, digest.hexdigest())
     return digest.hexdigest()
 
 
