@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from packprep.errors import ConfigError
+from packprep.outputtype import OutputType
 from packprep.printing import print_grid
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
 
 
 @click.command(
@@ -14,7 +19,7 @@ from packprep.printing import print_grid
     short_help="Fail CI when a build's numbers got worse.",
     epilog="Exit codes: 0 all numbers hold, 1 a number failed, 2 wrong usage or bad input.",
 )
-@click.argument("output", metavar="OUT|REPORT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT|REPORT", type=OutputType())
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Numbers to hold, or a report.json.")
 @click.option(
     "--tolerance",
@@ -33,7 +38,7 @@ from packprep.printing import print_grid
 @click.option("--summary", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as Markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    output: Path,
+    output: "Output",
     baseline: Path | None,
     tolerances: tuple[str, ...],
     min_utilization: float | None,

@@ -2,21 +2,25 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from packprep.outputtype import OutputType
 from packprep.printing import print_grid
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
 
 _COLOURS = {"better": "green", "worse": "red", "differs": "yellow", "same": None}
 
 
 @click.command("compare", short_help="Two outputs or reports side by side.")
-@click.argument("a", metavar="A", type=click.Path(path_type=Path))
-@click.argument("b", metavar="B", type=click.Path(path_type=Path))
+@click.argument("a", metavar="A", type=OutputType())
+@click.argument("b", metavar="B", type=OutputType())
 @click.option("--all", "everything", is_flag=True, help="Also the numbers that are the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
-def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
+def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
     """What differs between A and B, output directories or report.json files, and whether B is better or worse.
 
     Of directories also the options, sources and tokenizer that differ.

@@ -1,19 +1,23 @@
 """`packprep merge`: several outputs as one."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from packprep.outputtype import DirectoryType, OutputType
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
+
 
 @click.command("merge", short_help="Put outputs together into one.")
-@click.argument("outputs", nargs=-1, required=True, metavar="OUT...", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Directory to write."
-)
+@click.argument("outputs", nargs=-1, required=True, metavar="OUT...", type=OutputType())
+@click.option("-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write.")
 @click.option("--shard-size", metavar="SIZE", help="Cut the shards anew, to about this many bytes each.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")
-def command(outputs: tuple[Path, ...], output: Path, shard_size: str | None, as_json: bool, quiet: bool) -> None:
+def command(outputs: "tuple[Output, ...]", output: Path, shard_size: str | None, as_json: bool, quiet: bool) -> None:
     """Put the packs of OUT... together, in this order, into one output with one account.
 
     The outputs must be of the same tokenizer, columns and max_length. Document ids of the second begin where those of

@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from packprep.errors import ConfigError
+from packprep.outputtype import OutputType
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
 
 
 @click.command("report", short_help="Show an output as a web page, or as plots.")
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "-o",
     "--page",
@@ -26,7 +31,7 @@ from packprep.errors import ConfigError
     help="Also write plots there, as PNG and SVG.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what the page shows as JSON.")
-def command(output: Path, page: Path, plots: Path | None, as_json: bool) -> None:
+def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> None:
     """Write the report of OUT, the directory of a finished build, as one self-contained page.
 
     It shows what became of every token, the first packs, how lengths and packs are spread, and what every other
@@ -37,7 +42,7 @@ def command(output: Path, page: Path, plots: Path | None, as_json: bool) -> None
       packprep report packed -o report.html --plots plots
     """
     for given in (page, plots):
-        if given is not None and given.resolve().is_relative_to(output.resolve()):
+        if given is not None and isinstance(output, Path) and given.resolve().is_relative_to(output.resolve()):
             raise ConfigError(f"{given} is inside {output}, whose manifest lists every file; choose another place")
     from packprep.facts import gather
     from packprep.page import as_data, write_page

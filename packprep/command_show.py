@@ -5,25 +5,25 @@ import json
 import shutil
 import sys
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.command_trace import SHARD, SPLIT
 from packprep.errors import ConfigError
+from packprep.outputtype import OutputType
 
 if TYPE_CHECKING:
     from packprep.lookup import FoundPack, Segment
     from packprep.provenance import Sources
-    from packprep.schemas import Manifest
+    from packprep.schemas import Manifest, Output
 
 _NO_TOKENIZER = hashlib.sha256(b"").hexdigest()  # what a build of rows of token ids has in its place
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring segments never share one
 
 
 @click.command("show", short_help="Print a pack as text, its documents apart.")
-@click.argument("output", metavar="OUT")
+@click.argument("output", metavar="OUT", type=OutputType())
 @click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split.  [default: 0]")
 @click.option("--doc", metavar="ROW", help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.")
 @click.option("--raw", is_flag=True, help="Token ids instead of text; needs no tokenizer.")
@@ -33,7 +33,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring
 @click.option("--tokenizer", metavar="PATH|NAME", help="Where the tokenizer is now, if it has moved.")
 @click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
 def command(
-    output: str,
+    output: "Output",
     pack: int | None,
     doc: str | None,
     raw: bool,
@@ -57,17 +57,16 @@ def command(
 
     if pack is not None and doc is not None:
         raise ConfigError("--pack and --doc each say what to show; give one of them")
-    directory = Path(output)
-    manifest = read_manifest(directory)
+    manifest = read_manifest(output)
     sources = Sources(manifest)
     if doc is None:
-        found = find_pack(directory, manifest, pack or 0, split, shard)
+        found = find_pack(output, manifest, pack or 0, split, shard)
         shown = [(found, segment) for segment in found.segments]
     else:
-        places = find_documents(directory, manifest, [document_number(sources, doc)])
+        places = find_documents(output, manifest, [document_number(sources, doc)])
         if not places:
             raise ConfigError(f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace --help")
-        packs = {place.place: find_pack(directory, manifest, place.place.pack, place.place.split) for place in places}
+        packs = {place.place: find_pack(output, manifest, place.place.pack, place.place.split) for place in places}
         shown = [(packs[place.place], place) for place in places]
     decoder = None if raw else _decoder(manifest, tokenizer)
     if as_json:

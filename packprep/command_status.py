@@ -1,7 +1,6 @@
 """`packprep status`: how far a build is."""
 
 import json
-from pathlib import Path
 
 import click
 
@@ -9,9 +8,10 @@ from packprep.printing import print_table
 
 
 @click.command("status", short_help="How far a running or stopped build is.")
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT", type=str)
+@click.option("--work-dir", metavar="DIR", help="Where the build of an output in a store works.  [default: here]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(output: Path, as_json: bool) -> None:
+def command(output: str, work_dir: str | None, as_json: bool) -> None:
     """Show how far the build of OUT is: running, stopped (the same command goes on) or finished.
 
     \b
@@ -20,7 +20,7 @@ def command(output: Path, as_json: bool) -> None:
     """
     from packprep.status import status
 
-    found = status(output)
+    found = status(output, work_dir)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -28,4 +28,4 @@ def command(output: Path, as_json: bool) -> None:
     def text(key: str) -> str:
         return f"{found[key]:,}" if type(found[key]) is int and key != "pid" else str(found[key])
 
-    print_table(str(output), [(key.replace("_", " "), text(key)) for key in found])
+    print_table(output, [(key.replace("_", " "), text(key)) for key in found])

@@ -1,24 +1,25 @@
 """`packprep trace`: from a pack to the rows in it, and from a row to the packs that hold it."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.errors import ConfigError
+from packprep.outputtype import OutputType
 from packprep.printing import print_columns
 
 if TYPE_CHECKING:
     from packprep.lookup import Segment
     from packprep.provenance import Sources
+    from packprep.schemas import Output
 
 SPLIT = click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
 SHARD = click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
 
 
 @click.command("trace", short_help="Which rows are in a pack, and which packs hold a row.")
-@click.argument("output", metavar="OUT")
+@click.argument("output", metavar="OUT", type=OutputType())
 @click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split, from 0.")
 @click.option("--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack.")
 @click.option("--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone.")
@@ -26,7 +27,7 @@ SHARD = click.option("--shard", metavar="FILE", help="Count packs in this shard,
 @SHARD
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    output: str,
+    output: "Output",
     pack: int | None,
     segment: int | None,
     document: str | None,
@@ -47,18 +48,17 @@ def command(
 
     if (pack is None) == (document is None):
         raise ConfigError("give either --pack or --document; see packprep trace --help")
-    directory = Path(output)
-    manifest = read_manifest(directory)
+    manifest = read_manifest(output)
     sources = Sources(manifest)
     if pack is not None:
-        segments = list(find_pack(directory, manifest, pack, split, shard).segments)
+        segments = list(find_pack(output, manifest, pack, split, shard).segments)
         if segment is not None:
             if segment >= len(segments):
                 raise ConfigError(f"pack {pack} has {len(segments)} segments, numbered from 0; there is no {segment}")
             segments = [segments[segment]]
     else:
         number = document_number(sources, str(document))
-        segments = find_documents(directory, manifest, [number])
+        segments = find_documents(output, manifest, [number])
         if not segments and not as_json:
             click.echo(
                 f"{sources.row(number)} is in no pack: it was empty, skipped or dropped; report.json counts which"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packprep.figures import figures, rule_of, value_of
-from packprep.schemas import read_manifest
+from packprep.schemas import Output, read_manifest
 
 Judgement = Literal["better", "worse", "differs", "same"]
 
@@ -52,9 +52,9 @@ def _difference(name: str, a: float | None, b: float | None) -> Difference:
     return Difference(name=name, a=a, b=b, judgement=judgement)
 
 
-def options_of(path: Path) -> dict[str, str]:
+def options_of(path: Output) -> dict[str, str]:
     """The options that decided an output, as text; {} for a report by itself, which does not say them."""
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         return {}
     inputs = read_manifest(path).data["inputs"]
     options = {key: str(value) for key, value in inputs.get("options", {}).items()}

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from packprep.charts import Link
@@ -12,7 +11,7 @@ from packprep.histograms import Measured, measure
 from packprep.progress import Progress
 from packprep.replan import replan
 from packprep.report import read_report
-from packprep.schemas import Manifest, read_manifest
+from packprep.schemas import Manifest, Output, read_manifest
 from packprep.sweep import Row
 
 COLORS = 8
@@ -32,7 +31,7 @@ _REASONS = {
 class Facts:
     """An output as it is (manifest, report.json, counts) and as other strategies would have made it."""
 
-    output: Path
+    output: Output
     manifest: Manifest
     report: dict[str, Any]
     measured: Measured
@@ -88,7 +87,7 @@ class Facts:
         return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
 
 
-def gather(output: Path, progress: Progress | None = None) -> Facts:
+def gather(output: Output, progress: Progress | None = None) -> Facts:
     """Read what a report needs, tokens not among it. FormatError where `output` is damaged or not a finished build."""
     manifest = read_manifest(output)
     return Facts(output, manifest, read_report(output), measure(output, progress), replan(output, progress=progress))

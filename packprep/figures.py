@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packprep.errors import ConfigError, InputError, nearest
-from packprep.schemas import MANIFEST, check_file, read_manifest
+from packprep.schemas import MANIFEST, Output, check_file, read_manifest
 
 Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]
 
@@ -74,9 +74,9 @@ def by_rule(name: str) -> tuple[int, str]:
     return first, name
 
 
-def read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Output) -> dict[str, Any]:
     """The report of an output directory, checked against its manifest, or of a report.json by itself."""
-    if path.is_dir():
+    if not isinstance(path, Path) or path.is_dir():
         manifest = read_manifest(path)
         found = [entry for entry in manifest.all_files if entry.path == "report.json"]
         if not found:

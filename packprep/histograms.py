@@ -7,7 +7,6 @@ is that of one window of the build, about 50 bytes for each of its segments; wha
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from packprep.config import BuildConfig
 from packprep.plan import ATTENTION_COST
 from packprep.progress import Progress, Silent
-from packprep.schemas import FILLER, NO_LOSS, FormatError, Manifest, check_file, list_view, read_manifest
+from packprep.schemas import FILLER, NO_LOSS, FormatError, Manifest, Output, check_file, list_view, read_manifest
 
 Int64 = NDArray[np.int64]
 
@@ -112,7 +111,7 @@ class WindowPacks:
         return lengths
 
 
-def measure(output: Path, progress: Progress | None = None) -> Measured:
+def measure(output: Output, progress: Progress | None = None) -> Measured:
     """Counts over a finished output. Raises FormatError where it is damaged or is none."""
     progress = progress or Silent()
     manifest = read_manifest(output)
@@ -179,7 +178,7 @@ def linear_edges(most: int, bins: int = 20) -> Int64:
     return edges
 
 
-def read_windows(output: Path, manifest: Manifest) -> Iterator[WindowPacks]:
+def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
     """The packs of every split, window by window as the build wrote them; FormatError where a shard is damaged."""
     windows: dict[str, list[int]] = {}
     for window in _report(output, manifest).get("windows", []):
@@ -195,7 +194,7 @@ def read_windows(output: Path, manifest: Manifest) -> Iterator[WindowPacks]:
                 yield _joined(held, number)
 
 
-def _report(output: Path, manifest: Manifest) -> dict[str, Any]:
+def _report(output: Output, manifest: Manifest) -> dict[str, Any]:
     """report.json, {} where the output has none."""
     for entry in manifest.all_files:
         if entry.path == "report.json":
@@ -204,7 +203,7 @@ def _report(output: Path, manifest: Manifest) -> dict[str, Any]:
     return {}
 
 
-def read_batches(output: Path, manifest: Manifest, split: str) -> Iterator[WindowPacks]:
+def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[WindowPacks]:
     """Each record batch of a split, as part of no window; packs are counted from 0 in each."""
     for entry in manifest.shards(split):
         path, packs = check_file(output, entry), 0

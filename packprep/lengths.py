@@ -26,7 +26,8 @@ from packprep.planning import plan_window
 from packprep.progress import Progress
 from packprep.reading import row_shape
 from packprep.redact import redacted
-from packprep.schemas import MANIFEST, Column, read_manifest
+from packprep.schemas import MANIFEST, Column, Output, RemoteOutput, Store, is_url, read_manifest
+from packprep.shardfolder import LocalShards
 from packprep.shards import Layout, write_shard
 from packprep.sources import resolve
 from packprep.sweep import Window, of_lengths
@@ -80,8 +81,10 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     names = [source for source in config.sources if isinstance(source, str)]
     if len(names) < len(config.sources) or config.weights:
         raise ConfigError("plan takes sources without weights; packprep build --dry-run predicts a mix")
-    path = Path(names[0]) if len(names) == 1 else None
-    if path is not None and path.suffix == ".npy":
+    path = Path(names[0]) if len(names) == 1 and not is_url(names[0]) else None
+    if len(names) == 1 and is_url(names[0]) and Store(names[0]).find(MANIFEST) is not None:
+        yield _sampled(_output(RemoteOutput(names[0]), config), config, share)
+    elif path is not None and path.suffix == ".npy":
         yield _sampled(_array(path, config), config, share)
     elif path is not None and (path / MANIFEST).exists():
         yield _sampled(_output(path, config), config, share)
@@ -108,12 +111,12 @@ def _array(path: Path, config: BuildConfig) -> Lengths:
     return Lengths(origin=redacted(str(path)), windows=_splits([whole], config), tokenizer=_policy({}))
 
 
-def _refuse_groups(path: Path, config: BuildConfig) -> None:
+def _refuse_groups(path: Output, config: BuildConfig) -> None:
     if config.group_column is not None:
         raise ConfigError(f"group_column needs a column, and {path} holds lengths only; plan the sources instead")
 
 
-def _output(path: Path, config: BuildConfig) -> Lengths:
+def _output(path: Output, config: BuildConfig) -> Lengths:
     _refuse_groups(path, config)
     manifest = read_manifest(path)
     windows = [
@@ -293,9 +296,8 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     layout = Layout.of(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
-        write_shard(
-            Path(folder), "warm.arrow", "train", packs, 0, min(1, len(packs)), layout
-        )  # compiles, the first time
+        shards = LocalShards(Path(folder))
+        write_shard(shards, "warm.arrow", "train", packs, 0, min(1, len(packs)), layout)  # compiles, the first time
         started = time.perf_counter()
-        shard = write_shard(Path(folder), "shard.arrow", "train", packs, 0, len(packs), layout)
+        shard = write_shard(shards, "shard.arrow", "train", packs, 0, len(packs), layout)
         return shard.bytes / max(time.perf_counter() - started, 1e-6)

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 
 from packprep.errors import ConfigError, nearest
 from packprep.provenance import Sources
-from packprep.schemas import BatchView, FileEntry, Findings, FormatError, Manifest, check_file, list_view, sound_parts
+from packprep.schemas import (
+    BatchView,
+    FileEntry,
+    Findings,
+    FormatError,
+    Manifest,
+    Output,
+    check_file,
+    list_view,
+    sound_parts,
+)
 from packprep.shardfiles import UNREADABLE
 
 
@@ -64,7 +74,7 @@ def split_of(manifest: Manifest, split: str | None) -> str:
 
 
 def find_pack(
-    directory: Path, manifest: Manifest, pack: int, split: str | None = None, shard: str | None = None
+    directory: Output, manifest: Manifest, pack: int, split: str | None = None, shard: str | None = None
 ) -> FoundPack:
     """Pack `pack` of a split, or of one shard. ConfigError where there is none, FormatError where it is damaged."""
     split = split_of(manifest, split)
@@ -85,7 +95,7 @@ def find_pack(
     raise ConfigError(f"split {split} has {first:,} packs, numbered from 0; pack {pack} is not among them")
 
 
-def _read_pack(directory: Path, manifest: Manifest, entry: FileEntry, wanted: int, first: int) -> FoundPack:
+def _read_pack(directory: Output, manifest: Manifest, entry: FileEntry, wanted: int, first: int) -> FoundPack:
     """Pack `wanted` of a shard. first: number in the split of the shard's first pack."""
     begun = 0
     for batch in _batches(directory, entry):
@@ -121,7 +131,7 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[Segment, .
     )  # fmt: skip
 
 
-def find_documents(directory: Path, manifest: Manifest, documents: Sequence[int]) -> list[Segment]:
+def find_documents(directory: Output, manifest: Manifest, documents: Sequence[int]) -> list[Segment]:
     """The segments of some documents in all splits, by document and place in it. One pass over the document_ids."""
     if "document_ids" not in {column.name for column in manifest.columns}:
         raise ConfigError(f"the shards of {directory} have no document_ids, so no document can be found in them")
@@ -168,7 +178,7 @@ def document_number(sources: Sources, name: str) -> int:
     return int(sources.firsts[numbers[0]]) + int(row)
 
 
-def _batches(directory: Path, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+def _batches(directory: Output, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, mapped."""
     path = check_file(directory, entry)
     try:

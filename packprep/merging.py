@@ -28,6 +28,7 @@ from packprep.schemas import (
     FORMAT_VERSION,
     FileEntry,
     Manifest,
+    Output,
     canonical_json,
     check_batch,
     check_file,
@@ -38,6 +39,7 @@ from packprep.schemas import (
     write_file,
     write_manifest,
 )
+from packprep.shardfolder import LocalShards
 from packprep.shards import BATCH_TOKENS, ShardFile, write_batches
 from packprep.signoff import entry_of, name_shards, write_common_settings
 from packprep.staging import build_facts, staged
@@ -53,7 +55,7 @@ _DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns that count documents
 class _Part:
     """An output to take packs from. shift: what its document ids grow by."""
 
-    path: Path
+    path: Output
     manifest: Manifest
     report: dict[str, Any]
     shift: int
@@ -70,7 +72,7 @@ class _Part:
             for batch in stream:
                 check_batch(
                     batch, self.manifest.columns, max_length=self.manifest.max_length,
-                    vocab_size=self.manifest.vocab_size, where=str(self.path / entry.path), first_pack=packs,
+                    vocab_size=self.manifest.vocab_size, where=f"{self.path}/{entry.path}", first_pack=packs,
                 )  # fmt: skip
                 packs += len(batch)
                 yield self._shifted(batch) if self.renumbered else batch
@@ -86,7 +88,7 @@ class _Part:
 
 
 def merge(
-    outputs: Sequence[Path], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+    outputs: Sequence[Output], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
 ) -> Manifest:
     """One output of the packs of all, in this order; shards are cut anew to about `shard_size` bytes where it is given.
 
@@ -100,7 +102,7 @@ def merge(
 
 
 def put_together(
-    outputs: Sequence[Path], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+    outputs: Sequence[Output], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
 ) -> Manifest:
     """`merge` with the lock of `output` held. It may be one of them, whose place it then takes all at once.
 
@@ -132,7 +134,7 @@ def put_together(
     return manifest
 
 
-def _parts(outputs: Sequence[Path], output: Path) -> list[_Part]:
+def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     parts: list[_Part] = []
     shift = 0
     for path in outputs:
@@ -164,7 +166,8 @@ def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFil
         for entry in part.manifest.shards(split) if split in part.manifest.splits else ():
             path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
             if part.renumbered:
-                size, sha256 = write_batches(path, part.batches(entry), shard_schema(part.manifest.columns))
+                schema = shard_schema(part.manifest.columns)
+                size, sha256 = write_batches(LocalShards(folder), path.name, part.batches(entry), schema)
             else:
                 _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
@@ -193,11 +196,12 @@ def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> I
     rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
     schema = shard_schema(parts[0].manifest.columns)
     for number, (first, last) in enumerate(ranges(sizes, shard_size)):
-        path = folder / f"{split}-{number:05d}.arrow"
+        name = f"{split}-{number:05d}.arrow"
         cuts = ranges(lengths[first:last], BATCH_TOKENS, at_most=True)
-        size, sha256 = write_batches(path, (rows.take(end - start) for start, end in cuts), schema)
+        batches = (rows.take(end - start) for start, end in cuts)
+        size, sha256 = write_batches(LocalShards(folder), name, batches, schema)
         yield ShardFile(
-            name=path.name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=0,
+            name=name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=0,
             tokens=int(lengths[first:last].sum()),
         )  # fmt: skip
 

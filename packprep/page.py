@@ -57,7 +57,7 @@ def render(facts: Facts) -> str:
     return environment.from_string(files.joinpath("page.html").read_text("utf-8")).render(
         css=Markup(css),
         css_digest=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
-        name=visible(facts.output.resolve().name),
+        name=visible(facts.output.resolve().name if isinstance(facts.output, Path) else facts.output.name),
         version=__version__,
         report=facts.report,
         cards=_cards(facts),

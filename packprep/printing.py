@@ -4,10 +4,12 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
 
 
 def stopped() -> str:
@@ -23,7 +25,7 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{click.style(key.ljust(width), bold=True)}  {value}")
 
 
-def print_report(output: Path, *, as_json: bool, quiet: bool) -> None:
+def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     """report.json of an output that was just made: as it is, as a table, or not at all."""
     from packprep.report import read_report, table
 

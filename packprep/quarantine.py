@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from packprep.encoding import READ
 from packprep.job import Job
+from packprep.outputfiles import DirectoryFiles, StoreFiles
 from packprep.schemas import write_file
 from packprep.tokenstore import TokenFile, file_name
 from packprep.units import Part, Slice
@@ -89,10 +90,10 @@ def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path
     return output / FILE
 
 
-def quarantined_documents(output: Path) -> list[int]:
+def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
     """Numbers of the documents in an output's quarantine.jsonl; none where there is none that can be read."""
     try:
-        return [int(json.loads(line)["document"]) for line in (output / FILE).read_bytes().splitlines()]
+        return [int(json.loads(line)["document"]) for line in files.read(FILE).splitlines()]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

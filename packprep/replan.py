@@ -5,7 +5,6 @@ were kept. Planning a million documents takes some tenths of a second for all st
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -14,7 +13,7 @@ from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.histograms import read_windows
 from packprep.progress import Progress, Silent
-from packprep.schemas import read_manifest
+from packprep.schemas import Output, read_manifest
 from packprep.segments import cut_segments
 from packprep.sweep import Cut, Row, of_lengths, row_of
 
@@ -23,7 +22,7 @@ _MOST_EVENED = 250_000  # segments
 STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
 
 
-def replan(output: Path, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Row]:
+def replan(output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Row]:
     """The documents of `output` under each strategy, with the other options of its build but groups.
 
     Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several windows), and balanced

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packprep.config import BuildConfig
-from packprep.schemas import FormatError
+from packprep.schemas import FormatError, Output
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.packs import Packs
@@ -78,9 +78,9 @@ class Account:
         )  # fmt: skip
 
 
-def read_report(output: Path) -> dict[str, Any]:
+def read_report(output: Output) -> dict[str, Any]:
     """report.json of a finished output."""
-    path = output / "report.json"
+    path = output / "report.json" if isinstance(output, Path) else output.file("report.json")
     try:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:

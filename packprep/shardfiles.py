@@ -19,12 +19,19 @@ from packprep.schemas import BatchView, Finding, Findings, FormatError
 
 # What Arrow raises for a damaged file; a length that was hit by a flipped bit asks for more memory than there is.
 UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
+Opened = Callable[[], BinaryIO]
+"""Opens a file to be read from its beginning."""
 Told = Callable[[int], None]
 """How many bytes more were read."""
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _BLOCK = 4 << 20
 _File = TypeVar("_File")
+
+
+def opener(path: Path) -> Opened:
+    """Opens a file of this machine."""
+    return lambda: path.open("rb")
 
 
 @dataclass
@@ -60,10 +67,10 @@ def in_threads(
         return list(pool.map(lambda file: check(file, told), files))
 
 
-def read_file(path: Path, name: str, checked: Checked, told: Told) -> None:
+def read_file(opened: Opened, name: str, checked: Checked, told: Told) -> None:
     """Digest and size of any file go to `checked`."""
     try:
-        with path.open("rb") as raw:
+        with opened() as raw:
             file = _Hashed(raw, told)
             checked.digest, _ = file.finish()
             checked.bytes = file.bytes
@@ -72,7 +79,7 @@ def read_file(path: Path, name: str, checked: Checked, told: Told) -> None:
 
 
 def read_shard(
-    path: Path,
+    opened: Opened,
     name: str,
     checked: Checked,
     told: Told,
@@ -84,7 +91,7 @@ def read_shard(
     schema, take: raise FormatError for a file of which nothing more can be said.
     """
     try:
-        with path.open("rb") as raw:
+        with opened() as raw:
             file = _Hashed(raw, told)
             _read_stream(file, name, checked, schema, take)
             checked.digest, rest = file.finish()

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from packprep.errors import ConfigError
 from packprep.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
-from packprep.schemas import Manifest
+from packprep.schemas import Manifest, Output
 
 _FILL_SHARES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1)  # most packs are in the last few
 _BAR = 40  # letters of the longest bar
@@ -109,7 +108,7 @@ def summaries(measured: Measured) -> dict[str, dict[str, Any]]:
 
 
 def training(
-    output: Path, manifest: Manifest, measured: Measured, global_batch_size: int | None, world_size: int
+    output: Output, manifest: Manifest, measured: Measured, global_batch_size: int | None, world_size: int
 ) -> dict[str, Any]:
     """What a trainer needs to know of one split, "train" where there are several.
 

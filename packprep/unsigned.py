@@ -25,7 +25,7 @@ from packprep.schemas import (
     saved_files,
     sound_parts,
 )
-from packprep.shardfiles import Checked, Told, in_threads, read_shard
+from packprep.shardfiles import Checked, Told, in_threads, opener, read_shard
 from packprep.verify import Verdict
 
 _TRL = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
@@ -95,7 +95,7 @@ def _check_file(path: Path, name: str, vocab_size: int | None, told: Told) -> Ch
         ):  # fmt: skip
             checked.count(view)
 
-    read_shard(path, name, checked, told, schema, take)
+    read_shard(opener(path), name, checked, told, schema, take)
     return checked
 
 

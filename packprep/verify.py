@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from packprep.coverage import Coverage
 from packprep.errors import InputError
+from packprep.outputfiles import DirectoryFiles, StoreFiles, files_of
 from packprep.progress import Progress, Silent
 from packprep.schemas import (
     MANIFEST,
@@ -28,19 +29,18 @@ from packprep.schemas import (
     Findings,
     FormatError,
     Manifest,
-    check_file,
+    Output,
     check_schema,
-    inside,
     read_manifest,
     sound_parts,
-    surplus_files,
 )
-from packprep.shardfiles import Checked, Told, in_threads, read_file, read_shard
+from packprep.shardfiles import Checked, Opened, Told, in_threads, read_file, read_shard
 
 if TYPE_CHECKING:
     from packprep.retokenize import Sample
 
 Level = Literal["fast", "full"]
+Files = DirectoryFiles | StoreFiles
 
 
 @dataclass(kw_only=True)
@@ -83,20 +83,21 @@ def verify(
     max_findings: how many are kept of each kind; all are counted.
     What is wrong is a finding; InputError where there is nothing to verify at all.
     """
-    directory, progress = Path(output), progress or Silent()
+    files, progress = files_of(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
-    if not (directory / MANIFEST).exists():
+    if isinstance(files, DirectoryFiles) and not (files.directory / MANIFEST).exists():
         if level == "full":
             raise InputError(f"{output} has no {MANIFEST}, so its sources are not known; leave --level full out")
         from packprep.unsigned import verify_unsigned
 
-        verify_unsigned(directory, verdict, vocab_size, progress)
+        verify_unsigned(files.directory, verdict, vocab_size, progress)
         return verdict
     try:
-        manifest = read_manifest(directory)
+        there = files.output()
+        manifest = read_manifest(there)
         coverage = Coverage(manifest)
     except FormatError as error:
-        what = str(error).removeprefix(f"{directory / MANIFEST} ")
+        what = str(error).removeprefix(f"{output}/{MANIFEST} ")
         verdict.findings.add(Finding(kind="manifest", file=MANIFEST, what=f"it {what}"))
         verdict.not_checked.append("everything else: the manifest says what to check")
         return verdict
@@ -105,13 +106,13 @@ def verify(
         from packprep.quarantine import quarantined_documents
         from packprep.retokenize import Sample, compare
 
-        retokenized = Sample(coverage, sample, seed, quarantined_documents(directory))  # those would kill this process
-    checked = _check_files(directory, manifest, coverage, retokenized, verdict, progress)
-    report = _report(directory, manifest, verdict.findings)
-    _check_dataset_files(directory, manifest, verdict.findings)
+        retokenized = Sample(coverage, sample, seed, quarantined_documents(files))  # those would kill this process
+    checked = _check_files(files, manifest, coverage, retokenized, verdict, progress)
+    report = _report(files, manifest, verdict.findings)
+    _check_dataset_files(files, manifest, verdict.findings)
     if all(result.whole for result in checked):
         coverage.finish(report, verdict.findings)
-        _tell_repeated(directory, coverage, verdict.findings)
+        _tell_repeated(there, coverage, verdict.findings)
     else:
         verdict.not_checked.append("the ledger, and whether documents are lost: not every shard could be read")
     _say_what_was_not_checked(coverage, verdict)
@@ -125,7 +126,7 @@ def verify(
 
 
 def _check_files(
-    directory: Path,
+    files: Files,
     manifest: Manifest,
     coverage: Coverage,
     sample: "Sample | None",
@@ -138,8 +139,8 @@ def _check_files(
 
     def check(entry: FileEntry, told: Told) -> Checked:
         if entry.is_shard:
-            return _check_shard(directory, entry, numbers[entry.path], coverage, sample, told)
-        return _check_file(directory, entry, told)
+            return _check_shard(files, entry, numbers[entry.path], coverage, sample, told)
+        return _check_file(files, entry, told)
 
     checked = in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
     held = {entry.sha256: entry.path for entry in entries}
@@ -150,8 +151,7 @@ def _check_files(
             what = f"{what}; expected sha256 {entry.sha256}"
             verdict.findings.add(Finding(kind="sha256", file=entry.path, what=what))
         verdict.findings.update(result.findings)
-    for path in surplus_files(directory, manifest):
-        name = path.relative_to(directory).as_posix()
+    for name in files.surplus(manifest):
         verdict.findings.add(Finding(kind="surplus file", file=name, what=f"it {SURPLUS}"))
     verdict.files, verdict.bytes = len(entries) + 1, sum(result.bytes for result in checked)
     segments = dict.fromkeys(manifest.splits, 0)
@@ -165,33 +165,28 @@ def _check_files(
     return list(checked)
 
 
-def _check_file(directory: Path, entry: FileEntry, told: Told) -> Checked:
+def _check_file(files: Files, entry: FileEntry, told: Told) -> Checked:
     checked = Checked()
-    if (path := _find(directory, entry, checked)) is not None:
-        read_file(path, entry.path, checked, told)
+    if (opened := _find(files, entry, checked)) is not None:
+        read_file(opened, entry.path, checked, told)
     return checked
 
 
-def _find(directory: Path, entry: FileEntry, checked: Checked) -> Path | None:
-    """Where the file is; None where it is not. A wrong size is a finding and the file is read all the same."""
-    try:
-        return check_file(directory, entry)
-    except FormatError as error:
-        what = str(error).removeprefix(f"{directory / entry.path} ")
-        checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}"))
-    with contextlib.suppress(FormatError):
-        if (path := inside(directory, entry.path)).is_file():
-            return path
-    checked.whole = False
-    return None
+def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
+    """What opens a file; None where it is not there. A wrong size is a finding and the file is read all the same."""
+    opened = files.find(
+        entry, lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}"))
+    )
+    checked.whole = opened is not None
+    return opened
 
 
 def _check_shard(
-    directory: Path, entry: FileEntry, number: int, coverage: Coverage, sample: "Sample | None", told: Told
+    files: Files, entry: FileEntry, number: int, coverage: Coverage, sample: "Sample | None", told: Told
 ) -> Checked:
     """Digest, schema, every invariant of every pack, the end and the counts of one shard."""
     checked, manifest = Checked(), coverage.manifest
-    if (path := _find(directory, entry, checked)) is None:
+    if (opened := _find(files, entry, checked)) is None:
         return checked
 
     def take(batch: pa.RecordBatch) -> None:
@@ -204,7 +199,9 @@ def _check_shard(
             if sample is not None:
                 sample.add(view)
 
-    read_shard(path, entry.path, checked, told, lambda schema: check_schema(schema, manifest.columns, entry.path), take)
+    read_shard(
+        opened, entry.path, checked, told, lambda schema: check_schema(schema, manifest.columns, entry.path), take
+    )
     counts = [("packs", checked.packs, entry.packs)]
     # Packs with wrong boundaries are not counted.
     counts += [("tokens", checked.tokens, entry.tokens)] if "boundaries" not in checked.findings.counts else []
@@ -215,10 +212,10 @@ def _check_shard(
     return checked
 
 
-def _report(directory: Path, manifest: Manifest, findings: Findings) -> Mapping[str, Any] | None:
+def _report(files: Files, manifest: Manifest, findings: Findings) -> Mapping[str, Any] | None:
     """report.json, compared with the manifest; None where it is not there or says nothing."""
     try:
-        report = json.loads((directory / "report.json").read_bytes())
+        report = json.loads(files.read("report.json"))
         pairs = {key: (report["tokens"][key], said) for key, said in manifest.ledger.items()}
         pairs |= {"splits": (report["splits"], manifest.data["splits"])}
         pairs |= {"packs": (report["packs"], manifest.num_packs)}
@@ -235,14 +232,14 @@ def _report(directory: Path, manifest: Manifest, findings: Findings) -> Mapping[
     return report if isinstance(report, dict) else None
 
 
-def _check_dataset_files(directory: Path, manifest: Manifest, findings: Findings) -> None:
+def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -> None:
     """state.json names the manifest's shards in their order: it is what `datasets` goes by."""
     for split in manifest.splits:
         shards = manifest.shards(split)
         state = Path(shards[0].path).parent / "state.json" if shards else Path("state.json")
         try:
-            files = json.loads((directory / state).read_bytes())["_data_files"]
-            names = [(state.parent / file["filename"]).as_posix() for file in files]
+            listed = json.loads(files.read(state.as_posix()))["_data_files"]
+            names = [(state.parent / file["filename"]).as_posix() for file in listed]
         except OSError:
             continue  # told already
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -252,7 +249,7 @@ def _check_dataset_files(directory: Path, manifest: Manifest, findings: Findings
             findings.add(Finding(kind="state.json", file=state.as_posix(), what=what))
 
 
-def _tell_repeated(directory: Path, coverage: Coverage, findings: Findings) -> None:
+def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> None:
     """Documents that begin in more than one place; where that is takes another look at the document_ids."""
     if not coverage.repeated or coverage.policy.repeated:
         return  # a mix says how many copies there are, and they were counted
@@ -261,7 +258,7 @@ def _tell_repeated(directory: Path, coverage: Coverage, findings: Findings) -> N
     documents = np.unique(np.concatenate(coverage.repeated))
     places: dict[int, list[str]] = {}
     with contextlib.suppress(FormatError):  # a damaged shard is a finding already
-        for found in find_documents(directory, coverage.manifest, documents[: findings.keep].tolist()):
+        for found in find_documents(output, coverage.manifest, documents[: findings.keep].tolist()):
             if found.start == 0 and found.document is not None:
                 where = f"{found.place.shard} pack {found.place.pack_in_shard} segment {found.place.segment}"
                 places.setdefault(found.document, []).append(where)

@@ -8,7 +8,7 @@ import pytest
 
 from packprep.progress import Silent
 from packprep.schemas import FormatError
-from packprep.shardfiles import Checked, in_threads, read_file, read_shard
+from packprep.shardfiles import Checked, in_threads, opener, read_file, read_shard
 
 BATCH = pa.record_batch({"a": list(range(1000))})
 
@@ -23,7 +23,7 @@ def shard(tmp_path: Path) -> Path:
 
 def read(path: Path) -> tuple[Checked, list[pa.RecordBatch], int]:
     checked, batches, told = Checked(), list[pa.RecordBatch](), list[int]()
-    read_shard(path, path.name, checked, told.append, lambda schema: None, batches.append)
+    read_shard(opener(path), path.name, checked, told.append, lambda schema: None, batches.append)
     return checked, batches, sum(told)
 
 
@@ -54,15 +54,15 @@ def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
         raise FormatError("a.arrow column a is of no use")
 
     checked = Checked()
-    read_shard(shard, "a.arrow", checked, lambda _: None, lambda schema: None, refuse)
+    read_shard(opener(shard), "a.arrow", checked, lambda _: None, lambda schema: None, refuse)
     assert findings(checked) == ["a.arrow: column a is of no use"]
     assert (checked.whole, checked.bytes) == (False, shard.stat().st_size)
 
 
 def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
     first, second = Checked(), Checked()
-    read_file(tmp_path, "a", first, lambda _: None)
-    read_shard(tmp_path, "a", second, lambda _: None, lambda schema: None, lambda batch: None)
+    read_file(opener(tmp_path), "a", first, lambda _: None)
+    read_shard(opener(tmp_path), "a", second, lambda _: None, lambda schema: None, lambda batch: None)
     for checked in (first, second):
         assert findings(checked) == ["a: it cannot be read: Is a directory"]
         assert not checked.whole
@@ -81,7 +81,7 @@ def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: 
 
     def check(path: Path, told: object) -> Checked:
         checked = Checked()
-        read_file(path, path.name, checked, told)  # type: ignore[arg-type]
+        read_file(opener(path), path.name, checked, told)  # type: ignore[arg-type]
         return checked
 
     results = in_threads(check, files, 190_000, Heard())
