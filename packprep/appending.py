@@ -61,7 +61,7 @@ class GrowingOutput:
     one_split_does = True  # a few new documents may all be of one; the other has documents already
 
     @contextmanager
-    def held(self, *, shared: bool = False) -> Iterator[None]:
+    def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
         """Also the lock of the old output; what an append before has left beside it is tidied up first."""
         if shared:
             yield
@@ -130,7 +130,7 @@ class GrowingOutput:
             progress.say(f"{_listed(new)} appended to {self}")
         return new
 
-    def already_built(self, inputs: dict[str, Any], config: BuildConfig) -> Manifest | None:
+    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
         """The manifest of what is there, where nothing is new, or of what is built and not yet put together with it.
 
         ConfigError where settings differ from those of the output, or of an append that did not finish.
@@ -158,12 +158,15 @@ class GrowingOutput:
             "give the same ones to go on, or --restart to start over"
         )
 
-    def keep(self, manifest: Manifest, progress: Progress) -> Manifest:
+    def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """For what is already built: put it together with the output, where it is not a part of that."""
         if self.replaces:
             return self._put_together(progress)
         progress.say(f"nothing to append: {self} stays as it is")
         return manifest
+
+    def begin(self, staging: Path) -> None:
+        """See `LocalOutput.begin`."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """Let what is signed in the staging directory become a part of the output, whose manifest is returned."""

@@ -8,7 +8,7 @@ any time, in any order, twice or together: what one works on is claimed by a loc
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +71,19 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
     """
     claims = staging_of(output) / CLAIMS
     waiting = False
-    while True:
-        try:
-            with locked(claims / "join", "a task is joining"):
-                if (by := holder(output)) is not None and by.alive:
-                    raise StoppedError(f"{output} is being built or signed off by {by}; nothing is left for a task")
-                yield
-                return
-        except Held:
-            if not waiting:
-                progress.say("waiting for another task, which looks at the sources first")
-            waiting = True
-            time.sleep(_LOOK_EVERY)
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(claims / "join", "a task is joining"))
+                break
+            except Held:
+                if not waiting:
+                    progress.say("waiting for another task, which looks at the sources first")
+                waiting = True
+                time.sleep(_LOOK_EVERY)
+        if (by := holder(output)) is not None and by.alive:
+            raise StoppedError(f"{output} is being built or signed off by {by}; nothing is left for a task")
+        yield
 
 
 def member_of(output: Path) -> Path:

@@ -15,6 +15,7 @@ import click
 
 from packprep.config import MERGE, BuildConfig
 from packprep.errors import ConfigError
+from packprep.outputtype import output_at
 from packprep.printing import print_report, print_table, stopped
 from packprep.settings import DEFAULT_FILE, from_yaml
 
@@ -157,7 +158,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
                 _show({"share": done}, run["json"])
             return
         build(settings, progress=progress)
-    print_report(Path(settings.output), as_json=run["json"], quiet=run["quiet"])
+    print_report(output_at(settings.output), as_json=run["json"], quiet=run["quiet"])
 
 
 def resolve_options(

@@ -16,7 +16,7 @@ from packprep.errors import ConfigError, brief, nearest
 
 MERGE = "merge"  # the task of an array that signs off
 # In no file of an output.
-ONCE = ("overwrite", "restart", "append", "executor", "task_index", "num_tasks", "ray_address")
+ONCE = ("overwrite", "restart", "append", "executor", "task_index", "num_tasks", "ray_address", "work_dir")
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
@@ -56,8 +56,9 @@ class BuildConfig:
         (), "Sources", "Files, globs, directories, - for stdin, or a hub dataset.", "SOURCE"
     )
     output: str = _option(
-        "", "Output", "Directory to write; absent or complete, never half-written.", "DIR", identity=False
-    )
+        "", "Output", "Directory to write, or s3://bucket/folder; absent or complete, never half-written.", "DIR",
+        identity=False,
+    )  # fmt: skip
     tokenizer: Any = _option(
         None, "Tokenizer", "A tokenizer.json, a directory holding one, or a hub name.", "PATH|NAME"
     )
@@ -209,6 +210,10 @@ class BuildConfig:
         None, "Machines", "executor ray: a cluster to use, auto or HOST:PORT; default: this machine.", "ADDRESS",
         identity=False,
     )  # fmt: skip
+    work_dir: str | None = _option(
+        None, "Machines", "Output in a store: where to work, on a cluster a shared directory; default: here.", "DIR",
+        identity=False,
+    )  # fmt: skip
     overwrite: bool = _option(False, "Output", "Replace an output of other settings.", identity=False)
     append: bool = _option(
         False, "Output", "Add the source files that the output does not hold yet, as windows of their own.",
@@ -329,6 +334,18 @@ class BuildConfig:
                 raise ConfigError(f"{key} is for executor {executor}, not {self.executor}; give --executor {executor}")
         if self.task_index is not None and self.task_index != MERGE and not re.fullmatch("[0-9]+", self.task_index):
             raise ConfigError(f"task_index is {self.task_index!r}, expected a number from 0, or {MERGE}")
+        if "://" not in self.output and self.work_dir is not None:
+            raise ConfigError("work_dir is for an output in a store; a directory is made beside where it will be")
+        if "://" in self.output and self.overwrite:
+            raise ConfigError(
+                "overwrite is for a directory, which is swapped at once: in a store readers would see a mix of old and "
+                "new; choose another -o, and delete the old output when nobody reads it"
+            )
+        if "://" in self.output and self.append:
+            raise ConfigError(
+                "append is for a directory, which is swapped at once; build what is new at another address, and merge "
+                "the two"
+            )
         if self.executor != "local" and self.keep_tokens is not None:
             raise ConfigError(f"keep_tokens is for one process, and executor {self.executor} has many; leave it out")
         if self.executor == "ray" and self.isolated:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packprep.errors import StoppedError
 from packprep.job import Job
+from packprep.schemas import is_url
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Text in a byte of a file. Compressed text is mostly three to five times its size, Parquet two to four.
@@ -31,8 +32,9 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
 
 
 def needed_bytes(job: Job, tokens: int) -> int:
-    """Bytes that a build has on disk at most at one time: its token files and its shards."""
+    """Bytes that a build has on disk at most at one time: its token files, and its shards if those are here."""
     in_shards = 4 + 4 * ("position_ids" in job.config.columns)  # columns by segment are small beside them
+    in_shards *= not is_url(job.config.output)
     in_files = 0 if job.config.keep_tokens else 4
     return round(1.05 * tokens * (in_shards + in_files))
 
@@ -58,7 +60,8 @@ def check_room(job: Job, needed: int) -> str | None:
     free = room_at(job.staging)
     said = f"about {shown(left)} will be written to {job.staging}, and {shown(free)} are free there"
     if _DOUBT * left > free:
-        raise StoppedError(f"{said}; free {shown(left - free)} more, or choose another -o")
+        place = "--work-dir" if is_url(job.config.output) else "-o"
+        raise StoppedError(f"{said}; free {shown(left - free)} more, or choose another {place}")
     return said if left > min(_SAID_FROM, free // 10) else None
 
 

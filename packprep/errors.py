@@ -7,10 +7,11 @@ PackprepError(ValueError)
 packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims to be
 """
 
+import contextlib
 import difflib
 import errno
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from packprep.redact import redacted
@@ -39,6 +40,22 @@ class StoppedError(PackprepError):
     """The build cannot go on as things are on this machine; what it has done is kept for the same command."""
 
 
+@contextlib.contextmanager
+def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
+    """For the first request to a store: what would be no better the next time is an error of this kind."""
+    from packprep.schemas import StoreError  # takes too long to import for --help
+
+    try:
+        yield
+    except ImportError as error:
+        raise kind(str(error)) from None
+    except StoreError as error:
+        if error.errno not in (errno.EACCES, errno.ENOENT, errno.EINVAL):
+            raise
+        advice = "check the address and the credentials" if error.errno == errno.EACCES else "check the address"
+        raise kind(f"{error.filename}: {error.strerror}; {advice}") from None
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
     close = difflib.get_close_matches(word, list(known), n=1)
@@ -51,9 +68,11 @@ _SYSTEM = (
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """What the system refused, behind whatever a library made of it; None where it was not the system."""
+    """What the system or a store refused, behind whatever a library made of it; None where it was neither."""
+    from packprep.schemas import StoreError  # takes too long to import for --help
+
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _SYSTEM:
+        if isinstance(error, OSError) and (error.errno in _SYSTEM or isinstance(error, StoreError)):
             return error
         error = error.__cause__ or error.__context__
     return None

@@ -8,12 +8,15 @@ so a task may be done in any order, by any process, twice or by two at once, and
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packprep.config import BuildConfig
+from packprep.output import shards_of
 from packprep.planning import Planner
-from packprep.schemas import canonical_json, write_file
+from packprep.schemas import canonical_json, is_url, write_file
+from packprep.shardfolder import ShardFolder
 from packprep.sources import Source
 from packprep.staging import JOB
 from packprep.tokenizer import Special, Tokenizer
@@ -47,9 +50,9 @@ class Job:
     def scratch(self) -> Path:
         return self.staging / "scratch" / self.process
 
-    @property
-    def shards(self) -> Path:
-        return self.staging / "shards"
+    @cached_property
+    def shards(self) -> ShardFolder:
+        return shards_of(self.config, self.staging)
 
     @property
     def receipts(self) -> Path:
@@ -94,9 +97,13 @@ def load_job(staging: Path) -> tuple[Job, Any]:
 
         tokenizer["template"] = ChatTemplate.of(template)
     rest = {"json": tokenizer["json"].encode(), "notes": tuple(tokenizer["notes"])}
-    sources = [Source(**source | {"path": source["path"] and Path(source["path"])}) for source in facts["sources"]]
+    sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]
     job = Job(
         config=BuildConfig(**facts["config"]), staging=staging, tokenizer=Tokenizer(**tokenizer | ends | rest),
         sources=sources,
     )  # fmt: skip
     return job, facts["engine"]
+
+
+def _place(path: str | None) -> Path | str | None:
+    return path if path is None or is_url(path) else Path(path)

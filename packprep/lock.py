@@ -82,7 +82,7 @@ def holder(path: Path) -> Holder | None:
 
 def _alive(found: Holder, lock: Path) -> bool:
     """As far as can be told without the kernel's lock: its number may be that of another process by now."""
-    return _runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
+    return runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
 
 
 def taken_by(path: Path) -> str:
@@ -99,7 +99,7 @@ def taken_by(path: Path) -> str:
         return str(_read(lock_of(path)) or "another process")
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

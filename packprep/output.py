@@ -1,6 +1,7 @@
-"""The output directory: absent or complete. A build works in OUT.incomplete beside it, and one rename makes it OUT.
+"""The output: absent or complete. A build works in OUT.incomplete beside it, and one rename makes it OUT.
 
-An output that only grows is another class with the same methods (appending.py).
+Two others are classes of their own with the same methods: one that only grows (appending.py), and one in a store, where
+nothing is renamed (storeoutput.py).
 """
 
 import ctypes
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
+from packprep.lock import Holder, holder
 from packprep.progress import Progress
-from packprep.schemas import MANIFEST, Manifest, digest_of, read_manifest, sync_directory
+from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest, sync_directory
+from packprep.shardfolder import LocalShards, ShardFolder
 from packprep.sources import Source
 from packprep.staging import PARTS, difference
 
 if TYPE_CHECKING:
     from packprep.appending import GrowingOutput
+    from packprep.storeoutput import StoreOutput
 
 
 class LocalOutput:
@@ -42,7 +46,7 @@ class LocalOutput:
     one_split_does = False  # whether a split may be without documents if another has some
 
     @contextmanager
-    def held(self, *, shared: bool = False) -> Iterator[None]:
+    def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
         """What a build holds beside the lock of `path`; shared: for a task, which does not even hold that. Nothing."""
         yield
 
@@ -50,7 +54,7 @@ class LocalOutput:
         """Those of the sources that are to be built: all."""
         return list(sources)
 
-    def already_built(self, inputs: dict[str, Any], config: BuildConfig) -> Manifest | None:
+    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
         """The manifest of an output of the same inputs; None where there is none to keep; ConfigError for any other."""
         if not self.path.exists() or not any(self.path.iterdir()):
             return None
@@ -64,29 +68,57 @@ class LocalOutput:
         changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
         raise ConfigError(f"{self} was built with other settings ({changed}); choose another -o, or --overwrite")
 
-    def keep(self, manifest: Manifest, progress: Progress) -> Manifest:
+    def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """For what is already built: take away what its build may have left. Returns the manifest of the output."""
         remove_replaced(self.path)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
+
+    def begin(self, staging: Path) -> None:
+        """Called once before shards are written."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """Let what is signed in the staging directory take its place. Returns the manifest of the output."""
         publish(staging, self.path)
         return manifest
 
+    def finished(self) -> Manifest | None:
+        """The manifest of what is there, if it is a whole output."""
+        return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
 
-def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput":
-    """What a build makes. Raises ConfigError where that cannot be a directory."""
+    def holder(self) -> Holder | None:
+        """Who builds it, if somebody does; or who did, and died."""
+        return holder(self.path)
+
+
+def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput":
+    """What a build makes. Raises ConfigError where that cannot be."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write")
-    output = LocalOutput(config)
-    if config.append:
+    if config.append and not is_url(config.output):
         from packprep.appending import GrowingOutput, is_there
 
-        if is_there(output.path):
+        if is_there(Path(config.output)):
             return GrowingOutput(config)
-    return output
+    return place_of(config)
+
+
+def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":
+    """The same of a whole build."""
+    if not is_url(config.output):
+        return LocalOutput(config)
+    from packprep.storeoutput import StoreOutput
+
+    return StoreOutput(config)
+
+
+def shards_of(config: BuildConfig, staging: Path) -> ShardFolder:
+    """Where the shards of a build are written until they have their final names."""
+    if not is_url(config.output):
+        return LocalShards(staging / "shards")
+    from packprep.storeoutput import store_shards
+
+    return store_shards(config.output, staging)
 
 
 def publish(staging: Path, output: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,12 +33,12 @@ from packprep.progress import Progress, Silent
 from packprep.quarantine import collect_quarantine
 from packprep.reading import read_rows, row_shape
 from packprep.report import Account
-from packprep.schemas import FormatError, Manifest
+from packprep.schemas import FormatError, Manifest, StoreError, is_url
 from packprep.shards import ShardFile
 from packprep.shares import Shares
 from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.sources import Source, remembered, resolve
-from packprep.staging import DIGESTS, build_facts, staged, staging_at, sweep
+from packprep.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import DocumentError, seal, slices_ahead, tokenize
 from packprep.tokenstore import TokenFile, committed, start_after, stored
@@ -63,23 +63,24 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         locked(output.path, f"{output} is being built") as left,
         without_tasks(output.path, config, progress),
         staged(output.path) as staging,
-        output.held(),
+        output.held(staging.path),
     ):
         if left is not None:
             progress.say(f"the last build of {output}, {left}, did not end")
         loading = threading.Thread(target=_load_datasets, args=(config, output.replaces), daemon=True)
         loading.start()  # beside hashing
-        with clock("hash"), remembered(staging.path / DIGESTS) if config.executor == "array" else nullcontext():
+        with clock("hash"), _digests_kept(staging, config):
             sources = output.wanted(resolve(config, staging.scratch), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
-        finished = output.already_built(inputs, config)
+        finished = output.already_built(inputs, config, progress)
         if finished is not None:
-            return output.keep(finished, progress)
+            return output.keep(staging.path, finished, progress)
         job = Job(config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner)
         whole = staging.claim(_facts(job, inputs), progress, restart=config.restart, replaces=output.replaces)
         if whole is not None:
             progress.say(f"{staging.path} is whole: only its last rename was missing")
             return output.publish(staging.path, whole, progress)
+        output.begin(staging.path)
         loading.join()
         work = _Work(job, progress, clock, one_split_does=output.one_split_does)
         with _system_says(work):
@@ -92,12 +93,18 @@ def _load_datasets(config: BuildConfig, replaces: bool) -> None:
         importlib.import_module("datasets")
 
 
+def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
+    """Digests of sources are kept where reading them again is dear, or for other processes to do."""
+    away = any(is_url(path) for entry in config.entries() for path in entry.paths)
+    return remembered(staging.path / DIGESTS) if away or config.executor == "array" else nullcontext()
+
+
 @contextmanager
 def _system_says(work: "_Work") -> Iterator[None]:
     """What the system refuses becomes a sentence, or an OSError with its path."""
     try:
         yield
-    except (PackprepError, FormatError):
+    except (PackprepError, FormatError, StoreError):
         raise
     except MemoryError:
         raise StoppedError(
@@ -126,7 +133,8 @@ def build_share(
     progress.say(f"task {index} of {total}, from {said}")
     staging = staging_at(output.path)
     with ExitStack() as stack:
-        with joining(output.path, progress), output.held(shared=True):
+        with joining(output.path, progress):
+            stack.enter_context(output.held(staging.path, shared=True))
             with remembered(staging.path / DIGESTS):
                 sources = output.wanted(resolve(config, staging.scratch), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
@@ -135,7 +143,7 @@ def build_share(
                 config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner,
                 process=member.name,
             )  # fmt: skip
-            done = output.already_built(inputs, config) is not None
+            done = output.already_built(inputs, config, progress) is not None
             if not done:
                 done = staging.join(
                     _facts(job, inputs), progress, alone=not at_work(output.path), replaces=output.replaces
@@ -241,7 +249,7 @@ class _Work:
         windows = Windows(job, files, self.clock)
         shards, account = self.pack(windows)
         with self.clock("sign off"):
-            entries = name_shards(job.staging, shards)
+            entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
         poisoned = collect_quarantine(job.tokens, files, job.staging)
         report = write_report(job.staging, account, files, job.sources, job.config, entries, self.clock.total())
         write_settings(job.staging, job.config, inputs)
@@ -365,8 +373,8 @@ class _Work:
         if self.job.config.input_ids_column is not None:
             return sample
         for source in self.job.sources[:8]:
-            if source.compression and source.kind not in ("json", "csv"):
-                continue  # it would be unpacked twice
+            if (source.compression or isinstance(source.path, str)) and source.kind not in ("json", "csv"):
+                continue  # it would be unpacked, or fetched, twice
             table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
             sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
         return sample

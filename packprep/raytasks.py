@@ -19,7 +19,7 @@ from typing import Any
 from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.job import Job
 from packprep.progress import Progress
-from packprep.schemas import digest_of, temporary_name
+from packprep.schemas import StoreError, digest_of, temporary_name
 from packprep.staging import JOB
 
 TRIES = 3
@@ -186,6 +186,8 @@ class _Build:
             raise StoppedError(f"task {task[0]} {task[1]} failed {1 + TRIES} times: {reason}") from None
         if "input_error" in answer:
             raise InputError(answer["input_error"])
+        if "store_error" in answer:
+            raise StoreError(*answer["store_error"])
         if "os_error" in answer:
             raise OSError(*answer["os_error"])
         if answer["host"] not in self.hosts:
@@ -218,6 +220,8 @@ def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
             shares.write(tuple(arguments))
     except InputError as error:
         return {"input_error": str(error)}
+    except StoreError as error:
+        return {"store_error": [error.errno, error.strerror, error.filename]}
     except OSError as error:
         if error.errno is None:
             raise

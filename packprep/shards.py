@@ -4,12 +4,8 @@
 newer writers save, and because it writes in place and checks nothing.
 """
 
-import ctypes
-import functools
 import hashlib
 import json
-import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,10 +26,9 @@ from packprep.schemas import (
     STANDARD_COLUMNS,
     Column,
     check_batch,
-    same_file,
     shard_schema,
-    temporary_name,
 )
+from packprep.shardfolder import ShardFolder
 from packprep.tokenizer import Tokenizer
 from packprep.units import ranges
 from packprep.windows import Aligned
@@ -41,8 +36,6 @@ from packprep.windows import Aligned
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
 _SMALL = 1 << 16  # bytes that are hashed with what comes next
-_FLUSHED = 32 << 20  # bytes after which the disk begins to write them
-_BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
 
 Int64 = NDArray[np.int64]
 Count = Any  # int, or int64 [packs]
@@ -90,7 +83,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard."""
+    """Receipt of a written shard. version: of one in a store, see `shardfolder`."""
 
     name: str
     split: str
@@ -99,10 +92,11 @@ class ShardFile:
     packs: int
     segments: int
     tokens: int
+    version: str = ""
 
-    def intact(self, directory: Path) -> bool:
+    def intact(self, folder: ShardFolder) -> bool:
         """Whether the file is there as the receipt says."""
-        return same_file(directory / self.name, self.bytes, self.sha256)
+        return folder.intact(self.name, self.bytes, self.sha256, self.version)
 
 
 def read_receipt(path: Path, made_from: str) -> ShardFile | None:
@@ -132,7 +126,7 @@ def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, pack
 
 
 def write_shard(
-    directory: Path, name: str, split: str, packs: Packs, first: int, last: int, layout: Layout
+    folder: ShardFolder, name: str, split: str, packs: Packs, first: int, last: int, layout: Layout
 ) -> ShardFile:
     """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
 
@@ -145,25 +139,25 @@ def write_shard(
         return batch
 
     batches = _ahead(checked, ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True))
-    size, sha256 = write_batches(directory / name, batches, layout.schema)
+    size, sha256 = write_batches(folder, name, batches, layout.schema)
     return ShardFile(
         name=name, split=split, bytes=size, sha256=sha256, packs=last - first,
         segments=int(packs.offsets[last] - packs.offsets[first]), tokens=int(packs.lengths[first:last].sum()),
+        version=folder.version(name),
     )  # fmt: skip
 
 
-def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[int, str]:
+def write_batches(
+    folder: ShardFolder, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> tuple[int, str]:
     """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256."""
-    temporary = temporary_name(path)
-    with temporary.open("wb") as raw:
+    with folder.writing(name) as raw:
         file = _Hashing(raw)
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        raw.flush()
-        os.fsync(raw.fileno())
-    temporary.replace(path)
-    return file.bytes, file.digest()
+        digest = file.digest()
+    return file.bytes, digest
 
 
 def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
@@ -242,10 +236,7 @@ def _ahead(function: Callable[[tuple[int, int]], pa.RecordBatch], parts: list[tu
 
 
 class _Hashing:
-    """A file that knows the digest of what went through it: one thread hashes what another one writes.
-
-    The disk begins to write meanwhile, so that the sync at the end has little to wait for.
-    """
+    """A file that knows the digest of what went through it: one thread hashes what another one writes."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -254,7 +245,6 @@ class _Hashing:
         self._hashing: deque[Future[None]] = deque()
         self._pool = ThreadPoolExecutor(1)
         self.bytes = 0
-        self._on_its_way = 0  # bytes that the system has begun to write to disk
         self.closed = False
 
     def write(self, data: Any) -> int:
@@ -264,10 +254,6 @@ class _Hashing:
             self._hash(at_most=8)
         self._file.write(view)
         self.bytes += view.nbytes
-        if self.bytes - self._on_its_way >= _FLUSHED:
-            self._file.flush()
-            _begin_to_store(self._file.fileno(), self._on_its_way, self.bytes)
-            self._on_its_way = self.bytes
         return view.nbytes
 
     def _hash(self, at_most: int) -> None:
@@ -285,7 +271,7 @@ class _Hashing:
         return True
 
     def flush(self) -> None:
-        self._file.flush()
+        """When the file is whole, whoever opened it sees to that."""
 
     def close(self) -> None:
         self.closed = True
@@ -294,21 +280,6 @@ class _Hashing:
         self._hash(at_most=0)
         self._pool.shutdown()
         return self._sha256.hexdigest()
-
-
-def _begin_to_store(handle: int, first: int, last: int) -> None:
-    """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux only."""
-    if (begin := _sync_file_range()) is not None:
-        begin(handle, first, last - first, _BEGIN_TO_WRITE)
-
-
-@functools.cache
-def _sync_file_range() -> Any:
-    """The C library's function, None where it has none."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return function
 
 
 def iterate_batches(packs: Packs, layout: Layout) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from packprep.report import Account, ledger, make_report
 from packprep.schemas import (
     FORMAT_VERSION,
     Manifest,
+    Output,
     canonical_json,
     digest_of,
     file_digest,
@@ -33,10 +34,10 @@ from packprep.tokenstore import TokenFile, rows_of_sources
 SETTINGS = "build.yaml"
 
 
-def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, Any]]:
+def name_shards(staging: Path, shards: Sequence[ShardFile], *, stay: bool = False) -> list[dict[str, Any]]:
     """Move shards to their final names, write what `datasets` reads; entries of the manifest for all these files.
 
-    Which shard gets which name is written down first: see `Staging.claim`.
+    Which shard gets which name is written down first: see `Staging.claim`. stay: they are in a store, so that is all.
     """
     splits = list(dict.fromkeys(shard.split for shard in shards))
     by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
@@ -53,7 +54,8 @@ def name_shards(staging: Path, shards: Sequence[ShardFile]) -> list[dict[str, An
         folders[split].mkdir(exist_ok=True)
         for shard in mine:
             path = moves[f"shards/{shard.name}"]
-            (staging / "shards" / shard.name).rename(staging / path)
+            if not stay:
+                (staging / "shards" / shard.name).rename(staging / path)
             counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
         fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
@@ -78,12 +80,12 @@ def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
 
 
-def write_common_settings(staging: Path, outputs: Sequence[Path], output: Path) -> Path | None:
+def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path) -> Path | None:
     """build.yaml of outputs put together: the options that all were built with, and the sources of all.
 
     None, and no file, where there are no such options, or where sources were mixed.
     """
-    given = [from_yaml(path / SETTINGS) for path in outputs if (path / SETTINGS).exists()]
+    given = [from_yaml(path) for there in outputs if (path := _settings_of(there)) is not None]
     configs = [BuildConfig(**options) for options in given]
     known = len(configs) == len(outputs) and not any(is_mix(config.entries()) for config in configs)
     if not known or any(config.identity() != configs[0].identity() for config in configs):
@@ -98,6 +100,12 @@ def write_common_settings(staging: Path, outputs: Sequence[Path], output: Path) 
     common = replace(configs[-1], sources=tuple(sources), output=str(output))
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(common)]).encode())
     return staging / SETTINGS
+
+
+def _settings_of(output: Output) -> Path | None:
+    if isinstance(output, Path):
+        return path if (path := output / SETTINGS).exists() else None
+    return output.file(SETTINGS) if any(entry.path == SETTINGS for entry in output.manifest.all_files) else None
 
 
 def write_report(

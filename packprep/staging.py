@@ -41,6 +41,7 @@ NAMES = "names.json"  # from working to final names, while shards are renamed
 SIZES, PLACES = "sizes", "places.json"  # amounts of text of all rows, and where slices begin
 CLAIMS = "claims"  # locks of the processes at work, and of what they work on
 DIGESTS = "digests.json"  # of sources, so that not every process reads them for that
+STORE = "store.json"  # where the shards are, if that is not here
 PARTS = (
     "scratch",
     "tokens",
@@ -50,11 +51,17 @@ PARTS = (
     PLACES,
     CLAIMS,
     DIGESTS,
+    STORE,
     NAMES,
     JOB,
     BUILD,
 )  # none of the output; BUILD goes last
-_KEPT = ("scratch", CLAIMS, DIGESTS)  # by whoever starts over: they say nothing of a build, and are in use already
+_KEPT = (
+    "scratch",
+    CLAIMS,
+    DIGESTS,
+    STORE,
+)  # by whoever starts over: they say nothing of a build, and are in use already
 _WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT)
 STAGING_VERSION = 1  # raised when what an older packprep left cannot be continued
 
@@ -134,7 +141,8 @@ class Staging:
         """Take the directory away if a task has joined there and nothing else is in it."""
         with contextlib.suppress(OSError):
             (self.path / CLAIMS).rmdir()
-            (self.path / DIGESTS).unlink(missing_ok=True)
+            for name in (DIGESTS, STORE):
+                (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
     def _before(self, replaces: bool) -> dict[str, Any] | None:

@@ -5,26 +5,28 @@ import time
 from pathlib import Path
 from typing import Any
 
+from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.lock import holder
-from packprep.schemas import MANIFEST, Manifest, read_manifest
+from packprep.output import place_of
+from packprep.schemas import MANIFEST, Manifest, is_url, read_manifest
 from packprep.staging import BUILD, generation_of, staging_of
 
 
-def status(output: Path) -> dict[str, Any]:
+def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
     """What `packprep status` shows; ConfigError where there is no build.
 
     state: finished, running, stopped, or starting (no build.json yet). stage: tokenize, pack or sign off. Of an append
     it is how far what is new is; `documents_there` and `packs_there` are those it is appended to.
     """
-    if (appended := _appended(output)) is not None:
+    if not is_url(name) and (appended := _appended(Path(name))) is not None:
         return appended
-    staging = staging_of(output)
+    output = place_of(BuildConfig(output=str(name), work_dir=work_dir))
+    staging = staging_of(output.path)
     build = _read(staging / BUILD)
-    by = holder(output)
+    by = output.holder()
     running = by is not None and by.alive
-    if not running and not build and (output / MANIFEST).exists():
-        manifest = read_manifest(output)
+    if not running and not build and (manifest := output.finished()) is not None:
         found = {"state": "finished", "documents": _documents(manifest)}
         builds = len(manifest.data["inputs"].get("generations", ()))
         put_together = {"builds": builds} if builds else {}

@@ -111,8 +111,7 @@ class Windows:
 
         change: packs to add or to leave out, see `planning.remainders`.
         """
-        for folder in (self.job.shards, self.job.receipts):
-            folder.mkdir(exist_ok=True)
+        self.job.receipts.mkdir(exist_ok=True)
         with self.clock("plan"):
             plan = self._plan(split, number)
             written = resized(plan.packs, change, self.job.config)

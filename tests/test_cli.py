@@ -175,6 +175,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
         "response_column": {"prompt_column": "p"}, "chat_template": chat, "template_date": chat,
         "template_variables": chat, "pair_columns": {"overflow": "drop"},
         "task_index": {"executor": "array"}, "num_tasks": {"executor": "array"}, "ray_address": {"executor": "ray"},
+        "work_dir": {"output": "s3://bucket/packed"},
     }  # fmt: skip
     needs = all_needs.get(field.name, {})
     kind = str(field.type)

@@ -11,6 +11,7 @@ from packprep.config import BuildConfig
 from packprep.packs import Packs
 from packprep.planning import plan_window
 from packprep.schemas import FormatError
+from packprep.shardfolder import LocalShards
 from packprep.shards import Layout, cut_shards, record_batch, shard_bytes, write_shard
 
 from .documents import make_documents, tokenizer
@@ -45,7 +46,7 @@ def test_a_batch_holds_the_columns_of_the_format() -> None:
 
 def test_a_shard_is_an_arrow_stream_whose_receipt_is_true(tmp_path: Path) -> None:
     packs, layout = packed([5, 6, 2, 3])
-    receipt = write_shard(tmp_path, "a.arrow", "train", packs, 0, 2, layout)
+    receipt = write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 2, layout)
     content = (tmp_path / "a.arrow").read_bytes()
     assert receipt.sha256 == hashlib.sha256(content).hexdigest()
     assert (receipt.bytes, receipt.packs, receipt.segments, receipt.tokens) == (len(content), 2, 4, 16)
@@ -55,9 +56,9 @@ def test_a_shard_is_an_arrow_stream_whose_receipt_is_true(tmp_path: Path) -> Non
 
 def test_record_batches_never_change_what_a_shard_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packs, layout = packed(list(range(1, 9)) * 20)
-    write_shard(tmp_path, "one.arrow", "train", packs, 0, len(packs), layout)
+    write_shard(LocalShards(tmp_path), "one.arrow", "train", packs, 0, len(packs), layout)
     monkeypatch.setattr(shards, "BATCH_TOKENS", 20)
-    write_shard(tmp_path, "many.arrow", "train", packs, 0, len(packs), layout)
+    write_shard(LocalShards(tmp_path), "many.arrow", "train", packs, 0, len(packs), layout)
     one, many = (pa.ipc.open_stream((tmp_path / f"{name}.arrow").read_bytes()).read_all() for name in ("one", "many"))
     assert one.equals(many)
     assert many["tokens"].num_chunks > one["tokens"].num_chunks == 1
@@ -74,7 +75,7 @@ def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_it
     packs, layout = packed([5])
     narrow = Layout(columns=layout.columns, max_length=8, vocab_size=12, bos_id=0, pad_id=0)
     with pytest.raises(FormatError, match=r"a\.arrow pack 0 segment 0 token 2"):
-        write_shard(tmp_path, "a.arrow", "train", packs, 0, 1, narrow)
+        write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 1, narrow)
     assert not (tmp_path / "a.arrow").exists()
 
 

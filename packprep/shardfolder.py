@@ -1,0 +1,116 @@
+"""Where the shards of a build are written under their working names: a folder of the staging directory, or of a store.
+
+Either way a shard appears when it is whole, and its receipt (`shards.ShardFile`), written afterwards, says how to see
+that it is still the same: by its digest, read at the speed of a disk, or by its version, which is one request.
+"""
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from packprep.schemas import Store, Stored, same_file, temporary_name
+
+_FLUSHED = 32 << 20  # bytes after which the disk begins to write them
+_BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+
+
+class ShardFolder(Protocol):
+    """See `LocalShards`."""
+
+    def writing(self, name: str) -> Any: ...
+
+    def version(self, name: str) -> str: ...
+
+    def intact(self, name: str, size: int, sha256: str, version: str) -> bool: ...
+
+
+class LocalShards:
+    """Shards in a directory, which is made when the first is written."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Any]:
+        """A file that has its name, and is on disk, when the block ends."""
+        path = self.directory / name
+        self.directory.mkdir(exist_ok=True)
+        temporary = temporary_name(path)
+        with temporary.open("wb") as file:
+            yield _WrittenSoon(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    def version(self, name: str) -> str:
+        """What the receipt of a shard says beside its digest."""
+        return ""
+
+    def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
+        """Whether a shard is there as its receipt says."""
+        return same_file(self.directory / name, size, sha256)
+
+
+class _WrittenSoon:
+    """A file that the disk begins to write while it is made, so that the sync at the end has little to wait for."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._bytes = self._on_its_way = 0  # written, and of these begun to be written to disk
+
+    def write(self, data: Any) -> int:
+        written = int(self._file.write(data))
+        self._bytes += written
+        if self._bytes - self._on_its_way >= _FLUSHED:
+            self._file.flush()
+            _begin_to_store(self._file.fileno(), self._on_its_way, self._bytes)
+            self._on_its_way = self._bytes
+        return written
+
+
+def _begin_to_store(handle: int, first: int, last: int) -> None:
+    """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux only."""
+    if (begin := _sync_file_range()) is not None:
+        begin(handle, first, last - first, _BEGIN_TO_WRITE)
+
+
+@functools.cache
+def _sync_file_range() -> Any:
+    """The C library's function, None where it has none."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
+
+
+class StoreShards:
+    """Shards in a folder of a store: sent while they are written, so that no copy of them is ever here."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Any]:
+        """See `LocalShards.writing`; an object that is not finished is never seen."""
+        with self._store.writing(name) as upload:
+            yield upload
+
+    def version(self, name: str) -> str:
+        stored = self._store.find(name)
+        return stored.version if stored is not None else ""
+
+    def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
+        """See `LocalShards.intact`: asks for size and version, reads nothing; so never in a store without versions."""
+        expected = Stored(size, version)
+        return version != "" and (self._there.get(name) == expected or self._store.find(name) == expected)
+
+    @cached_property
+    def _there(self) -> dict[str, Stored]:
+        """What was there at first: a resumed build asks for thousands."""
+        return self._store.list()

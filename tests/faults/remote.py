@@ -1,0 +1,204 @@
+"""Builds of an output in a store that are killed, and what is left: `python -m tests.faults.remote --seed 1`.
+
+A real S3 server, and between it and each build a tap that passes on what the build sends in pieces of 4 kB and kills it
+at a piece chosen beforehand: before, in the middle of, or behind it, wherever that piece stands in an upload, a copy or
+a lock. After every kill readers see nothing or the whole; then the same command ends with the bytes of a build that
+nobody disturbed, and nothing is left beside it.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packprep.schemas import FormatError, Store, parse_manifest, stores
+
+from .. import s3
+from . import harness
+from .harness import Ended, forked
+
+BUCKET = "s3://bucket"
+
+
+class RemoteSoak:
+    """A server, a tap, and builds of one corpus that differ in their output only."""
+
+    def __init__(self, folder: Path, seed: int, tap: s3.Tap, arguments: list[str]) -> None:
+        self.folder, self.tap, self.arguments = folder, tap, arguments
+        self.random = random.Random(seed)
+        self.failures = 0
+        self.number = 0
+        ended = forked([*arguments, "-o", str(folder / "undisturbed")], folder / "log")
+        assert ended.code == 0, ended.err
+        self.expected = parse_manifest((folder / "undisturbed" / "manifest.json").read_bytes(), "undisturbed").data
+
+    def fail(self, what: str) -> None:
+        self.failures += 1
+        print("FAILED", what, flush=True)
+
+    def build(self, url: str, at: int = 0, share: float = 0.5) -> Ended:
+        pids: list[int] = []
+
+        def strike() -> None:
+            while not pids:
+                time.sleep(0.001)
+            os.kill(pids[0], signal.SIGKILL)
+
+        self.tap.arm(at, share, strike)
+        work = ["--work-dir", str(self.folder / "work"), "--num-proc", str(self.random.randint(1, 2))]
+        return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
+
+    def measured(self) -> list[tuple[int, str]]:
+        """The requests of an undisturbed build, each with the number of its first piece; the last is no request."""
+        ended = self.build(self.new())
+        assert ended.code == 0, ended.err
+        return [*self.tap.requests, (self.tap.pieces, "")]
+
+    def new(self) -> str:
+        self.number += 1
+        return f"{BUCKET}/{self.folder.name}/out-{self.number}"
+
+    def kills(self, number: int) -> str:
+        """SIGKILL at random pieces from the first shard that is sent on."""
+        requests = self.measured()
+        first = next(piece for piece, line in requests if ".arrow" in line and line.startswith(("PUT", "POST")))
+        hit: Counter[str] = Counter()
+        for _ in range(number * 5):
+            if sum(hit.values()) == number:
+                break
+            self.kill_at(self.random.randint(first, requests[-1][0]), hit)
+        return f"{sum(hit.values())} SIGKILLs: " + ", ".join(f"{count} in {what}" for what, count in hit.most_common())
+
+    def publishing(self) -> str:
+        """SIGKILL at every request from the first one that publishes on, in turn."""
+        requests = self.measured()
+        first = next(place for place, (_, line) in enumerate(requests) if "publication.json" in line and "PUT" in line)
+        hit: Counter[str] = Counter()
+        for piece, _ in requests[first:-1]:
+            self.kill_at(piece, hit)
+        return f"{sum(hit.values())} SIGKILLs while publishing, one at every request: " + ", ".join(
+            f"{count} in {what}" for what, count in hit.most_common()
+        )
+
+    def kill_at(self, piece: int, hit: Counter[str]) -> None:
+        url, share = self.new(), self.random.choice([0.0, 0.5, 1.0])
+        ended = self.build(url, piece, share)
+        if ended.code != -9:
+            if ended.code != 0:
+                self.fail(f"{url}: exit code {ended.code}: {ended.err[-300:]}")
+            return  # it was done before, as two threads do not always send in the same order
+        at = max((request for request in self.tap.requests if request[0] <= piece), default=(0, ""))[1]
+        hit[_kind(at)] += 1
+        what = f"{url}, killed at piece {piece} with {share:.0%} of it sent, in {at}"
+        self.check_readers(url, what, finished=False)
+        self.check_resume(url, what)
+
+    def check_resume(self, url: str, what: str) -> None:
+        ended = self.build(url)
+        if ended.code != 0:
+            self.fail(f"{what}: resumed with exit code {ended.code}: {ended.err[-500:]}")
+            return
+        self.check_readers(url, what, finished=True)
+        left = list(Store(f"{url}.incomplete").list())
+        here = [path.name for path in (self.folder / "work").iterdir()]
+        uploads = s3.file_system().list_multipart_uploads("bucket")
+        if left or here or uploads:
+            self.fail(f"{what}: {left}, {here} and {uploads} are left")
+
+    def check_readers(self, url: str, what: str, *, finished: bool) -> None:
+        """Both readers find nothing, or what an undisturbed build has made."""
+        from datasets import load_from_disk
+
+        from packprep.loaders import PackedShards
+
+        packs = sum(split["packs"] for split in self.expected["splits"].values())
+        try:
+            rows = load_from_disk(url).num_rows
+            if (sum(rows.values()) if isinstance(rows, dict) else rows) != packs:
+                self.fail(f"{what}: load_from_disk finds {rows} rows")
+        except FileNotFoundError as error:
+            begun = [name for name in ("state.json", "dataset_dict.json") if Store(url).find(name)]
+            if finished or begun:
+                self.fail(f"{what}: load_from_disk finds {begun}, and says {error}")
+        try:
+            with tempfile.TemporaryDirectory() as cache:
+                shards = [PackedShards(url, split=split, cache_dir=cache) for split in self.expected["splits"]]
+                if sum(sum(1 for _ in split) for split in shards) != packs:
+                    self.fail(f"{what}: PackedShards finds other packs")
+                elif shards[0].manifest.data != self.expected:
+                    self.fail(f"{what}: PackedShards finds another output")
+                PackedShards(url, split=next(iter(self.expected["splits"])), cache_dir=cache, verify=True)
+        except FormatError as error:
+            if finished or "does not exist" not in str(error):
+                self.fail(f"{what}: PackedShards says {error}")
+
+
+def _kind(request: str) -> str:
+    """What a request does, in words."""
+    method, path = request.split(" ")[:2] if request else ("", "")
+    if "uploadId" in path or "uploads" in path:
+        return "a part of a shard" if method == "PUT" else "the begin or end of an upload"
+    if ".incomplete/lock" in path:
+        return "the lock"
+    if ".incomplete/publication" in path:
+        return "the record"
+    if ".arrow" in path and method == "PUT":
+        return "a shard" if ".incomplete/" in path else "a copy"
+    return "a small file" if method == "PUT" else "deleting" if method in ("POST", "DELETE") else "looking"
+
+
+def large(folder: Path) -> list[str]:
+    """Arguments of a build of rows of token ids whose shards are sent in several parts of 5 MB."""
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 1000, 5000, np.int32) for _ in range(400)]
+    pq.write_table(pa.table({"ids": rows}), folder / "ids.parquet")
+    return [
+        "build", str(folder / "ids.parquet"), "--input-ids-column", "ids", "--vocab-size", "1000",
+        "--max-length", "8192", "--unit-size", "1MB", "--window", "8MB", "--shard-size", "12MB", "-q",
+    ]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.remote", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=20, help="SIGKILLs at random points of many small shards")
+    parser.add_argument("--parts", type=int, default=20, help="the same of shards that are sent in parts")
+    parser.add_argument("--publishing", action="store_true", help="SIGKILLs at every request that publishes")
+    given = parser.parse_args()
+    harness.warm()
+    import s3fs  # noqa: F401 - with what a build needs, so that a fork has it
+
+    stores._PART = 5 << 20
+    start, failures = time.monotonic(), 0
+    with tempfile.TemporaryDirectory() as name, s3.server() as environment:
+        tap = s3.Tap(environment)
+        with mock.patch.dict(os.environ, tap.environment):
+            s3.file_system().mkdir("bucket")
+            for number, kind in (("kills", "small"), ("parts", "large")):
+                if not getattr(given, number):
+                    continue
+                folder = Path(name, kind)
+                (folder / "work").mkdir(parents=True)
+                arguments = large(folder) if kind == "large" else harness.corpus(folder)
+                soak = RemoteSoak(folder, given.seed, tap, arguments)
+                print(f"{kind} shards: {soak.kills(getattr(given, number))}", flush=True)
+                if given.publishing and kind == "small":
+                    print(soak.publishing(), flush=True)
+                failures += soak.failures
+        tap.close()
+    print(f"seed {given.seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
