@@ -39,8 +39,18 @@ def s3_server() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def store(s3_server: dict[str, str]) -> Iterator[Any]:
     """s3fs for that server, which every S3 client of the test talks to."""
+    import s3fs
+
     with mock.patch.dict(os.environ, s3_server):
-        yield s3.file_system()
+        yield s3fs.S3FileSystem()
+
+
+@pytest.fixture
+def new_clients(store: Any) -> Iterator[None]:
+    """For a test that changes the environment of `store`: clients ask it anew, and so do those of the next test."""
+    s3.file_system()
+    yield
+    s3.file_system()
 
 
 @pytest.fixture

@@ -109,6 +109,7 @@ def test_parts_that_a_killed_process_has_sent_are_dropped(bucket: str, store: An
     assert store.list_multipart_uploads(name) == []
 
 
+@pytest.mark.usefixtures("new_clients")
 def test_what_a_store_says_is_an_error_with_its_address(
     bucket: str, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +131,6 @@ def test_what_a_store_says_is_an_error_with_its_address(
     with pytest.raises(StoreError, match="Unable to locate credentials") as error:
         Store(f"{bucket}/x").write("a", b"")
     assert error.value.errno == errno.EACCES
-    store.clear_instance_cache()
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,7 @@ def test_bad_rows_and_damage_are_named_as_in_files_here(url: str, options: dict[
         build(BuildConfig(sources=(f"{url}/bad/b.jsonl.gz",), output="out", **options))
 
 
+@pytest.mark.usefixtures("new_clients")
 def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_goes_on_later(
     url: str, options: dict[str, Any], s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +203,6 @@ def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_goes_
 
     for name, value in {**tap.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
-    s3.file_system()
     arguments = ["build", f"{url}/data", "-o", "out", "-q"]
     arguments += [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
     tap.arm(at=50, strike=cut)
