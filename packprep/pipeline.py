@@ -22,6 +22,7 @@ from packprep import disk
 from packprep.arraytasks import at_work, joining, member_of, share_of, without_tasks, work_off
 from packprep.carried import RowShape
 from packprep.config import MERGE, BuildConfig
+from packprep.digests import remembered
 from packprep.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
 from packprep.job import Job
 from packprep.lock import locked
@@ -37,7 +38,7 @@ from packprep.schemas import FormatError, Manifest, StoreError, is_url
 from packprep.shards import ShardFile
 from packprep.shares import Shares
 from packprep.signoff import name_shards, sign, write_report, write_settings
-from packprep.sources import Source, remembered, resolve
+from packprep.sources import Source, resolve
 from packprep.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import DocumentError, seal, slices_ahead, tokenize

@@ -5,25 +5,22 @@ dataset on the hub. Files of a glob or directory are sorted bytewise, so documen
 """
 
 import glob
-import hashlib
 import io
 import json
 import os
 import stat
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from packprep.config import BuildConfig
+from packprep.digests import digest_of_files
 from packprep.errors import InputError, system_error
 from packprep.mixture import READING, is_mix
 from packprep.redact import redacted
-from packprep.schemas import FormatError, canonical_json, inside, is_url, write_file
+from packprep.schemas import FormatError, inside, is_url
 
 KINDS = {
     "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
@@ -31,7 +28,6 @@ KINDS = {
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
 STDIN = "standard input"  # its name as a source
 _ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
-_BLOCK = 8 << 20  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
 SUFFIXES = "/".join(f".{suffix}" for suffix in KINDS) + " (plain, .gz or .zst)"
 
 
@@ -207,7 +203,7 @@ def _file(path: Path) -> Source:
         raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
     if facts.st_size == 0:
         raise InputError(f"{path} is empty; expected at least one document")
-    return Source(redacted(str(path)), KINDS[suffix], path, facts.st_size, _sha256([path]))
+    return Source(redacted(str(path)), KINDS[suffix], path, facts.st_size, digest_of_files([path]))
 
 
 def _dangling(path: Path) -> InputError:
@@ -261,7 +257,7 @@ def _saved(path: Path, config: BuildConfig) -> Source:
             raise InputError(f"{path} is one dataset, of split {state.get('_split')}; leave --split out")
         files = [inside(folder, entry["filename"], str(folder / "state.json")) for entry in state["_data_files"]]
         size = sum(file.stat().st_size for file in files)
-        return Source(redacted(str(path)), "saved", folder, size, _sha256(files))
+        return Source(redacted(str(path)), "saved", folder, size, digest_of_files(files))
     except OSError as error:
         raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
     except InputError:
@@ -275,7 +271,7 @@ def _saved(path: Path, config: BuildConfig) -> Source:
 def _hub(name: str, config: BuildConfig) -> Source:
     dataset = open_hub(name, config)
     files = [Path(file["filename"]) for file in dataset.cache_files]
-    return Source(redacted(name), "hub", None, sum(file.stat().st_size for file in files), _sha256(files))
+    return Source(redacted(name), "hub", None, sum(file.stat().st_size for file in files), digest_of_files(files))
 
 
 def open_hub(name: str, config: BuildConfig) -> Any:
@@ -298,79 +294,4 @@ def _spool_stdin(scratch: Path) -> Source:
             file.write(block)
     if path.stat().st_size == 0:
         raise InputError("standard input is empty; expected JSON lines")
-    return Source(STDIN, "json", path, path.stat().st_size, _sha256([path]))
-
-
-_WRITTEN_EVERY = 10.0  # seconds
-
-
-class _Known:
-    """Digests that are kept in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock, self._written = path, threading.Lock(), time.monotonic()
-        try:
-            self.digests = {str(key): str(digest) for key, digest in json.loads(path.read_bytes()).items()}
-        except (OSError, ValueError, AttributeError):
-            self.digests = {}
-        self._kept = len(self.digests)
-
-    def put(self, key: str, digest: str) -> None:
-        with self._lock:
-            self.digests[key] = digest
-            late = time.monotonic() - self._written > _WRITTEN_EVERY
-        if late:
-            self.write()
-
-    def write(self) -> None:
-        with self._lock:
-            self._written = time.monotonic()
-            if len(self.digests) > self._kept and self._path.parent.is_dir():
-                self._kept = len(self.digests)
-                write_file(self._path, canonical_json(self.digests))
-
-
-_known: _Known | None = None  # digests by path, size and time of change; None: they are not kept
-
-
-@contextmanager
-def remembered(path: Path) -> Iterator[None]:
-    """Keep digests of files in `path`, so that they are not read for that by every process, or again after a kill.
-
-    A file counts as the same while its size and its time of change, or its version in a store, are.
-    """
-    global _known
-    _known = _Known(path)
-    try:
-        yield
-    finally:
-        _known.write()
-        _known = None
-
-
-def known_digest(key: str) -> str | None:
-    return _known.digests.get(key) if _known is not None else None
-
-
-def remember(key: str, digest: str) -> None:
-    if _known is not None:
-        _known.put(key, digest)
-
-
-def _digest(path: Path) -> str:
-    facts = path.stat()
-    key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
-    if (known := known_digest(key)) is not None:
-        return known
-    digest, block = hashlib.sha256(), bytearray(min(_BLOCK, facts.st_size))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(block):
-            digest.update(memoryview(block)[:size])
-    remember(key, digest.hexdigest())
-    return digest.hexdigest()
-
-
-def _sha256(files: list[Path]) -> str:
-    """Digest of one file, or of the digests of several."""
-    digests = [_digest(path) for path in files]
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return Source(STDIN, "json", path, path.stat().st_size, digest_of_files([path]))

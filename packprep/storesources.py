@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from packprep.config import BuildConfig
+from packprep.digests import known_digest, remember, together
 from packprep.errors import InputError, asked
 from packprep.redact import redacted
 from packprep.schemas import Store, Stored, StoreError, check_path
-from packprep.sources import KINDS, SUFFIXES, Source, known_digest, remember, suffixes
+from packprep.sources import KINDS, SUFFIXES, Source, suffixes
 
 _BLOCK = 4 << 20
 _AT_ONCE = 8  # objects hashed
@@ -122,10 +123,11 @@ def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> So
     if not prefix and config.split not in (None, (split := json.loads(store.read("state.json")).get("_split"))):
         raise InputError(f"{store.url} is one dataset, of split {split}; leave --split out")
     digests = [_digest(store.where(name), found[name]) for name in files]
-    digest = digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
     version = "\n".join(found[name].version for name in files)
     size = sum(found[name].bytes for name in files)
-    return Source(redacted(store.url), "saved", store.where(prefix.rstrip("/")), size, digest, version=version)
+    return Source(
+        redacted(store.url), "saved", store.where(prefix.rstrip("/")), size, together(digests), version=version
+    )
 
 
 def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[str]:

@@ -14,11 +14,12 @@ import pytest
 import zstandard
 
 from packprep import BuildConfig, build, pipeline, storesources
+from packprep.digests import remembered
 from packprep.errors import InputError
 from packprep.estimate import estimate
 from packprep.pipeline import build_share
 from packprep.schemas import Store
-from packprep.sources import remembered, resolve
+from packprep.sources import resolve
 
 from . import command, s3
 from .corpus import save_tokenizer, texts, write_jsonl
