@@ -8,6 +8,7 @@ and credentials are those of the environment (AWS_ENDPOINT_URL, AWS_PROFILE, ...
 import contextlib
 import errno
 import io
+import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -47,7 +48,18 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._fs, self._root = _opened(self.url)
+        self._open()
+
+    def _open(self) -> None:
+        self._files, self._root = _opened(self.url)
+        self._process = os.getpid()
+
+    @property
+    def _fs(self) -> Any:
+        """The client, a new one in a process forked from the one that had it: workers of a DataLoader are."""
+        if self._process != os.getpid():
+            self._open()
+        return self._files
 
     def under(self, name: str) -> "Store":
         """The same store, further down."""

@@ -107,3 +107,12 @@ def test_verify_checks_every_file_and_finds_a_surplus_one(url: str, tmp_path: Pa
 
 def test_datasets_opens_the_same_url(url: str, output: Path) -> None:
     assert list(load_from_disk(url)["tokens"]) == list(load_from_disk(str(output))["tokens"])
+
+
+def test_forked_workers_of_a_dataloader_read_a_url_too(url: str, output: Path, tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    loader = PackedLoader(PackedShards(url, cache_dir=tmp_path), 3)
+    assert loader[0].tokens.tolist() == PackedLoader(PackedShards(output), 3)[0].tokens.tolist()
+    batches = data.DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    expected = [batch.tokens.tolist() for batch in PackedLoader(PackedShards(output), 3)]
+    assert [batch.tokens.tolist() for batch in batches] == expected

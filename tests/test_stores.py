@@ -1,4 +1,5 @@
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,19 @@ def test_what_a_store_says_is_an_error_with_its_address(
     with pytest.raises(StoreError, match="Unable to locate credentials") as error:
         Store(f"{bucket}/x").write("a", b"")
     assert error.value.errno == errno.EACCES
+
+
+def test_a_forked_process_has_a_client_of_its_own(bucket: str) -> None:
+    folder = Store(bucket)
+    folder.write("a", b"content")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if folder.read("a") == b"content" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
