@@ -47,11 +47,13 @@ class StoreOutput:
 
     @cached_property
     def store(self) -> Store:
-        return Store(self.url)
+        with asked():
+            return Store(self.url)
 
     @cached_property
     def work(self) -> Store:
-        return Store(self.url + SUFFIX)
+        with asked():
+            return Store(self.url + SUFFIX)
 
     replaces = one_split_does = False
 
@@ -68,20 +70,21 @@ class StoreOutput:
         """See `LocalOutput.already_built`; an output of the same inputs that is half published is finished first."""
         manifest = published(self.store)
         if manifest is None and (record := pending(self.work)) is not None:
-            self._check_same(record.parsed, inputs, f"{self} is being published by a build with other settings")
+            what = f"{self} is being published by a build with other settings"
+            self._check_same(record.parsed, inputs, what, f"finish that one, or delete {self} and {self.work.url}")
             progress.say(f"{self} is signed off: publishing goes on")
             manifest = finish(self.store, self.work, record, progress)
         if manifest is not None:
-            self._check_same(manifest, inputs, f"{self} was built with other settings")
+            self._check_same(manifest, inputs, f"{self} was built with other settings", "or delete it first")
             return manifest
         if found := next(iter(self.store.list()), None):
             raise ConfigError(f"{self} holds {found} and is not an output of packprep; choose another -o")
         return None
 
-    def _check_same(self, manifest: Manifest, inputs: dict[str, Any], what: str) -> None:
+    def _check_same(self, manifest: Manifest, inputs: dict[str, Any], what: str, advice: str) -> None:
         if manifest.identity != digest_of(inputs):
             changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
-            raise ConfigError(f"{what} ({changed}); choose another -o, or delete it first")
+            raise ConfigError(f"{what} ({changed}); choose another -o, {advice}")
 
     def finished(self) -> Manifest | None:
         with asked():
@@ -102,10 +105,10 @@ class StoreOutput:
             self._lock.check()
         moves = json.loads((staging / NAMES).read_bytes())
         record = begin(self.store, self.work, prepared(staging, _token(staging, self.url), moves))
-        published = finish(self.store, self.work, record, progress)
+        manifest = finish(self.store, self.work, record, progress)
         tidy(self.work)
         shutil.rmtree(staging)
-        return published
+        return manifest
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """See `LocalOutput.keep`."""
