@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ _CLIENTS = (
     "adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "requests", "s3fs",
     "urllib3",
 )  # fmt: skip
+_CONFLICTS = 10  # tries
 _NO_BUCKET = "bucket does not exist"
 
 
@@ -120,11 +122,17 @@ class Store:
     def create(self, name: str, content: bytes) -> bool:
         """Write an object only where there is none: of several that try, one hears True."""
         with self._says(name, writing=True):
-            try:
-                self._fs.pipe_file(self._at(name), content, mode="create")
-            except FileExistsError:
-                return False
-        return True
+            for left in reversed(range(_CONFLICTS)):
+                try:
+                    self._fs.pipe_file(self._at(name), content, mode="create")
+                    return True
+                except FileExistsError:
+                    return False
+                except OSError as error:  # 409: several at once, and S3 asks each to come again
+                    if not left or "conflict" not in str(error).lower():
+                        raise
+                    time.sleep(0.2)
+        raise AssertionError
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator["Upload"]:

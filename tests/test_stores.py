@@ -24,6 +24,21 @@ def test_an_object_is_created_by_one_alone(folder: Store) -> None:
     assert folder.create("a", b"third")
 
 
+def test_who_meets_others_that_create_the_same_comes_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Store(bucket)
+    real, calls = folder._fs.pipe_file, [0]
+
+    def conflict(*given: Any, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise OSError(errno.EIO, "The conditional request cannot succeed due to a conflicting operation")
+        return real(*given, **more)
+
+    monkeypatch.setattr(folder._fs, "pipe_file", conflict)
+    assert folder.create("a", b"") and calls == [2]
+    assert not folder.create("a", b"")
+
+
 def test_objects_are_listed_by_name_with_their_sizes(folder: Store) -> None:
     assert folder.list() == {}
     for name in ("b/c", "a", "b.txt", "Z"):
