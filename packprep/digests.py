@@ -1,17 +1,78 @@
-"""Digests of sources, which decide what a build is: read once, and kept where reading them again would be dear."""
+"""Digests of sources, which decide what a build is: read once, several files at a time, at 1.5 to 2 GB/s and core.
+
+They are kept where reading them again would be dear. What is under way ends within a block of bytes at Ctrl-C.
+"""
 
 import hashlib
 import json
+import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
+from packprep.progress import Progress
 from packprep.schemas import canonical_json, write_file
 
 _BLOCK = 8 << 20  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
 _WRITTEN_EVERY = 10.0  # seconds
+_AT_ONCE = 8  # files, unless there are fewer cores
+_Named = TypeVar("_Named")
+_Made = TypeVar("_Made")
+
+
+class _Hashed:
+    """Bytes hashed and to be hashed, as far as they are known, told to whom it concerns."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._lock = progress, threading.Lock()
+        self._done = self._total = 0
+
+    def expect(self, size: int) -> None:
+        self._total += size
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            if self._progress is not None:
+                self._progress.advance("hash", self._done / 1e6, max(self._total, self._done) / 1e6, "MB")
+
+
+_hashed = _Hashed(None)
+_stop = threading.Event()
+
+
+@contextmanager
+def heard(progress: Progress) -> Iterator[None]:
+    """Tell `progress` what is hashed."""
+    global _hashed
+    _hashed = _Hashed(progress)
+    try:
+        yield
+    finally:
+        _hashed = _Hashed(None)
+
+
+def in_threads(
+    make: Callable[[_Named], _Made], files: Sequence[_Named], size: int, at_once: int | None = None
+) -> list[_Made]:
+    """make(file) of all files, which hash them, in order; the first error in that order is raised.
+
+    size: bytes of all of them. at_once: default, as many as there are cores, eight at most.
+    """
+    _hashed.expect(size)
+    try:
+        with ThreadPoolExecutor(at_once or min(_AT_ONCE, os.cpu_count() or 1)) as pool:
+            try:
+                return list(pool.map(make, files))
+            except BaseException:
+                _stop.set()  # or leaving the pool waits until all that has begun is read
+                raise
+    finally:
+        _stop.clear()
 
 
 class _Known:
@@ -73,11 +134,20 @@ def file_digest(path: Path) -> str:
     key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
     if (known := known_digest(key)) is not None:
         return known
-    digest, block = hashlib.sha256(), bytearray(min(_BLOCK, facts.st_size))
     with path.open("rb", buffering=0) as file:
-        while size := file.readinto(block):
-            digest.update(memoryview(block)[:size])
-    remember(key, digest.hexdigest())
+        digest = digest_of_stream(file, facts.st_size)
+    remember(key, digest)
+    return digest
+
+
+def digest_of_stream(file: Any, size: int) -> str:
+    """sha256 of all that `file.readinto` gives. size: about how many bytes that will be."""
+    digest, block = hashlib.sha256(), bytearray(max(min(_BLOCK, size), 1))
+    while read := file.readinto(block):
+        digest.update(memoryview(block)[:read])
+        _hashed.add(read)
+        if _stop.is_set():
+            raise CancelledError
     return digest.hexdigest()
 
 

@@ -197,7 +197,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     tokenizer = tokenizer_of(config)
     for note in tokenizer.notes:
         progress.say(note)
-    sources = resolve(config, scratch)
+    sources = resolve(config, scratch, progress)
     store = Path(config.keep_tokens) / tokens_key(sources, tokenizer, config) if config.keep_tokens else None
     if store is not None and stored(store) is not None:
         progress.say(f"tokens reused from {store}: no text was read")

@@ -71,7 +71,7 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         loading = threading.Thread(target=_load_datasets, args=(config, output.replaces), daemon=True)
         loading.start()  # beside hashing
         with clock("hash"), _digests_kept(staging, config):
-            sources = output.wanted(resolve(config, staging.scratch), progress)
+            sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
         finished = output.already_built(inputs, config, progress)
         if finished is not None:
@@ -137,7 +137,7 @@ def build_share(
         with joining(output.path, progress):
             stack.enter_context(output.held(staging.path, shared=True))
             with remembered(staging.path / DIGESTS):
-                sources = output.wanted(resolve(config, staging.scratch), progress)
+                sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
             member = member_of(output.path)
             job = Job(

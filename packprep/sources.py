@@ -10,15 +10,16 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from packprep.config import BuildConfig
-from packprep.digests import digest_of_files
+from packprep.digests import digest_of_files, heard, in_threads
 from packprep.errors import InputError, system_error
 from packprep.mixture import READING, is_mix
+from packprep.progress import Progress, Silent
 from packprep.redact import redacted
 from packprep.schemas import FormatError, inside, is_url
 
@@ -79,10 +80,15 @@ class Source:
         return _opened(str(self.path), self.version)
 
 
-def resolve(config: BuildConfig, scratch: Path) -> list[Source]:
+def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
     """The sources of a build in order, each with its digest. Standard input is spooled into `scratch`."""
     if not config.sources:
         raise InputError("no source is given; name files, a directory, - for standard input or a hub dataset")
+    with heard(progress or Silent()):
+        return _resolved(config, scratch)
+
+
+def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
     found: list[Source] = []
     for number, entry in enumerate(config.entries()):
         reading = config.reading(entry.reading)
@@ -154,7 +160,7 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
     if path.is_dir():
         yield from _directory(path, config)
     elif path.exists():
-        yield _file(path)
+        yield from _files([path])
     elif path.is_symlink():
         raise _dangling(path)
     elif glob.has_magic(name):
@@ -166,7 +172,7 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
         files = [match for match in matches if not match.is_dir()]  # a pipe or a dangling link is not left out
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
-        yield from map(_file, files)
+        yield from _files(files)
     elif suffixes(name)[0] in KINDS or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
     else:
@@ -186,6 +192,10 @@ def suffixes(name: str) -> tuple[str, str]:
     parts = Path(name).name.lower().split(".")
     compression = parts.pop() if parts[-1] in COMPRESSED else ""
     return (parts[-1] if len(parts) > 1 else ""), compression
+
+
+def _files(paths: Sequence[Path]) -> list[Source]:
+    return in_threads(_file, paths, sum(path.stat().st_size for path in paths if path.exists()))
 
 
 def _file(path: Path) -> Source:
@@ -235,7 +245,7 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
         files += [Path(folder, name) for name in names if suffixes(name)[0] in KINDS and not name.startswith(".")]
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
-    yield from map(_file, sorted(files, key=os.fsencode))
+    yield from _files(sorted(files, key=os.fsencode))
 
 
 def _saved(path: Path, config: BuildConfig) -> Source:

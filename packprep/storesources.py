@@ -7,18 +7,16 @@ object counts as the same while its version (an ETag) is; one that is replaced u
 
 import errno
 import glob
-import hashlib
 import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from packprep.config import BuildConfig
-from packprep.digests import known_digest, remember, together
+from packprep.digests import digest_of_stream, in_threads, known_digest, remember, together
 from packprep.errors import InputError, asked
 from packprep.redact import redacted
 from packprep.schemas import Store, Stored, StoreError, check_path
@@ -42,7 +40,7 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
         store = Store(url)
         alone = None if url.endswith("/") else store.find("")
         if alone is not None:
-            return [_source(url, alone)]
+            return _sources({url: alone})
         found = store.list()
         if {"state.json", "dataset_dict.json"} & set(found):
             return [_saved(store, found, config)]
@@ -83,8 +81,8 @@ def _hidden(name: str) -> bool:
 
 
 def _sources(files: Mapping[str, Stored]) -> list[Source]:
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(_source, files, files.values()))
+    size = sum(stored.bytes for stored in files.values())
+    return in_threads(lambda file: _source(*file), list(files.items()), size, _AT_ONCE)
 
 
 def _source(url: str, stored: Stored) -> Source:
@@ -101,12 +99,10 @@ def _digest(url: str, stored: Stored) -> str:
     if stored.version and (known := known_digest(key)) is not None:
         return known
     with opened(url, stored.version) as file:
-        digest = hashlib.sha256()
-        while block := file.read(_BLOCK):
-            digest.update(block)
+        digest = digest_of_stream(file, stored.bytes)
     if stored.version:
-        remember(key, digest.hexdigest())
-    return digest.hexdigest()
+        remember(key, digest)
+    return digest
 
 
 def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> Source:

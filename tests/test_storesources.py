@@ -140,13 +140,13 @@ def test_an_object_is_read_for_its_digest_once(
 def test_a_source_that_is_replaced_under_a_build_is_named(
     url: str, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replaced(config: BuildConfig, scratch: Path) -> Any:
-        found = resolve(config, scratch)
+    def replaced(*arguments: Any) -> Any:
+        found = resolve(*arguments)
         Store(url).write(f"data/{name}", Store(url).read(f"data/{name}") + b"\n")
         return found
 
-    def gone(config: BuildConfig, scratch: Path) -> Any:
-        found = resolve(config, scratch)
+    def gone(*arguments: Any) -> Any:
+        found = resolve(*arguments)
         Store(url).delete([f"data/{name}"])
         return found
 
