@@ -134,7 +134,8 @@ def _taken(store: Store, what: str, owner: str) -> _Lock:
             if store.create(name, _content(mine)):
                 raise ConfigError(
                     f"{store.url} lets one object take the place of another where only a new one was asked for "
-                    "(If-None-Match), so builds could not be kept apart; build in a directory and copy it there"
+                    "(If-None-Match), or its package is too old to ask, so builds could not be kept apart; build in a "
+                    "directory and copy it there"
                 )
             if _chain(store)[-1:] == [mine]:
                 return mine
