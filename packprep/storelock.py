@@ -28,13 +28,17 @@ FIRST = "lock.json"
 
 @dataclass(frozen=True, kw_only=True)
 class _Lock:
-    """What a lock says. owner: token of a staging directory. nonce: of this lock, which no other ever has."""
+    """What a lock says. owner: token of a staging directory. nonce: of this lock, which no other ever has.
+
+    shared: processes with the same owner come and go, so that one of them is gone says nothing.
+    """
 
     name: str
     host: str
     pid: int
     owner: str
     nonce: str
+    shared: bool
 
     @property
     def successor(self) -> str:
@@ -48,9 +52,9 @@ class _Lock:
 class StoreLock:
     """A lock that is held. `check` raises StoppedError once it is lost."""
 
-    def __init__(self, store: Store, what: str, owner: str) -> None:
+    def __init__(self, store: Store, what: str, owner: str, *, shared: bool = False) -> None:
         self._store, self._what = store, what
-        self._lock = _taken(store, what, owner)
+        self._lock = _taken(store, what, owner, shared)
 
     def check(self) -> None:
         """Write the lock anew; StoppedError where another build has passed it over."""
@@ -81,7 +85,7 @@ def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterat
     shared: others with the same one may be at work, so the lock is left there for a minute.
     """
     with asked():
-        lock = StoreLock(store, what, owner)
+        lock = StoreLock(store, what, owner, shared=shared)
     done = threading.Event()
 
     def touch() -> None:
@@ -114,8 +118,8 @@ def store_holder(store: Store) -> Holder | None:
         return None
 
 
-def _taken(store: Store, what: str, owner: str) -> _Lock:
-    facts = {"host": socket.gethostname(), "pid": getpid(), "owner": owner}
+def _taken(store: Store, what: str, owner: str, shared: bool) -> _Lock:
+    facts = {"host": socket.gethostname(), "pid": getpid(), "owner": owner, "shared": shared}
     for _ in range(100):
         found = _chain(store)
         if found and found[-1].owner == owner:
@@ -155,7 +159,7 @@ def _read(store: Store, name: str) -> _Lock | None:
     try:
         loaded = json.loads(store.read(name))
         facts = {key: str(loaded[key]) for key in ("host", "owner", "nonce")}
-        return _Lock(name=name, pid=int(loaded["pid"]), **facts)
+        return _Lock(name=name, pid=int(loaded["pid"]), shared=bool(loaded.get("shared")), **facts)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -171,7 +175,7 @@ def _stale(store: Store, lock: _Lock) -> bool:
 
     FileNotFoundError where the lock itself is gone.
     """
-    if lock.host == socket.gethostname() and not runs(lock.pid):
+    if not lock.shared and lock.host == socket.gethostname() and not runs(lock.pid):
         return True
     clock = f"clock.{secrets.token_hex(8)}"
     store.write(clock, b"")

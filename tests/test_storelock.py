@@ -16,8 +16,8 @@ def work(bucket: str) -> Store:
     return Store(f"{bucket}/out.incomplete")
 
 
-def left_behind(work: Store, host: str, pid: int, nonce: str = "n") -> None:
-    work.write("lock.json", canonical_json({"host": host, "pid": pid, "owner": "another", "nonce": nonce}))
+def left_behind(work: Store, host: str, pid: int, nonce: str = "n", **more: bool) -> None:
+    work.write("lock.json", canonical_json({"host": host, "pid": pid, "owner": "another", "nonce": nonce} | more))
 
 
 def test_a_second_build_is_refused_with_host_and_pid(work: Store) -> None:
@@ -49,6 +49,12 @@ def test_the_lock_of_a_dead_process_of_this_host_is_passed_over_at_once(work: St
     with store_locked(work, "out is being built", "one", shared=False):
         assert list(work.list()) == ["lock.json", "lock.n.json"]
     assert work.list() == {}
+
+
+def test_a_lock_of_tasks_that_come_and_go_counts_for_a_minute_whoever_is_gone(work: Store) -> None:
+    left_behind(work, socket.gethostname(), 2**22 + 1, shared=True)
+    with pytest.raises(Held, match="is being built by process 4194305"):
+        StoreLock(work, "out is being built", "one")
 
 
 def test_a_lock_that_nobody_touches_is_passed_over_and_its_holder_hears_of_it(
