@@ -13,7 +13,7 @@ import pytest
 
 from packprep import BuildConfig, build, pack_dataset
 from packprep.carried import RowShape, carried_types
-from packprep.config import CARRY_TYPES, RESERVED
+from packprep.checks import CARRY_TYPES, RESERVED
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedLoader, PackedShards, unpack
 from packprep.rowtext import as_rows
