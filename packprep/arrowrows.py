@@ -1,7 +1,7 @@
 """Rows of an Arrow file, stream or file format, through `datasets`.
 
 The Arrow builder of `datasets` stops at the first text that is not UTF-8, with its place in a record batch and no file.
-Here only the asked columns are looked at, what text is not UTF-8 is found row by row (`reading.as_text`), and offsets
+Here only the asked columns are looked at, what text is not UTF-8 is found row by row (`rowtext.as_text`), and offsets
 that leave the file, which crash whatever follows them, are an error before anything does.
 """
 

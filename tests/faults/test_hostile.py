@@ -525,6 +525,6 @@ def test_a_file_that_unpacks_to_one_endless_line_takes_no_more_memory_than_a_row
 def test_a_binary_file_that_unpacks_without_end_stops_before_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.reading._UNPACKED_BYTES", 5_000_000)
+    monkeypatch.setattr("packprep.opening._UNPACKED_BYTES", 5_000_000)
     path = bomb(tmp_path / "a.parquet.zst", 50)
     assert refused(tmp_path, path) == f"{path} unpacks to more than 5,000,000 bytes, which no parquet file does"
