@@ -5,6 +5,7 @@ complete, whatever interrupts the build, and the same command goes on with what 
 """
 
 import importlib
+import itertools
 import os
 import shutil
 import threading
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from packprep.arraytasks import at_work, joining, member_of, share_of, without_t
 from packprep.carried import RowShape
 from packprep.config import MERGE, BuildConfig
 from packprep.digests import remembered
+from packprep.early import EarlyWindows
 from packprep.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
 from packprep.job import Job
 from packprep.lock import locked
@@ -44,7 +46,7 @@ from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import DocumentError, seal, slices_ahead, tokenize
 from packprep.tokenstore import TokenFile, committed, start_after, stored
 from packprep.units import Slice, bad_row, read_slices, text_bytes
-from packprep.windowfiles import Windows
+from packprep.windowfiles import WindowFile, Windows
 
 
 def build(config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None) -> Manifest:
@@ -210,10 +212,11 @@ def _skipped(files: Sequence[TokenFile]) -> str:
 
 @dataclass
 class _Clock:
-    """Seconds spent in each stage."""
+    """Seconds spent in each stage, of all threads that are in it."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -221,7 +224,8 @@ class _Clock:
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - start
+            with self._lock:
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - start
 
     def total(self) -> dict[str, float]:
         return {name: round(spent, 3) for name, spent in self.seconds.items()} | {
@@ -240,15 +244,19 @@ class _Work:
     needed: int = 0  # bytes of disk, predicted
     one_split_does: bool = False  # see `output.LocalOutput`
 
+    def __post_init__(self) -> None:
+        self.early = EarlyWindows(self.job, self.clock, self._window)
+
     def run(self, inputs: dict[str, Any]) -> Manifest:
         """Everything that is not done yet, up to the manifest."""
         job = self.job
         if job.config.executor == "ray":
             self.on_ray()
-        files = self.tokenize()
-        self.needed = disk.needed_bytes(job, sum(file.tokens for file in files))
-        windows = Windows(job, files, self.clock)
-        shards, account = self.pack(windows)
+        with closing(self.early):
+            files = self.tokenize()
+            self.needed = disk.needed_bytes(job, sum(file.tokens for file in files))
+            windows = Windows(job, files, self.clock)
+            shards, account = self.pack(windows)
         with self.clock("sign off"):
             entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
         poisoned = collect_quarantine(job.tokens, files, job.staging)
@@ -309,6 +317,8 @@ class _Work:
         done = sum(file.text_bytes for file in there) / 1e6
         if there:
             documents = there[-1].end
+            for file in there:
+                self.early.add(file)
             self.progress.say(
                 f"going on after {documents:,} documents that were tokenized before, {done:,.0f} MB of text"
             )
@@ -322,6 +332,7 @@ class _Work:
         def report(file: TokenFile) -> None:
             nonlocal done
             done += file.text_bytes / 1e6
+            self.early.add(file)
             self.progress.advance("tokenize", done, total, "MB")
 
         shape = self._shape()
@@ -406,15 +417,19 @@ class _Work:
                 self.progress.say(note)
         shards: list[ShardFile] = []
         reused = 0
+
+        def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
+            return self.early.result(split, number) or self._window(windows, split, number, change)
+
         for split in self.job.splits:
             changes = self._changes(windows, split)
-            for number, change in enumerate(changes):
-                done = windows.finished(split, number, change)
-                reused += done is not None
-                done = done or windows.write(split, number, change)
-                account.merge(done.account)
-                shards += done.shards
-                self.progress.advance("pack", number + 1, len(windows), "windows")
+            with ThreadPoolExecutor(windows.at_once) as pool:
+                made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
+                for number, (done, was_there) in enumerate(made):
+                    reused += was_there
+                    account.merge(done.account)
+                    shards += done.shards
+                    self.progress.advance("pack", number + 1, len(windows), "windows")
             enough = any(shard.packs for shard in shards if shard.split == split)
             if not enough and not (self.one_split_does and (shards or split != self.job.splits[-1])):
                 raise InputError(
@@ -424,6 +439,12 @@ class _Work:
         if reused and self.job.config.executor == "local":
             self.progress.say(f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before")
         return shards, account
+
+    def _window(self, windows: Windows, split: str, number: int, change: int = 0) -> tuple[WindowFile, bool]:
+        """A window, and whether it was written before."""
+        if (done := windows.finished(split, number, change)) is not None:
+            return done, True
+        return windows.write(split, number, change), False
 
     def _changes(self, windows: Windows, split: str) -> list[int]:
         """Packs to add or leave out per window. Counting them is a plan of every window, so only where it is asked."""

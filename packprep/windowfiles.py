@@ -27,6 +27,8 @@ from packprep.tokens import BASE_MEMORY
 from packprep.tokenstore import TokenFile, rows_of_sources
 from packprep.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
 
+_BUFFERS = 40_000_000  # bytes of the batches that a window's shards are written from, two at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowFile:
@@ -92,8 +94,23 @@ class Windows:
 
     def check(self) -> None:
         """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with this little memory."""
-        of_each = (sum(file.documents for file in window) for window in self.windows.values())
-        check_windows(len(self), self.mix.most_documents if self.mix else max(of_each), self.job.config)
+        check_windows(len(self), self._most, self.job.config)
+
+    @property
+    def at_once(self) -> int:
+        """How many windows may be planned and written at a time, within cores and memory."""
+        if self.job.planner is not None:  # a packer of the user's own need not bear threads
+            return 1
+        config = self.job.config
+        room = (config.max_memory - BASE_MEMORY) // (self._most * MEMORY_PER_DOCUMENT + _BUFFERS)
+        return max(1, min(config.num_proc, room))
+
+    @property
+    def _most(self) -> int:
+        """Documents of the largest window."""
+        if self.mix is not None:
+            return self.mix.most_documents
+        return max(sum(file.documents for file in window) for window in self.windows.values())
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
         """The receipt of a window that was made from the same and whose shards are all there, digests checked."""
