@@ -115,7 +115,10 @@ def open_rows(
     else:
         if source.kind == "parquet":
             there = [name for name in columns if name in pq.read_schema(path).names]
-            checked = pds.ParquetFragmentScanOptions(page_checksum_verification=True)  # where the file has checksums
+            # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on the disk.
+            checked = pds.ParquetFragmentScanOptions(
+                page_checksum_verification=True, pre_buffer=False, use_buffered_stream=True
+            )
             options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None, "fragment_scan_options": checked}
         options |= {"data_files": [glob.escape(str(path))]}
         rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
