@@ -3,7 +3,8 @@
     python scripts/bench_executors.py overhead|scaling|memory --text FILE --tokenizer DIR [--engine hf] [--runs 3]
 
 Every build is a process of its own, with units of 1 MB and windows of 8 MB. CPU seconds are those of all processes that
-come of it, Ray's own included, looked at ten times a second; a build of 40 documents is start-up and is subtracted.
+come of it, Ray's own included, looked at ten times a second; a build of a quarter of the text, in which every process
+has started and loaded what it needs, is subtracted.
 Memory is that of the process that coordinates: what it owns (anonymous), and its peak with the files it maps.
 """
 
@@ -141,7 +142,7 @@ def main(what: str, text: Path, tokenizer: Path, engine: str, size: float, runs:
 
 def overhead(bench: Bench, text: Path, size: float, runs: int) -> None:
     """CPU seconds of `ray` over `local`, two workers each, alternating; the text is in eight files."""
-    few, whole = bench.cut(text, "few.jsonl", 2.5e6), bench.cut(text, "all.jsonl", size)
+    few, whole = bench.cut(text, "few.jsonl", size / 4), bench.cut(text, "all.jsonl", size)
     all_ = bench.folder / "parts"
     all_.mkdir()
     with whole.open("rb") as lines:
@@ -154,7 +155,7 @@ def overhead(bench: Bench, text: Path, size: float, runs: int) -> None:
         for name, how in (("local", local), ("ray", ray)):
             start, run = bench.build(few, *how), bench.build(all_, *how)
             used[name] = run.cpu - start.cpu
-            print(f"{name:6} start-up {start.cpu:6.2f} s, work {used[name]:6.2f} s of CPU, {run.seconds:6.2f} s wall")
+            print(f"{name:6} a quarter {start.cpu:6.2f} s, the rest {used[name]:6.2f} s of CPU")
         ratios.append(used["ray"] / used["local"])
     print(f"ray over local: {statistics.median(ratios) - 1:+.1%} CPU, median of {[round(r, 3) for r in ratios]}")
 
