@@ -432,6 +432,7 @@ SECRET = "swordfish42swordfish42swordfish42"
         f"gone?access_token={SECRET}.jsonl",
     ],
 )
+@pytest.mark.usefixtures("store")  # or one of them would ask for credentials elsewhere, and be remembered without
 def test_no_message_shows_a_secret_of_a_source_or_a_tokenizer(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
