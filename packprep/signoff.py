@@ -1,6 +1,7 @@
 """The end of a build: shards get their names, then come the files `datasets` reads, the report and the manifest."""
 
 import importlib.metadata
+import re
 import resource
 import sys
 from collections import Counter
@@ -210,6 +211,10 @@ def _versions() -> dict[str, str]:
 
 
 def _peak_memory() -> int:
-    """Bytes this process has held at most, mapped files included; macOS counts bytes, Linux kilobytes."""
+    """Bytes this process has held at most, mapped files included."""
+    status = Path("/proc/self/status")
+    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(found[1]) * 1024
+    # On Linux this would count what the process was started from, if that is larger; macOS counts bytes, others kB.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,18 @@ class _Bench:
         if tokenizer is None or not texts:
             write_demo(folder)
         self.tokenizer = tokenizer or folder / "tokenizer"
-        lines = [line for path in texts or [folder / "stdlib.jsonl"] for line in _lines(path)]
         self.all, self.few, self.packed = (folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz"))
-        self.all.write_text("".join(lines))
-        self.few.write_text("".join(lines[:20]))
-        with gzip.open(self.packed, "wt", compresslevel=6) as file:
-            file.writelines(lines)
-        self.text = sum(len(json.loads(line)["text"].encode()) for line in lines)
+        self.text = 0
+        # Line by line: what this process has in memory counts as the peak of every one that it starts.
+        with (
+            self.all.open("w") as whole,
+            self.few.open("w") as few,
+            gzip.open(self.packed, "wt", compresslevel=6) as gz,
+        ):
+            for number, line in enumerate(line for path in texts or [folder / "stdlib.jsonl"] for line in _lines(path)):
+                for file in (whole, gz, few)[: 2 + (number < 20)]:
+                    file.write(line)
+                self.text += len(json.loads(line)["text"].encode())
 
     def build(self, name: str, options: Sequence[str], *, packed: bool = False) -> None:
         source = self.packed if packed else self.all
@@ -140,9 +145,11 @@ class _Bench:
                 click.echo(f"{ours}: {ratio:.2f} x the speed of {theirs}")
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> Iterator[str]:
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        return [line if line.endswith("\n") else line + "\n" for line in file if '"text"' in line]
+        for line in file:
+            if '"text"' in line:
+                yield line if line.endswith("\n") else line + "\n"
 
 
 def _measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
