@@ -1,7 +1,7 @@
 """Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, builds of them, the real data."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,3 +92,16 @@ def expected_ids(documents: Sequence[str], tokenizer: Tokenizer, bos: int | None
     encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
     before, after = [[token] if token is not None else [] for token in (bos, eos)]
     return [before + encoding.ids + after if encoding.ids else [] for encoding in encodings]
+
+
+def failing_after(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, but after so many calls the disk fails."""
+    left = [calls]
+
+    def failing(*arguments: Any, **settings: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(5, "Input/output error", "somewhere")
+        return real(*arguments, **settings)
+
+    return failing

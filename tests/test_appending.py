@@ -20,7 +20,7 @@ from packprep.staging import generation_of, staging_of
 from packprep.status import status
 
 from .command import run
-from .corpus import Heard, save_tokenizer, texts, write_jsonl
+from .corpus import Heard, failing_after, save_tokenizer, texts, write_jsonl
 from .files import config
 
 
@@ -232,16 +232,9 @@ def test_an_append_that_was_stopped_anywhere_goes_on_with_the_same_command(
     put(tmp_path, 0)
     first, _ = append(options)
     put(tmp_path, 1)
-    real, left = getattr(place, name), [calls]
-
-    def failing(*arguments: Any, **settings: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(5, "Input/output error", "somewhere")
-        return real(*arguments, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, failing)
+        patch.setattr(place, name, failing_after(calls, getattr(place, name)))
         with pytest.raises(OSError, match="Input/output error"):
             build(config(append=True, **options))
     done = name == "remove_replaced"

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from packprep.sources import resolve
 from packprep.staging import staging_of
 from packprep.units import read_slices
 
-from .corpus import Heard, build_options, texts, write_jsonl
+from .corpus import Heard, build_options, failing_after, texts, write_jsonl
 
 
 @pytest.fixture
@@ -33,17 +32,9 @@ def stop_in(
     monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str, calls: int, **options: Any
 ) -> None:
     """Build until `place.name` was called so often; then the disk fails."""
-    real: Callable[..., Any] = getattr(place, name)
-    left = [calls]
-
-    def failing(*arguments: Any, **settings: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(5, "Input/output error", "somewhere")
-        return real(*arguments, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, failing)
+        patch.setattr(place, name, failing_after(calls, getattr(place, name)))
         with pytest.raises(OSError, match="Input/output error"):
             build(BuildConfig(**corpus | options))
     assert not Path(corpus["output"]).exists()
