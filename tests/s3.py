@@ -74,6 +74,14 @@ class Tap:
         self.pieces = 0
         self.requests: list[tuple[int, str]] = []  # number of the piece that begins a request, and its first line
 
+    def cut_at(self, at: int) -> None:
+        """Let the network go away with piece number `at`; it comes back when `cut` is set to False."""
+
+        def strike() -> None:
+            self.cut = True
+
+        self.arm(at=at, strike=strike)
+
     def close(self) -> None:
         self._listener.close()
 

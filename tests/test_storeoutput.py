@@ -267,13 +267,9 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     corpus: dict[str, Any], s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tap = s3.Tap(s3_server)
-
-    def cut() -> None:
-        tap.cut = True
-
     for name, value in {**tap.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
-    tap.arm(at=60, strike=cut)
+    tap.cut_at(60)
     options = [f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"]
     ended = command.run("build", *corpus["sources"], *options, "-q")
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended

@@ -198,15 +198,11 @@ def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_goes_
     url: str, options: dict[str, Any], s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tap = s3.Tap(s3_server)
-
-    def cut() -> None:
-        tap.cut = True
-
     for name, value in {**tap.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
     arguments = ["build", f"{url}/data", "-o", "out", "-q"]
     arguments += [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    tap.arm(at=50, strike=cut)
+    tap.cut_at(50)
     ended = command.run(*arguments)
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
     assert re.search(r"s3://.*: the store says: .*so run the same command to go on", ended.err)
