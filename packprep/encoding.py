@@ -66,8 +66,9 @@ def _encode(
         return Encoded(_with_ends(table, tokenizer))
     if config.chats:
         return _encode_chats(table, numbers, engine, tokenizer, config, stop)
-    made, verified = [], 0
-    for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
+    sizes, verified = text_bytes(table["text"]), 0
+    made = _Ended(tokenizer, int(sizes.sum()))
+    for first, last in ranges(sizes, BATCH_BYTES):
         if stop is not None and stop.is_set():
             raise CancelledError
         text = pa.concat_arrays(table["text"].slice(first, last - first).chunks)
@@ -77,23 +78,41 @@ def _encode(
             engine.engine, ids, offsets, text, numbers[first:last], engine.reference,
             share=config.verify_engine, seed=config.seed,
         )  # fmt: skip
-        made.append((ids, offsets))
-    return Encoded(table.drop_columns(["text"]).append_column("tokens", _lists(*_ended(made, tokenizer))), verified)
+        made.add(ids, offsets, int(sizes[first:last].sum()))
+    return Encoded(table.drop_columns(["text"]).append_column("tokens", _lists(*made.all())), verified)
 
 
-def _ended(batches: Sequence[tuple[Ids, Offsets]], tokenizer: Tokenizer) -> tuple[Ids, Offsets]:
-    """Ids and offsets of all batches as one, each document with its BOS and EOS: the only copy until they are written.
+class _Ended:
+    """Ids of batches one behind the other, each document with its BOS and EOS: the only copy until they are written.
 
-    batches: of one slice, each its ids [tokens] and offsets [documents + 1].
+    Made batch by batch, so that the engine gets the memory of one batch's ids again for the next one's.
     """
-    bos, eos = _end_ids(tokenizer)
-    wider = [with_ends(offsets, (bos >= 0) + (eos >= 0)) for _, offsets in batches]
-    firsts = np.append(0, np.cumsum([places[-1] for places in wider], dtype=np.int64))
-    out = np.empty(int(firsts[-1]), np.int32)
-    for (ids, offsets), places, first in zip(batches, wider, firsts, strict=False):
-        add_ends(ids, offsets, places, bos, eos, out[first : first + places[-1]])
-    shifted = [places[1:] + first for places, first in zip(wider, firsts, strict=False)]
-    return out, np.concatenate([np.zeros(1, np.int64), *shifted])
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        """size: of all batches that come, in the unit of `add`."""
+        self._ends = _end_ids(tokenizer)
+        self._left = size
+        self._ids = np.empty(0, np.int32)
+        self._offsets = [np.zeros(1, np.int64)]
+
+    def add(self, ids: Ids, offsets: Offsets, size: int) -> None:
+        """ids: [tokens]. offsets: [documents + 1]."""
+        bos, eos = self._ends
+        wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+        first, new = int(self._offsets[-1][-1]), int(wider[-1])
+        self._left -= size
+        if first + new > len(self._ids):
+            # Room for the rest as if it were like this batch, and a little more: what is never filled costs nothing.
+            grown = np.empty(first + new + int(1.1 * new * self._left / max(size, 1)), np.int32)
+            grown[:first] = self._ids[:first]
+            self._ids = grown
+        add_ends(ids, offsets, wider, bos, eos, self._ids[first : first + new])
+        self._offsets.append(wider[1:] + first)
+
+    def all(self) -> tuple[Ids, Offsets]:
+        """Ids [tokens], and where documents lie in them [documents + 1]."""
+        offsets = np.concatenate(self._offsets)
+        return self._ids[: offsets[-1]], offsets
 
 
 def _sides(table: pa.Table) -> pa.Table:
@@ -169,7 +188,9 @@ def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
     if bos >= 0 or eos >= 0:
         flat = {name: _flat(column) for name, column in lists.items()}
         ids, offsets = flat["ids"]
-        tokens, wider = _ended([(ids, offsets)], tokenizer)
+        ended = _Ended(tokenizer, 0)
+        ended.add(ids, offsets, 0)
+        tokens, wider = ended.all()
         lists["ids"] = _lists(tokens, wider)
         full = np.diff(offsets) > 0
         for name, (values, _) in flat.items():
