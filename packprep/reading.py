@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from packprep.turns import TurnFinder
 
 TEXT_ROWS = RowShape()
+_UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, and name its byte
 _BESIDE: dict[str, Any] = {"tools": "tools", "variables": "chat_template_kwargs"}  # columns beside a conversation
 
 
@@ -45,7 +46,7 @@ def read_rows(source: Source, config: BuildConfig, scratch: Path, shape: RowShap
             if not read[0]:
                 _check_columns(source, path, table, config, chats)
             read[0] += len(table)
-            yield as_rows(table, config, shape, chats)
+            yield as_rows(table, config, shape, chats, is_utf8=source.kind in _UTF8)
     if not read[0]:
         raise InputError(f"{source.name} holds no rows; expected at least one document")
 

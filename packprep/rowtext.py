@@ -45,9 +45,17 @@ def text_columns(config: BuildConfig) -> list[str]:
 
 
 def as_rows(
-    table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns | None" = None
+    table: pa.Table,
+    config: BuildConfig,
+    shape: RowShape,
+    chats: "ConversationColumns | None" = None,
+    *,
+    is_utf8: bool = False,
 ) -> pa.Table:
-    """The columns above of a table of rows with the columns `columns_read(config, chats)`."""
+    """The columns above of a table of rows with the columns `columns_read(config, chats)`.
+
+    is_utf8: whether their reader has seen to it that text is UTF-8.
+    """
     for name in columns_read(config, chats):
         for chunk in table[name].chunks:
             sound(chunk)
@@ -55,7 +63,7 @@ def as_rows(
         rows = _conversations(table, config, shape, chats)
     else:
         names = text_columns(config)
-        rows = as_text(table, names, config) if names else _without_text(table, config)
+        rows = as_text(table, names, config, is_utf8=is_utf8) if names else _without_text(table, config)
     if not number_columns(config):
         return rows
     problems = RowProblems(rows["problem"])
@@ -104,13 +112,13 @@ def _without_text(table: pa.Table, config: BuildConfig) -> pa.Table:
     return pa.table(arrays)
 
 
-def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Table:
-    """`text`, `problem` and perhaps `group` of rows with the columns `names`."""
+def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False) -> pa.Table:
+    """`text`, `problem` and perhaps `group` of rows with the columns `names`. is_utf8: see `as_rows`."""
     count = len(table)
     problem = table["problem"].combine_chunks() if "problem" in table.column_names else pa.nulls(count, pa.string())
     columns = {}
     for name in names:
-        columns[name], problem = _text_column(table[name], name, problem)
+        columns[name], problem = _text_column(table[name], name, problem, is_utf8)
     if config.pair_columns:
         text = columns[names[0]]
         second = pc.if_else(pc.is_valid(text), columns[names[1]], pa.scalar(None, columns[names[1]].type))
@@ -127,7 +135,9 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig) -> pa.Ta
         problem = _without_large(side, problem, config)
     missing = pc.and_(pc.is_null(text), pc.is_null(problem))
     problem = pc.if_else(missing, f"null: the row has no {' and '.join(map(repr, names))}", problem)
-    arrays = {"text": pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text), "problem": problem}
+    if problem.null_count < count:
+        text = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
+    arrays = {"text": text, "problem": problem}
     if config.group_column is not None:
         arrays["group"] = table[config.group_column].combine_chunks().cast(pa.string())
     if config.pair_columns:
@@ -142,9 +152,9 @@ def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa
     return pc.if_else(pc.and_(large, pc.is_null(problem)), detail, problem)
 
 
-def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool) -> tuple[pa.Array, pa.Array]:
     """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
-    array = column.combine_chunks()
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
@@ -155,6 +165,8 @@ def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple
             return pa.nulls(len(array), pa.string()), pc.if_else(
                 found, f"not_text: {name!r} is {array.type}, expected text", problem
             )
+    if is_utf8:
+        return array, problem
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
