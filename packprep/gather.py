@@ -2,7 +2,8 @@
 
 Tokens are read through their memory address, straight from the mapped token files: a window has thousands of record
 batches, and joining them first would copy every token once more. All indices are int64: mixing in int32 costs a factor
-of two. About a nanosecond per token with positions.
+of two. Loops run over views from 0 on: where an index might be negative, none is vectorised, which costs a factor of
+four. About .4 nanoseconds per token with positions.
 """
 
 from typing import Any
@@ -30,6 +31,13 @@ def pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), codegen
 
 
+@njit(cache=True, nogil=True)
+def copy(values: NDArray[Any], out: NDArray[Any]) -> None:
+    """Both of one length."""
+    for place in range(len(out)):
+        out[place] = values[place]
+
+
 def with_ends(offsets: Int64, ends: int) -> Int64:
     """Where documents lie once each has so many tokens more, [documents + 1]; one without tokens stays without."""
     lengths = np.diff(offsets)
@@ -50,7 +58,7 @@ def add_ends(ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: 
         if bos >= 0:
             out[at] = bos
             at += 1
-        out[at : at + last - first] = ids[first:last]
+        copy(ids[first:last], out[at : at + last - first])
         if eos >= 0:
             out[wider[document + 1] - 1] = eos
 
@@ -64,7 +72,7 @@ def make_room(values: NDArray[Any], offsets: Int64, wider: Int64, before: int, o
     for document in range(len(offsets) - 1):
         first, last = offsets[document], offsets[document + 1]
         at = wider[document] + before
-        out[at : at + last - first] = values[first:last]
+        copy(values[first:last], out[at : at + last - first])
 
 
 @njit(cache=True, nogil=True)
@@ -94,7 +102,7 @@ def fill_values(
             at += 1
         length = own[run]
         if length > 0:
-            out[at : at + length] = carray(pointer(address[run]), length, out.dtype)
+            copy(carray(pointer(address[run]), length, out.dtype), out[at : at + length])
             at += length
         for rest in range(at, end):
             out[rest] = after
@@ -102,13 +110,20 @@ def fill_values(
 
 
 @njit(cache=True, nogil=True)
+def count_up(out: Int32) -> None:
+    """0, 1, 2, ..."""
+    for place in range(len(out)):
+        out[place] = place
+
+
+@njit(cache=True, nogil=True)
 def fill_positions(padded: Int64, out: Int32) -> None:
     """0, 1, 2, ... restarting at every segment. padded: [segments], tokens of each. out: [sum(padded)]."""
     at = 0
     for segment in range(len(padded)):
-        for position in range(padded[segment]):
-            out[at + position] = position
-        at += padded[segment]
+        end = at + padded[segment]
+        count_up(out[at:end])
+        at = end
 
 
 @njit(cache=True, nogil=True)
