@@ -60,7 +60,7 @@ def command(
       packprep check packed --baseline baseline.json --tolerance tokens.truncated=+1% --min-utilization 0.98
     """
     from packprep import gate, gate_output
-    from packprep.figures import read_report
+    from packprep.reportfile import read_report
 
     if update_baseline and baseline is None:
         raise ConfigError("--update-baseline writes the file that --baseline names; give both")

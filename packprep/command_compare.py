@@ -30,7 +30,8 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
       packprep compare packed-best_fit packed-greedy
     """
     from packprep.comparing import compare_reports, options_of
-    from packprep.figures import read_report, shown, shown_change
+    from packprep.figures import shown, shown_change
+    from packprep.reportfile import read_report
 
     reports = read_report(a), read_report(b)
     differences = compare_reports(*reports)

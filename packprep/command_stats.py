@@ -32,9 +32,9 @@ def command(output: "Output", global_batch_size: int | None, world_size: int, as
       packprep stats packed --global-batch-size 256 --world-size 8
     """
     from packprep import stats
-    from packprep.figures import read_report
     from packprep.histograms import measure
     from packprep.report import table
+    from packprep.reportfile import read_report
     from packprep.schemas import read_manifest
 
     report, manifest = read_report(output), read_manifest(output)

@@ -10,7 +10,7 @@ from packprep.charts import Link
 from packprep.histograms import Measured, measure
 from packprep.progress import Progress
 from packprep.replan import replan
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.schemas import Manifest, Output, read_manifest
 from packprep.sweep import Row
 

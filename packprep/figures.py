@@ -4,16 +4,13 @@ A name is the path of a number in report.json with dots: utilization, tokens.tru
 sources.0.bos_rate. What the schema adds later has a name at once, and no better or worse until a rule here says so.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Literal
 
-from packprep.errors import ConfigError, InputError, nearest
-from packprep.schemas import MANIFEST, Output, check_file, read_manifest
+from packprep.errors import ConfigError, nearest
 
 Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]
 
@@ -72,33 +69,6 @@ def by_rule(name: str) -> tuple[int, str]:
     """Sorts names as RULES lists them, which is by how much a reader cares."""
     first = next((place for place, rule in enumerate(RULES) if fnmatchcase(name, rule.pattern)), len(RULES))
     return first, name
-
-
-def read_report(path: Output) -> dict[str, Any]:
-    """The report of an output directory, checked against its manifest, or of a report.json by itself."""
-    if not isinstance(path, Path) or path.is_dir():
-        manifest = read_manifest(path)
-        found = [entry for entry in manifest.all_files if entry.path == "report.json"]
-        if not found:
-            raise InputError(f"{path} has no report.json in its {MANIFEST}; expected an output of packprep build")
-        path = check_file(path, found[0], "sha256")
-    report = read_json(path, "a report.json or an output of packprep build")
-    if "report_version" not in report:
-        raise InputError(f"{path} is no report of packprep: it has no report_version; expected a report.json")
-    return report
-
-
-def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """A JSON table; InputError, which says what was expected, where the file holds none."""
-    try:
-        loaded = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; expected {expected}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}; expected {expected}") from None
-    if not isinstance(loaded, dict):
-        raise InputError(f"{path} holds a {type(loaded).__name__}; expected {expected}")
-    return loaded
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, float]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from packprep.errors import ConfigError, InputError, nearest
-from packprep.figures import GROUPS, by_rule, figures, read_json, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.figures import GROUPS, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.reportfile import read_json
 from packprep.schemas import write_file
 
 _NAMED = 3  # sources in a sentence

@@ -4,7 +4,6 @@ One pass over the shards that touches the boundaries and never a token: some mil
 is that of one window of the build, about 50 bytes for each of its segments; what is kept of it are counts by value.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from packprep.config import BuildConfig
 from packprep.plan import ATTENTION_COST
 from packprep.progress import Progress, Silent
+from packprep.reportfile import report_of
 from packprep.schemas import FILLER, NO_LOSS, FormatError, Manifest, Output, check_file, list_view, read_manifest
 
 Int64 = NDArray[np.int64]
@@ -181,7 +181,7 @@ def linear_edges(most: int, bins: int = 20) -> Int64:
 def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
     """The packs of every split, window by window as the build wrote them; FormatError where a shard is damaged."""
     windows: dict[str, list[int]] = {}
-    for window in _report(output, manifest).get("windows", []):
+    for window in (report_of(output, manifest) or {}).get("windows", []):
         windows.setdefault(window["split"], []).append(window["packs"])
     for split, counts in manifest.splits.items():
         sizes = windows.get(split, [])
@@ -192,15 +192,6 @@ def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
                 held.append(next(parts))
             if held:
                 yield _joined(held, number)
-
-
-def _report(output: Output, manifest: Manifest) -> dict[str, Any]:
-    """report.json, {} where the output has none."""
-    for entry in manifest.all_files:
-        if entry.path == "report.json":
-            report: dict[str, Any] = json.loads(check_file(output, entry, "sha256").read_bytes())
-            return report
-    return {}
 
 
 def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[WindowPacks]:

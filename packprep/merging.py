@@ -22,7 +22,8 @@ from packprep.histograms import measure
 from packprep.lock import locked
 from packprep.output import publish
 from packprep.progress import Progress, Silent
-from packprep.report import percentiles, read_report
+from packprep.report import percentiles
+from packprep.reportfile import read_report
 from packprep.schemas import (
     FILLER,
     FORMAT_VERSION,

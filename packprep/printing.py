@@ -27,7 +27,8 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     """report.json of an output that was just made: as it is, as a table, or not at all."""
-    from packprep.report import read_report, table
+    from packprep.report import table
+    from packprep.reportfile import read_report
 
     if as_json or not quiet:
         report = read_report(output)

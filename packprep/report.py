@@ -3,17 +3,14 @@
 The keys of report.json are stable; `packprep.schemas` holds their JSON Schema.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packprep.config import BuildConfig
-from packprep.schemas import FormatError, Output
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.packs import Packs
@@ -76,16 +73,6 @@ class Account:
                 "bias": plan.bias, "straggler": plan.straggler,
             }
         )  # fmt: skip
-
-
-def read_report(output: Output) -> dict[str, Any]:
-    """report.json of a finished output."""
-    path = output / "report.json" if isinstance(output, Path) else output.file("report.json")
-    try:
-        report: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise FormatError(f"{path} is missing; restore the file or build again") from None
-    return report
 
 
 def ledger(totals: Counter[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from packprep.loaders import PackedShards
 from packprep.lock import locked
 from packprep.merging import merge
 from packprep.pipeline import build_share
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.schemas import check_files, read_manifest
 from packprep.staging import generation_of, staging_of
 from packprep.status import status

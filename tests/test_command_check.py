@@ -14,7 +14,7 @@ import yaml
 
 from packprep.figures import RULES, figures
 from packprep.gate import check_figures, read_baseline
-from packprep.report import read_report
+from packprep.reportfile import read_report
 
 from .command import Result, run
 from .corpus import save_tokenizer, texts, write_jsonl

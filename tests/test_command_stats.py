@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from packprep.report import read_report, table
+from packprep.report import table
+from packprep.reportfile import read_report
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -12,7 +12,7 @@ import zstandard
 
 from packprep import BuildConfig, build, estimate
 from packprep.errors import InputError
-from packprep.report import read_report
+from packprep.reportfile import read_report
 
 from . import files
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from packprep.errors import ConfigError, InputError
-from packprep.figures import RULES, by_rule, figures, read_report, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.figures import RULES, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.reportfile import read_report
 from packprep.schemas import FormatError
 
 from .tiny_shards import GOLDEN, write_output

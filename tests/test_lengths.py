@@ -12,7 +12,7 @@ from packprep import build
 from packprep.errors import ConfigError, InputError
 from packprep.lengths import Lengths, read_lengths, write_rate
 from packprep.progress import Silent
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.sweep import sweep
 
 from . import files

@@ -11,7 +11,7 @@ from packprep import build
 from packprep.errors import ConfigError
 from packprep.loaders import PackedShards
 from packprep.merging import merge
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.schemas import FormatError, check_files, read_manifest
 
 from .command import run

@@ -21,7 +21,8 @@ from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
 from packprep.mixing import Mix
 from packprep.planning import account_by_source, packed_tokens, plan_window
-from packprep.report import ledger, read_report
+from packprep.report import ledger
+from packprep.reportfile import read_report
 from packprep.schemas import check_ledger, read_manifest, write_manifest
 from packprep.tokenstore import TokenFile
 from packprep.units import Part

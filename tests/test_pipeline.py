@@ -15,7 +15,7 @@ import yaml
 from packprep import BuildConfig, PackPlan, build, pack_lengths
 from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.schemas import check_files, file_digest, read_manifest
 
 from .command import run

@@ -6,7 +6,7 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.replan import STRATEGIES, replan
-from packprep.report import read_report
+from packprep.reportfile import read_report
 
 from .corpus import build_options, texts, write_jsonl
 

@@ -10,7 +10,7 @@ import pytest
 from packprep import BuildConfig, build, workers
 from packprep.errors import InputError, StoppedError
 from packprep.quarantine import rows_that_fail
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.schemas import check_files
 from packprep.verify import verify
 

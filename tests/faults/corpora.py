@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.loaders import PackedShards
-from packprep.report import read_report
+from packprep.reportfile import read_report
 from packprep.schemas import check_files, check_ledger, read_manifest
 from packprep.tokenizer import load_tokenizer
 
