@@ -10,14 +10,15 @@ from packprep.errors import ConfigError
 from packprep.lock import holder
 from packprep.output import place_of
 from packprep.schemas import MANIFEST, Manifest, is_url, read_manifest
-from packprep.staging import BUILD, generation_of, staging_of
+from packprep.staging import BUILD, CLAIMS, generation_of, staging_of
 
 
 def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
     """What `packprep status` shows; ConfigError where there is no build.
 
-    state: finished, running, stopped, or starting (no build.json yet). stage: tokenize, pack or sign off. Of an append
-    it is how far what is new is; `documents_there` and `packs_there` are those it is appended to.
+    state: finished, running, stopped, starting (no build.json yet), or waiting: of an array, no task is at work.
+    stage: tokenize, pack or sign off. Of an append it is how far what is new is; `documents_there` and `packs_there`
+    are those it is appended to.
     """
     if not is_url(name) and (appended := _appended(Path(name))) is not None:
         return appended
@@ -25,7 +26,8 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
     staging = staging_of(output.path)
     build = _read(staging / BUILD)
     by = output.holder()
-    running = by is not None and by.alive
+    tasks = _tasks_at_work(staging)
+    running = tasks or (by is not None and by.alive)
     if not running and not build and (manifest := output.finished()) is not None:
         found = {"state": "finished", "documents": _documents(manifest)}
         builds = len(manifest.data["inputs"].get("generations", ()))
@@ -33,12 +35,23 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
         return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | put_together
     if not running and not staging.exists():
         raise ConfigError(f"{output} is no output and {staging} no unfinished build; check the path")
-    found = {"state": ("running" if build else "starting") if running else "stopped"}
-    if by is not None and running:
+    left = "waiting" if tasks is not None else "stopped"
+    found = {"state": ("running" if build else "starting") if running else left}
+    if by is not None and by.alive:
         found |= {"host": by.host, "pid": by.pid}
+    if tasks:
+        found["tasks_at_work"] = tasks
     if not build:
         return found
     return found | _progress(staging, Path(build["tokens"]), build)
+
+
+def _tasks_at_work(staging: Path) -> int | None:
+    """How many tasks of an array; None where no task has ever joined."""
+    if not (staging / CLAIMS).exists():
+        return None
+    locks = [*(staging / CLAIMS).glob("task.*.lock")] or [*(staging / CLAIMS).glob("join.lock")]
+    return sum((by := holder(lock.with_suffix(""))) is not None and by.alive for lock in locks)
 
 
 def _appended(output: Path) -> dict[str, Any] | None:

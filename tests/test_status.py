@@ -8,8 +8,11 @@ import pytest
 
 from packprep import BuildConfig, build, pipeline, windowfiles
 from packprep import output as outputs
+from packprep.arraytasks import member_of
 from packprep.errors import ConfigError
 from packprep.lock import locked
+from packprep.pipeline import build_share
+from packprep.staging import CLAIMS, staging_of
 from packprep.status import status
 
 from .command import run
@@ -58,6 +61,21 @@ def test_a_running_build_says_who_runs_it(
         assert shown.code == 0 and "running" in shown.out and re.search(rf"pid +{os.getpid()}\n", shown.out)
     with locked(tmp_path / "other", "other is being built"):
         assert status(tmp_path / "other")["state"] == "starting"
+
+
+def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(corpus: dict[str, Any]) -> None:
+    output = Path(corpus["output"])
+    build_share(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="0"))
+    found = status(output)
+    assert found["state"] == "waiting" and 0 < found["documents"] < 100
+    with locked(member_of(output), "a task is at work"):
+        found = status(output)
+        assert (found["state"], found["tasks_at_work"]) == ("running", 1) and "pid" not in found
+        assert re.search(r"tasks at work +1\n", run("status", output).out)
+    with locked(staging_of(output) / CLAIMS / "join", "a task is joining"):
+        assert status(output)["state"] == "running"
+    build(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="merge"))
+    assert status(output)["state"] == "finished"
 
 
 def test_the_command_prints_json_and_knows_when_there_is_nothing(corpus: dict[str, Any], tmp_path: Path) -> None:
