@@ -34,10 +34,11 @@ _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text"
 @dataclasses.dataclass
 class JsonRowsConfig(RowsConfig):
     """numbers: columns that are numbers, and their Arrow types as Arrow names them, such as list<item: int64>. nested:
-    those whose values may be anything."""
+    those whose values may be anything. begin: the byte where the first row to read begins, of plain JSON lines."""
 
     numbers: tuple[tuple[str, str], ...] = ()
     nested: tuple[str, ...] = ()
+    begin: int = 0
 
 
 class JsonRows(RowBuilder):
@@ -47,6 +48,8 @@ class JsonRows(RowBuilder):
 
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """See `RowBuilder.tables`."""
+        if self.config.begin:
+            file.seek(self.config.begin)
         types = {name: _TYPES[written] for name, written in self.config.numbers}
         types |= dict.fromkeys(self.config.nested, _JSON)
         columns = {name: types.get(name, pa.string()) for name in self.config.columns}
@@ -81,6 +84,27 @@ def _first_rows(file: Any, source: str) -> Iterator[Any]:
         return (row for row, _ in itertools.islice(elements(block, file, 1 << 30, source), 512))
     block += file.readline(1 << 28)
     return iter(_single_object(block) or (_decoded(line)[0] for line in itertools.islice(_lines(block), 512)))
+
+
+def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
+    """Lines that begin an object, number from 0 and byte, at least `every` bytes from each other; and how many lines.
+
+    Lines are rows where there are as many of them. No lines of a file that is no JSON lines.
+    """
+    found: list[tuple[int, int]] = []
+    lines = at = 0
+    goal, last = every, b"\n"
+    while block := file.read(BLOCK_BYTES):
+        if at == 0 and block.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
+            return [], 0
+        end = block.find(b"\n{", max(goal - at, 0))
+        if end >= 0:
+            found.append((lines + block.count(b"\n", 0, end + 1), at + end + 1))
+            goal = found[-1][1] + every
+        lines += block.count(b"\n")
+        at += len(block)
+        last = block[-1:]
+    return found, lines + (last != b"\n")
 
 
 def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...]:

@@ -79,9 +79,14 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
 
 
 def open_rows(
-    source: Source, path: Path | str | None, config: BuildConfig, scratch: Path, chats: "ConversationColumns | None"
+    source: Source,
+    path: Path | str | None,
+    config: BuildConfig,
+    scratch: Path,
+    chats: "ConversationColumns | None",
+    begin: int = 0,
 ) -> Any:
-    """The rows of a source as a `datasets` object in Arrow format."""
+    """The rows of a source as a `datasets` object in Arrow format. begin: byte of JSON lines where the first begins."""
     import datasets
 
     columns = columns_read(config, chats)
@@ -99,7 +104,8 @@ def open_rows(
         names = number_columns(config)
         numbers = number_types(json_types(source, names)) if names else ()
         nested = chats.wanted if chats is not None else ()
-        rows = JsonRows(numbers=numbers, nested=nested, **ours, **options).as_streaming_dataset(split="train")
+        builder = JsonRows(numbers=numbers, nested=nested, begin=begin, **ours, **options)
+        rows = builder.as_streaming_dataset(split="train")
     elif source.kind == "csv":
         from packprep.csvrows import CsvRows
 

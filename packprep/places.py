@@ -4,9 +4,11 @@ Units are cut by amounts of text, so where one begins depends on all rows before
 reading everything, the rows of each source are measured by whoever comes first (8 bytes a row, in sizes/), and cutting
 the measures gives exactly the slices that reading would: places.json, which also says how many units there are in all.
 
-It costs a second reading of the input, shared among the processes like the first.
+It costs a second reading of the input, shared among the processes like the first. Of large files of plain JSON lines it
+is known too at which bytes some rows begin, so that no process reads what comes before its own.
 """
 
+import bisect
 import itertools
 import json
 from collections import Counter
@@ -19,7 +21,7 @@ import pyarrow as pa
 
 from packprep.carried import RowShape
 from packprep.job import Job
-from packprep.reading import read_rows
+from packprep.reading import BEGIN, RowPlace, read_rows
 from packprep.schemas import canonical_json, write_file
 from packprep.sources import Source
 from packprep.staging import PLACES, SIZES
@@ -28,11 +30,16 @@ from packprep.units import Start, clipped, cut_rows, row_bytes
 
 _ROWS = 4096  # measured rows cut at once: each cut adds up those that are left
 _MOST_TOGETHER = 64  # slices, a gigabyte of text
+_BEGINS = b"begins"
+_BEGINS_EVERY = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A slice that may not be made yet. It begins with row `row` of source `source`; before: see `Start`."""
+    """A slice that may not be made yet. It begins with row `row` of source `source`; before: see `Start`.
+
+    near, byte: a row of that source not behind it, and where it begins.
+    """
 
     unit: int
     slice: int
@@ -42,6 +49,8 @@ class Place:
     before: int
     source: int
     row: int
+    near: int = 0
+    byte: int = 0
 
     @property
     def receipt(self) -> str:
@@ -65,7 +74,7 @@ class Places:
         place = self.slices[number]
         return Start(
             unit=place.unit, number=place.slice, first_document=place.first_document, before=place.before,
-            rows=[*self.rows[: place.source], place.row],
+            rows=[*self.rows[: place.source], place.row], source=place.source, begin=RowPlace(place.near, place.byte),
         )  # fmt: skip
 
     def runs(self, parts: int) -> list[tuple[int, int]]:
@@ -87,7 +96,7 @@ def is_measured(job: Job, source: int) -> bool:
 
 
 def measure(job: Job, source: int, shape: RowShape) -> None:
-    """Read a source and keep the amount of text of each row."""
+    """Read a source and keep the amount of text of each row, and where some rows of a large file begin."""
     sizes: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     own = job.sources[source].reading.get("limit")
     left = min((limit for limit in (job.config.limit, own) if limit is not None), default=None)
@@ -98,10 +107,24 @@ def measure(job: Job, source: int, shape: RowShape) -> None:
             break
     sink = pa.BufferOutputStream()
     table = pa.table({"size": np.concatenate(sizes)})
+    if left is None:
+        begins = canonical_json(_begins(job.sources[source], len(table)))
+        table = table.replace_schema_metadata({_BEGINS: begins})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     (job.staging / SIZES).mkdir(exist_ok=True)
     write_file(job.staging / SIZES / f"{source:06d}.arrow", sink.getvalue())
+
+
+def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
+    """Rows and bytes of a large file of plain JSON lines where reading may begin; none of other sources."""
+    from packprep.jsonl import row_begins
+
+    if source.kind != "json" or source.compression or source.path is None or source.bytes < 2 * _BEGINS_EVERY:
+        return []
+    with source.plain() as file:
+        found, lines = row_begins(file, _BEGINS_EVERY)
+    return found if lines == rows else []
 
 
 def find_places(job: Job) -> Places:
@@ -115,23 +138,28 @@ def find_places(job: Job) -> Places:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass
     number_of = {id(source): number for number, source in enumerate(job.sources)}
+    begins: dict[int, list[list[int]]] = {}
 
-    def measured(source: Source) -> Iterator[pa.Table]:
+    def measured(source: Source, _: RowPlace) -> Iterator[pa.Table]:
         with pa.memory_map(str(job.staging / SIZES / f"{number_of[id(source)]:06d}.arrow")) as file:
             table = pa.ipc.open_stream(file).read_all()
+        begins[number_of[id(source)]] = json.loads((table.schema.metadata or {}).get(_BEGINS, b"[]"))
         table = table.append_column("problem", pa.nulls(len(table)))  # bad rows are found when they are tokenized
         for first in range(0, len(table), _ROWS):
             yield table.slice(first, _ROWS)
 
     read: Counter[int] = Counter()
     slices = []
-    for cut in cut_rows(clipped(job.sources, job.config, measured), job.config, Start()):
+    for cut in cut_rows(clipped(job.sources, job.config, measured, Start()), job.config, Start()):
         source = cut.pieces[0][0]
+        row = read[source]
+        behind = bisect.bisect_right(begins[source], row, key=lambda begin: begin[0])
+        near, byte = begins[source][behind - 1] if behind else BEGIN
         documents = sum(len(piece) for _, piece in cut.pieces)
         slices.append(
             Place(
                 unit=cut.unit, slice=cut.number, first_document=cut.first_document, documents=documents,
-                text_bytes=cut.text_bytes, before=cut.before, source=source, row=read[source],
+                text_bytes=cut.text_bytes, before=cut.before, source=source, row=row, near=near, byte=byte,
             )
         )  # fmt: skip
         for of, piece in cut.pieces:

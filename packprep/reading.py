@@ -14,7 +14,7 @@ Conversations are text too, rendered; beside it `trained` and `specials` say wha
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -36,13 +36,25 @@ _UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, an
 _BESIDE: dict[str, Any] = {"tools": "tools", "variables": "chat_template_kwargs"}  # columns beside a conversation
 
 
-def read_rows(source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS) -> Iterator[pa.Table]:
-    """Tables of the columns above, in row order. Raises InputError naming the source."""
+class RowPlace(NamedTuple):
+    """A row of a source, and the byte where it begins in a file of plain JSON lines."""
+
+    row: int
+    byte: int
+
+
+BEGIN = RowPlace(0, 0)
+
+
+def read_rows(
+    source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS, begin: RowPlace = BEGIN
+) -> Iterator[pa.Table]:
+    """Tables of the columns above, in row order from `begin` on. Raises InputError naming the source."""
     config = config.reading(source.reading)
-    read = [0]  # rows so far, as an error says
+    read = [begin.row]  # rows so far, as an error says
     with readable(source, read), unpacked(source, scratch) as path:
         chats = _conversations_of(source, path, config, scratch) if config.chats else None
-        for table in open_rows(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE):
+        for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(batch_size=ROWS_PER_TABLE):
             if not read[0]:
                 _check_columns(source, path, table, config, chats)
             read[0] += len(table)

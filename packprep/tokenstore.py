@@ -122,9 +122,11 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
     last = done[-1]
     before = sum(file.text_bytes for file in done if file.unit == last.unit)
     ended = before >= config.unit_size
+    rows = rows_of_sources(done, sources)
     return Start(
         unit=last.unit + ended, number=0 if ended else last.slice + 1, first_document=last.end,
-        before=0 if ended else before, rows=rows_of_sources(done, sources),
+        before=0 if ended else before, rows=rows,
+        source=max((number for number, read in enumerate(rows) if read), default=0),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
-from packprep.reading import TEXT_ROWS, line_of_row, read_rows
+from packprep.reading import BEGIN, TEXT_ROWS, RowPlace, line_of_row, read_rows
 from packprep.sources import Source
 
 # Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the system.
@@ -57,6 +57,8 @@ class Start:
     """Where reading begins: slice `number` of unit `unit`, which has `before` bytes of text in the slices before it.
 
     rows: of each source, read before; document `first_document` is the next one.
+    source: the first that is opened: all rows of those before it are read.
+    begin: a row of it that reading may begin with, not behind the next one, and its byte.
     """
 
     unit: int = 0
@@ -64,6 +66,8 @@ class Start:
     first_document: int = 0
     before: int = 0
     rows: Sequence[int] = ()
+    source: int = 0
+    begin: RowPlace = BEGIN
 
 
 def read_slices(
@@ -79,7 +83,7 @@ def read_slices(
     """
     start = start or Start()
     read = Counter(dict(enumerate(start.rows)))  # rows of each source
-    rows = clipped(sources, config, lambda source: read_rows(source, config, scratch, shape), start.rows)
+    rows = clipped(sources, config, lambda source, begin: read_rows(source, config, scratch, shape, begin), start)
     for cut in cut_rows(rows, config, start):
         yield _slice(cut, read)
 
@@ -125,29 +129,29 @@ def cut_rows(rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: S
 def clipped(
     sources: Sequence[Source],
     config: BuildConfig,
-    read: Callable[[Source], Iterator[pa.Table]],
-    done: Sequence[int] = (),
+    read: Callable[[Source, RowPlace], Iterator[pa.Table]],
+    start: Start,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
 
     An entry of `sources` may have a limit of its own, over all its files.
-    read: gives the rows of a source, tables with a column `problem`.
-    done: rows of each source to leave out at its beginning. A source before one with such rows is not opened again.
+    read: gives the rows of a source from a place on, tables with a column `problem`.
     """
+    done = start.rows
     left = None if config.limit is None else config.limit - sum(done)
     of_entry: dict[int, int] = {}
     for number, source in enumerate(sources):
         if (own := source.reading.get("limit")) is not None:
             before = done[number] if number < len(done) else 0
             of_entry[source.entry] = of_entry.get(source.entry, own) - before
-    begun = max((number for number, rows in enumerate(done) if rows), default=0)
     if left == 0:
         return
-    for number, source in enumerate(sources[begun:], begun):
-        row, skip = 0, done[number] if number < len(done) else 0
+    for number, source in enumerate(sources[start.source :], start.source):
+        begin = start.begin if number == start.source else BEGIN
+        row, skip = begin.row, done[number] if number < len(done) else 0
         if of_entry.get(source.entry) == 0:
             continue
-        for table in read(source):
+        for table in read(source, begin):
             if row < skip:
                 row += len(table)
                 if row <= skip:

@@ -136,7 +136,11 @@ def test_a_directory_of_the_users_is_never_worked_in(corpus: dict[str, Any]) -> 
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 
 
-def test_a_bad_row_is_named_whichever_task_finds_it(corpus: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [64 << 20, 500])
+def test_a_bad_row_is_named_whichever_task_finds_it(
+    corpus: dict[str, Any], tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.places._BEGINS_EVERY", every)
     write_jsonl(tmp_path / "1.jsonl", [*texts(60, seed=1), {"text": 7}])
     with pytest.raises(InputError, match=r"1.jsonl row 60 .line 61"):
         for index in range(5):

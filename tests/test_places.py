@@ -1,10 +1,12 @@
 """Where slices begin, found from measures alone, is where reading would begin them."""
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from packprep import units
+from packprep import jsonl, units
 from packprep.config import BuildConfig
 from packprep.job import Job
 from packprep.places import Place, Places, find_places, is_measured, measure
@@ -57,13 +59,70 @@ def test_measures_are_cut_as_reading_cuts(
     assert (job.staging / PLACES).exists()
 
 
-@pytest.mark.parametrize("limit", [None, 130])
-def test_reading_can_begin_with_any_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+@pytest.mark.parametrize(("limit", "every"), [(None, 64 << 20), (None, 700), (None, 1), (130, 700)])
+def test_reading_can_begin_with_any_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, every: int
+) -> None:
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 600)
+    monkeypatch.setattr("packprep.places._BEGINS_EVERY", every)
     job = job_of(tmp_path, unit_size=4_000, limit=limit)
     places, slices = find(job), read(job)
     for number in range(len(slices)):
         assert read(job, places.start(number)) == slices[number:]
+    near = [place for place in places.slices if place.byte]
+    assert bool(near) == (limit is None and every < 64 << 20)
+    assert all(0 < place.near <= place.row for place in near)
+    assert find_places(job) == places
+
+
+def test_no_file_is_opened_before_the_one_that_a_slice_begins_in(tmp_path: Path) -> None:
+    job = job_of(tmp_path, unit_size=1)
+    for number in range(3):
+        write_jsonl(tmp_path / f"{number}.jsonl", texts(5, seed=number))
+    job = replace(job, sources=resolve(job.config, job.staging))
+    places = find(job)
+    last = next(number for number, place in enumerate(places.slices) if place.source == 2)
+    assert places.slices[last].row == 0
+    for number in (0, 1):
+        (tmp_path / f"{number}.jsonl").unlink()
+    assert sum(len(part.table) for part in read(job, places.start(last))) == places.rows[2]
+
+
+ROW = b'{"text": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (ROW + b"\n" + ROW + b"\n" + ROW, ([(1, 14), (2, 28)], 3)),
+        (b"\xef\xbb\xbf" + ROW + b"\n" + ROW + b"\n", ([(1, 17)], 2)),
+        (ROW + b"\nnonsense\n" + ROW + b"\n", ([(2, 23)], 3)),
+        (ROW + b"\n\n" + ROW, ([(2, 15)], 3)),  # two rows in three lines: no place of rows
+        (b"[" + ROW + b",\n" + ROW + b"]", ([], 0)),
+        (b"", ([], 0)),
+    ],
+)
+def test_lines_that_begin_an_object_are_found_with_their_bytes(
+    data: bytes, found: tuple[list[tuple[int, int]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 16)
+    got = jsonl.row_begins(io.BytesIO(data), 1)
+    assert got == found
+
+
+@pytest.mark.parametrize("data", [ROW + b"\n\n" + ROW, b'{\n"text": "a"\n}\n', b"[" + ROW + b",\n" + ROW + b"]"])
+def test_reading_begins_at_the_front_where_lines_are_no_rows(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.places._BEGINS_EVERY", 1)
+    job = job_of(tmp_path, unit_size=1)
+    (tmp_path / "0.jsonl").write_bytes(data)
+    job = replace(job, sources=resolve(job.config, job.staging))
+    places = find(job)
+    assert places.rows[0] == data.count(b"text")
+    assert not any(place.byte for place in places.slices if place.source == 0)
+    assert any(place.byte for place in places.slices)
 
 
 def test_a_run_begins_in_one_source_and_is_a_quarter_of_a_process_s_part() -> None:

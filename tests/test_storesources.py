@@ -103,7 +103,11 @@ def test_a_saved_dataset_in_s3_is_read_as_one_here(
         build(BuildConfig(sources=(f"{bucket}/saved",), output="no", **own))
 
 
-def test_tasks_of_an_array_read_sources_in_s3(url: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("every", [64 << 20, 500])
+def test_tasks_of_an_array_read_sources_in_s3(
+    url: str, options: dict[str, Any], every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.places._BEGINS_EVERY", every)
     here = build(BuildConfig(sources=("data",), output="here", **options))
     there = options | {"sources": (f"{url}/data",), "output": f"{url}/data/packed", "executor": "array", "num_tasks": 2}
     for index in ("1", "0"):
