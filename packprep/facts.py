@@ -90,7 +90,9 @@ class Facts:
 def gather(output: Output, progress: Progress | None = None) -> Facts:
     """Read what a report needs, tokens not among it. FormatError where `output` is damaged or not a finished build."""
     manifest = read_manifest(output)
-    return Facts(output, manifest, read_report(output), measure(output, progress), replan(output, progress=progress))
+    return Facts(
+        output, manifest, read_report(output, manifest), measure(output, progress), replan(output, progress=progress)
+    )
 
 
 def lost(tokens: Mapping[str, Any]) -> dict[str, int]:

@@ -143,7 +143,7 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
         first = parts[0] if parts else None
         if first is not None and (what := differing(first.manifest, manifest)):
             raise ConfigError(f"{first.path} and {path} differ in {what}; build one of them again to merge")
-        parts.append(_Part(path, manifest, read_report(path), shift, "size" if path == output else "sha256"))
+        parts.append(_Part(path, manifest, read_report(path, manifest), shift, "size" if path == output else "sha256"))
         shift += sum(source["documents"] for source in manifest.data["sources"])
     return parts
 

@@ -10,10 +10,13 @@ from packprep.schemas import MANIFEST, Manifest, Output, check_file, read_manife
 NAME = "report.json"
 
 
-def read_report(path: Output) -> dict[str, Any]:
-    """The report of an output, or of a report.json by itself. InputError where it is none."""
+def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any]:
+    """The report of an output, or of a report.json by itself. InputError where it is none.
+
+    manifest: the output's, where it is read already.
+    """
     if not isinstance(path, Path) or path.is_dir():
-        report = report_of(path, read_manifest(path))
+        report = report_of(path, manifest or read_manifest(path))
         if report is None:
             raise InputError(f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build")
     else:
