@@ -18,7 +18,7 @@ from packprep.lock import Held, holder, locked, taken_by
 from packprep.progress import Progress
 from packprep.schemas import temporary_name
 from packprep.shares import Shares
-from packprep.staging import CLAIMS, staging_of
+from packprep.staging import CLAIMS, join_of, staging_of, task_locks
 from packprep.tokenstore import TokenFile
 
 _LOOK_EVERY = 0.5  # seconds between looks at what other tasks have done
@@ -69,12 +69,11 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
 
     A build takes its lock and then looks for tasks, a task does it the other way round: one of them sees the other.
     """
-    claims = staging_of(output) / CLAIMS
     waiting = False
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(claims / "join", "a task is joining"))
+                stack.enter_context(locked(join_of(staging_of(output)), "a task is joining"))
                 break
             except Held:
                 if not waiting:
@@ -93,15 +92,14 @@ def member_of(output: Path) -> Path:
 
 def at_work(output: Path) -> dict[str, str]:
     """Tasks at work on an output: name of the lock, and who has it."""
-    locks = (staging_of(output) / CLAIMS).glob("task.*.lock")
-    found = {lock.stem: taken_by(lock.with_suffix("")) for lock in locks}
+    found = {lock.stem: taken_by(lock.with_suffix("")) for lock in task_locks(staging_of(output))}
     return {name: by for name, by in found.items() if by}
 
 
 @contextmanager
 def without_tasks(output: Path, config: BuildConfig, progress: Progress) -> Iterator[None]:
     """For a whole build with its lock held: no task is at work. Signing off waits for them, others get ConfigError."""
-    joins = staging_of(output) / CLAIMS / "join"
+    joins = join_of(staging_of(output))
     said = ""
     while by := taken_by(joins) or ", ".join(at_work(output).values()):
         if config.task_index != MERGE:

@@ -70,6 +70,16 @@ def staging_of(output: Path) -> Path:
     return output.with_name(output.name + SUFFIX)
 
 
+def task_locks(staging: Path) -> list[Path]:
+    """Locks that tasks of an array have while they are at work, or left when they were killed."""
+    return list((staging / CLAIMS).glob("task.*.lock"))
+
+
+def join_of(staging: Path) -> Path:
+    """What a task has locked while it joins."""
+    return staging / CLAIMS / "join"
+
+
 def generation_of(output: Path) -> Path:
     """Where what is appended to an output is built, as an output of its own."""
     return output.with_name(output.name + APPENDED)

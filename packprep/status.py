@@ -10,7 +10,7 @@ from packprep.errors import ConfigError
 from packprep.lock import holder
 from packprep.output import place_of
 from packprep.schemas import MANIFEST, Manifest, is_url, read_manifest
-from packprep.staging import BUILD, CLAIMS, generation_of, staging_of
+from packprep.staging import BUILD, CLAIMS, generation_of, join_of, staging_of, task_locks
 
 
 def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def _tasks_at_work(staging: Path) -> int | None:
     """How many tasks of an array; None where no task has ever joined."""
     if not (staging / CLAIMS).exists():
         return None
-    locks = [*(staging / CLAIMS).glob("task.*.lock")] or [*(staging / CLAIMS).glob("join.lock")]
-    return sum((by := holder(lock.with_suffix(""))) is not None and by.alive for lock in locks)
+    locked = [lock.with_suffix("") for lock in task_locks(staging)] or [join_of(staging)]
+    return sum((by := holder(path)) is not None and by.alive for path in locked)
 
 
 def _appended(output: Path) -> dict[str, Any] | None:
