@@ -15,6 +15,7 @@ from packprep.engines import Ids, Offsets
 from packprep.errors import InputError
 from packprep.gather import add_ends, make_room, with_ends
 from packprep.parity import EngineChoice, verify_batch
+from packprep.rowtext import one_array
 from packprep.schemas import NO_LOSS
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, ranges, text_bytes
@@ -71,7 +72,7 @@ def _encode(
     for first, last in ranges(sizes, BATCH_BYTES):
         if stop is not None and stop.is_set():
             raise CancelledError
-        text = pa.concat_arrays(table["text"].slice(first, last - first).chunks)
+        text = one_array(table["text"].slice(first, last - first))
         text = text.fill_null("") if text.null_count else text
         ids, offsets = engine.engine.encode(text)
         verified += verify_batch(
@@ -128,16 +129,11 @@ def _joined(table: pa.Table, sides: Encoded) -> Encoded:
     """Rows of pairs again: the ids of both sides one behind the other, and how many the first has."""
     rest = table.drop_columns([name for name in READ if name in table.column_names])
     for name in sides.table.column_names:
-        values, offsets = _flat(_one(sides.table[name]))
+        values, offsets = _flat(one_array(sides.table[name]))
         rest = rest.append_column(name, _lists(values, offsets[::2]))
         if name == "tokens":
             rest = rest.append_column("pair_split", pa.array((offsets[1::2] - offsets[:-1:2]).astype(np.int32)))
     return Encoded(rest, sides.verified, {row // 2: problem for row, problem in sides.problems.items()})
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array."""
-    return pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
 
 
 def _encode_chats(

@@ -154,7 +154,7 @@ def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa
 
 def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool) -> tuple[pa.Array, pa.Array]:
     """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    array = one_array(column)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
@@ -174,6 +174,11 @@ def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8:
         problem = pc.if_else(pc.and_(pc.invert(good), pc.is_null(problem)), f"bad_utf8: {name!r} is not UTF-8", problem)
         array = pc.if_else(good, array, pa.scalar(None, array.type))
     return array, problem
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array, not copied where it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def sound(array: pa.Array) -> pa.Array:
