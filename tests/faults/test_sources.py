@@ -90,7 +90,7 @@ def test_an_empty_file_among_full_ones_is_named(tmp_path: Path, folder: Path) ->
 
 AS_NOBODY = """
 import os, sys
-import packprep.pipeline, packprep.jsonl, packprep.loaders, datasets, pickletools
+import packprep.command_build, packprep.pipeline, packprep.jsonl, packprep.loaders, datasets, pickletools
 from packprep.cli import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
