@@ -2,14 +2,15 @@
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.ahead import ahead
 from packprep.config import BuildConfig
 from packprep.engines import Ids, Offsets
 from packprep.errors import InputError
@@ -20,11 +21,14 @@ from packprep.schemas import NO_LOSS
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, ranges, text_bytes
 
-# Text given to the engine at once: enough for its threads, and the memory of one batch serves the next.
-BATCH_BYTES = 4 << 20
+# Text given to an engine at once. The memory of one batch serves the next; four times as much got fresh memory from the
+# system twice as often.
+BATCH_BYTES = 1 << 20
 
 # Columns of rows that become tokens and labels.
 READ = ("text", "ids", "trained", "specials", "second", "second_trained", "second_specials")
+
+Made = TypeVar("Made")
 
 
 class Encoded(NamedTuple):
@@ -67,20 +71,50 @@ def _encode(
         return Encoded(_with_ends(table, tokenizer))
     if config.chats:
         return _encode_chats(table, numbers, engine, tokenizer, config, stop)
-    sizes, verified = text_bytes(table["text"]), 0
-    made = _Ended(tokenizer, int(sizes.sum()))
-    for first, last in ranges(sizes, BATCH_BYTES):
-        if stop is not None and stop.is_set():
-            raise CancelledError
+
+    def encode(first: int, last: int) -> tuple[Ids, Offsets, int]:
         text = one_array(table["text"].slice(first, last - first))
         text = text.fill_null("") if text.null_count else text
         ids, offsets = engine.engine.encode(text)
-        verified += verify_batch(
-            engine.engine, ids, offsets, text, numbers[first:last], engine.reference,
-            share=config.verify_engine, seed=config.seed,
-        )  # fmt: skip
-        made.add(ids, offsets, int(sizes[first:last].sum()))
+        return ids, offsets, _verify(engine, ids, offsets, text, numbers[first:last], config)
+
+    verified = 0
+    made = _Ended(tokenizer, int(text_bytes(table["text"]).sum()))
+    for size, (ids, offsets, compared) in _in_batches(encode, table, engine, config, stop):
+        verified += compared
+        made.add(ids, offsets, size)
     return Encoded(table.drop_columns(["text"]).append_column("tokens", _lists(*made.all())), verified)
+
+
+def _in_batches(
+    encode: Callable[[int, int], Made],
+    table: pa.Table,
+    engine: EngineChoice,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Iterator[tuple[int, Made]]:
+    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes of text."""
+    sizes = text_bytes(table["text"])
+
+    def made_of(first: int, last: int, size: int) -> tuple[int, Made]:
+        if stop is not None and stop.is_set():
+            raise CancelledError
+        return size, encode(first, last)
+
+    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, Made]]":
+        return engine.threads.submit(config.num_proc, batch[2], made_of, *batch)
+
+    batches = [(first, last, int(sizes[first:last].sum())) for first, last in ranges(sizes, BATCH_BYTES)]
+    return ahead(submit, batches, config.num_proc + 1)
+
+
+def _verify(
+    engine: EngineChoice, ids: Ids, offsets: Offsets, text: pa.Array, numbers: NDArray[np.int64], config: BuildConfig
+) -> int:
+    """Documents of a batch that were compared with the reference."""
+    return verify_batch(
+        engine.engine, ids, offsets, text, numbers, engine.reference, share=config.verify_engine, seed=config.seed
+    )
 
 
 class _Ended:
@@ -145,27 +179,26 @@ def _encode_chats(
     stop: threading.Event | None,
 ) -> Encoded:
     """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a token is."""
-    from packprep.masks import encode_chats, exact_encoder
+    from packprep.masks import ChatTokens, encode_chats, exact_encoder
 
-    tokens, masks, verified = [], [], 0
-    problems: dict[int, str] = {}
-    for first, last in ranges(text_bytes(table["text"]), BATCH_BYTES):
-        if stop is not None and stop.is_set():
-            raise CancelledError
+    def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
         batch = table.slice(first, last - first).combine_chunks()
         made = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
-        problems |= {first + row: problem for row, problem in made.problems.items()}
-        tokens.append(_lists(made.ids, made.offsets))
-        masks.append(_lists(made.trained.astype(np.int8), made.offsets))
         # A row that spells special tokens has other ids than the engines give: the template's only are parsed.
         is_plain = batch["specials"].is_null().to_numpy()
         plain, lengths = np.flatnonzero(is_plain), np.diff(made.offsets)
         ids = made.ids if is_plain.all() else made.ids[np.repeat(is_plain, lengths)]
         text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain))
-        verified += verify_batch(
-            engine.engine, ids, np.append(0, np.cumsum(lengths[plain])), text, numbers[first:last][plain],
-            engine.reference, share=config.verify_engine, seed=config.seed,
-        )  # fmt: skip
+        offsets = np.append(0, np.cumsum(lengths[plain]))
+        return first, made, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
+
+    tokens, masks, verified = [], [], 0
+    problems: dict[int, str] = {}
+    for _, (first, made, compared) in _in_batches(encode, table, engine, config, stop):
+        problems |= {first + row: problem for row, problem in made.problems.items()}
+        tokens.append(_lists(made.ids, made.offsets))
+        masks.append(_lists(made.trained.astype(np.int8), made.offsets))
+        verified += compared
     rest = table.drop_columns(["text", "trained", "specials"])
     rest = rest.append_column("tokens", pa.chunked_array(tokens, pa.list_(pa.int32())))
     if config.train_on != "all":

@@ -7,9 +7,10 @@ except inside `tokenizers`, which has no other way out (16 of its 1100 ns per to
     fastokens  BPE, exact on every code point tried; 30-130 MB per core-second, SentencePiece BPE 2-8
     gigatoken  BPE, newer Unicode tables than the reference; 40-160 MB per core-second, SentencePiece BPE 10
 
-Every engine uses the cores by itself inside a call, and lets several threads call it at once: all three release the
-interpreter lock and guard their own caches, so none stands behind a lock here (tests/test_engines.py holds them to it,
-with cold caches). A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
+Every engine lets several threads call it at once: all three release the interpreter lock and guard their own caches,
+so none stands behind a lock here (tests/test_engines.py holds them to it, with cold caches). hf and gigatoken use the
+cores inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more
+cost a tenth of its speed. A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ SUB_BATCH = min(os.cpu_count() or 1, 16) << 20
 SUB_BATCH_PIECES = 8192
 # Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while it is encoded.
 PIECE_BYTES = 1 << 18
+
+
+os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read at the first call in a process
 
 
 class Engine(Protocol):
@@ -134,7 +138,7 @@ class HfEngine:
 
 
 class FastokensEngine:
-    """`fastokens`: two flat buffers out, used as they are; splits a long document over its threads by itself."""
+    """`fastokens`: two flat buffers out, used as they are."""
 
     name = "fastokens"
 

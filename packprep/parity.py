@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.ahead import RenewedThreads
 from packprep.engines import Engine, EngineName, Ids, Offsets, added_tokens, load_engine
 from packprep.errors import ConfigError, InputError
 from packprep.hashing import drawn
@@ -24,6 +25,10 @@ from packprep.probes import probes
 
 # The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of the reference.
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
+
+# Text that a thread encodes before another takes its place: fastokens keeps up to 100 MB of words for each thread, and
+# what a new one lacks costs 0.5 % of the instructions of a build.
+THREAD_BYTES = 48 << 20
 
 Reference = Callable[[], Engine]
 
@@ -33,13 +38,15 @@ class EngineChoice:
     """The engine a build uses and what spoke for it.
 
     reference gives the `hf` engine, loaded at the first call and then always the same one, for all threads.
-    gate goes into the manifest's `run` part; notes are sentences for the user.
+    gate goes into the manifest's `run` part; notes are sentences for the user. threads are those that call the engine
+    in a build.
     """
 
     engine: Engine
     reference: Reference
     gate: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    threads: RenewedThreads = field(default_factory=lambda: RenewedThreads(THREAD_BYTES))
 
 
 @dataclass(frozen=True)

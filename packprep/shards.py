@@ -7,7 +7,7 @@ newer writers save, and because it writes in place and checks nothing.
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep import gather
+from packprep.ahead import ahead
 from packprep.config import BuildConfig
 from packprep.packs import Packs, Rows
 from packprep.schemas import (
@@ -138,8 +139,10 @@ def write_shard(
         )  # fmt: skip
         return batch
 
-    batches = _ahead(checked, ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True))
-    size, sha256 = write_batches(folder, name, batches, layout.schema)
+    parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
+    with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
+        batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
+        size, sha256 = write_batches(folder, name, batches, layout.schema)
     return ShardFile(
         name=name, split=split, bytes=size, sha256=sha256, packs=last - first,
         segments=int(packs.offsets[last] - packs.offsets[first]), tokens=int(packs.lengths[first:last].sum()),
@@ -221,18 +224,6 @@ def _fill_labels(
         _gather(rows, stored, NO_LOSS, NO_LOSS, out)
     head = np.where(rows.start > 0, rows.bos + repeated, 1) if repeated else np.ones(len(rows.own), np.int64)
     gather.clear_labels(head, rows.real, rows.padded, out)
-
-
-def _ahead(function: Callable[[tuple[int, int]], pa.RecordBatch], parts: list[tuple[int, int]]) -> Iterator[Any]:
-    """Results in order, the next two made in another thread meanwhile: gathering beside hashing and writing."""
-    with ThreadPoolExecutor(1) as pool:
-        running: deque[Future[pa.RecordBatch]] = deque()
-        for part in parts:
-            running.append(pool.submit(function, part))
-            if len(running) > 2:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
 
 
 class _Hashing:

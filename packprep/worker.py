@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class _Tasks:
 
         from packprep.job import load_job
 
-        self.job, name = load_job(staging)
+        job, name = load_job(staging)
+        self.job = replace(job, config=replace(job.config, num_proc=1))  # the build runs as many workers
         self.engine = self.job.engine(name)
         self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 

@@ -1,0 +1,46 @@
+"""Work done ahead in other threads: its results come in order, and so many at most wait to be taken."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def ahead(submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most: int) -> Iterator[Made]:
+    """What became of each item, in order. submit: begins one. most: begun beside the one that is taken."""
+    running: deque[Future[Made]] = deque()
+    try:
+        for item in items:
+            running.append(submit(item))
+            if len(running) > most:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+class RenewedThreads:
+    """Threads that are replaced after so much work, and with them what libraries keep for each: caches that grow."""
+
+    def __init__(self, work_each: int) -> None:
+        """work_each: what a thread does before it is replaced, on average, in the unit of `submit`."""
+        self._each = work_each
+        self._left = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def submit(self, threads: int, work: int, function: Callable[..., Made], *arguments: Any) -> "Future[Made]":
+        """Run function(*arguments), which is so much work, in one of so many threads."""
+        with self._lock:
+            if self._pool is None or self._left <= 0:
+                if self._pool is not None:
+                    self._pool.shutdown(wait=False)
+                self._pool, self._left = ThreadPoolExecutor(threads), threads * self._each
+            self._left -= work
+            return self._pool.submit(function, *arguments)
