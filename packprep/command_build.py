@@ -1,10 +1,12 @@
 """`packprep build`. Its options are the fields of BuildConfig: nothing is said twice."""
 
+import ctypes
 import dataclasses
 import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from packprep.settings import DEFAULT_FILE, from_yaml
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
+_M_ARENA_MAX = -8  # of glibc's mallopt
 
 
 class Grouped(click.Command):
@@ -139,6 +142,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
         "USE_TORCH": "0", "DATASETS_VERBOSITY": "critical", "RUST_BACKTRACE": "0",
     }.items():  # fmt: skip
         os.environ.setdefault(name, value)
+    _share_arenas(settings.num_proc)
     if run["dry_run"]:
         from packprep.estimate import estimate
 
@@ -198,6 +202,13 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(shuffle, bool):
         raise ConfigError(f"shuffle is {shuffle!r}, expected true or false")
     return options | {"order": "shuffle" if shuffle else "input"}
+
+
+def _share_arenas(threads: int) -> None:
+    """Let threads share glibc's arenas: each keeps what was freed in it, and one for every thread was a third more."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(_M_ARENA_MAX, max(2, threads))
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import ctypes
 import importlib
 import json
 import os
@@ -65,6 +66,32 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
     assert "[default: 0]" in words
     assert "[default: 4096]" in words and "[default: all cores]" in words
     assert max(map(len, page.splitlines())) <= 90
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
+@pytest.mark.parametrize(("variable", "arenas"), [({}, 2), ({"MALLOC_ARENA_MAX": "4"}, 4)])
+def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
+    here: Path, variable: dict[str, str], arenas: int
+) -> None:
+    code = """if True:
+        import ctypes, sys, threading
+        from packprep.cli import cli
+        cli.main(sys.argv[1:], standalone_mode=False)
+        together = threading.Barrier(12)
+        def keep(): together.wait(); bytes(5000); together.wait()
+        threads = [threading.Thread(target=keep) for _ in range(12)]
+        [thread.start() for thread in threads], [thread.join() for thread in threads]
+        libc = ctypes.CDLL(None)
+        libc.fdopen.restype, libc.malloc_info.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+        libc.malloc_info(0, libc.fdopen(1, b"w"))
+        libc.fflush(None)
+    """
+    command = ["build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--num-proc", "2", "--dry-run", "-q", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | variable
+    out = subprocess.run(
+        [sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True
+    ).stdout
+    assert out.count(b"<heap nr=") == arenas
 
 
 def test_version_and_the_list_of_commands() -> None:
