@@ -10,7 +10,7 @@ except inside `tokenizers`, which has no other way out (16 of its 1100 ns per to
 Every engine lets several threads call it at once: all three release the interpreter lock and guard their own caches,
 so none stands behind a lock here (tests/test_engines.py holds them to it, with cold caches). hf and gigatoken use the
 cores inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more
-cost a tenth of its speed. A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
+cost a build 2 to 10 % of its cycles. A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class _Worker:
         # A group of its own: Ctrl-C in the terminal is for the build, which ends it. One core: others have the rest.
         self._process = subprocess.Popen(
             [*COMMAND, str(staging)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=os.environ | {"RAYON_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}, process_group=0,
+            env={"MALLOC_ARENA_MAX": "2"} | os.environ | {"RAYON_NUM_THREADS": "1"}, process_group=0,
         )  # fmt: skip
         self._stop = stop
         self._read = b""
