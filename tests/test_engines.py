@@ -136,7 +136,7 @@ def test_ids_are_those_of_tokenizers_one_by_one(name: str, kind: str) -> None:
     engine = load(name, tokenizer_json)
 
     @given(texts=texts_of)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def law(texts: list[str]) -> None:
         assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
 
@@ -374,7 +374,7 @@ def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
     ]
 
     @given(text=st.lists(st.sampled_from([*parts, "<mark>", "<|end|>", "🙂"]), max_size=25).map("".join))
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def law(text: str) -> None:
         pieces = [str(piece, "utf-8") for piece in cuts.pieces(memoryview(text.encode()), 1)]
         assert "".join(pieces) == text

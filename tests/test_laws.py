@@ -73,7 +73,7 @@ def packed(config: BuildConfig, texts: list[int], **more: Any) -> tuple[WindowPl
     return plan, plan.packs, documents, policy, table
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(configs(), st.lists(st.integers(0, 40), max_size=12))
 @example(BuildConfig(max_length=4, strategy="wrapped"), [1, 0, 9, 2])
 @example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30])
@@ -120,7 +120,7 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     assert book["truncated"] + sum(book["dropped"].values()) == sum(map(len, originals)) - totals["packed"]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     configs(labels=True), st.lists(st.integers(0, 40), max_size=12), st.randoms(use_true_random=False), st.booleans()
 )
@@ -170,7 +170,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     assert counts["loss_tokens"] == labels_seen
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(configs(), st.lists(st.integers(0, 40), max_size=12))
 def test_every_batch_keeps_the_invariants_of_the_format(config: BuildConfig, texts: list[int]) -> None:
     _, _, _, policy, table = packed(config, texts)

@@ -99,7 +99,7 @@ def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
     return settings, units
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(mixes())
 def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     case: tuple[BuildConfig, list[list[tuple[int, int]]]],

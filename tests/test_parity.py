@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -236,7 +236,6 @@ encoded = st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size
 
 
 @given(mine=encoded, theirs=encoded)
-@settings(deadline=None)
 def test_differing_documents_are_those_whose_lists_of_ids_differ(
     mine: list[list[int]], theirs: list[list[int]]
 ) -> None:
