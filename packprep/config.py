@@ -177,7 +177,11 @@ class BuildConfig:
     )
     num_proc: int = _option(os.cpu_count() or 1, "Output", "Cores to use; never changes the output.", identity=False)
     max_memory: int = _option(
-        _memory() // 2, "Output", "Memory to use; never changes the output.", identity=False, size=True
+        _memory() // 2,
+        "Output",
+        "Memory to use beside files that are mapped; never changes the output.",
+        identity=False,
+        size=True,
     )
     isolate: bool = _option(
         False,

@@ -84,7 +84,7 @@ class Mix:
             places.append(places_of_rows)
             return rows
 
-        found = read_chosen(self._directory, self.windows[window], chosen)
+        found = read_chosen(self._directory, self.windows[window], chosen, self._config.max_memory)
         return found.take(np.argsort(np.concatenate(places), kind="stable"))
 
     @property

@@ -21,6 +21,8 @@ from packprep.segments import Account, Segments, cut_segments, wrap
 from packprep.tokenizer import Tokenizer
 from packprep.windows import Documents
 
+_PIECE = 1 << 20  # documents
+
 Planner = Callable[[NDArray[np.int32], int], PackPlan]
 """A packer of the user's own: f(lengths int32 [segments], max_length) -> PackPlan. Its plan is checked."""
 
@@ -171,8 +173,7 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
             add(f"{end}_added", documents.source, sides)
             outermost = documents.address + (0 if end == "bos" else 4 * (documents.length.astype(np.int64) - 1))
             # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
-            found = tokens_at(outermost[has_ids]) == token.id
-            add(f"{end}_found", documents.source[has_ids], found)
+            add(f"{end}_found", documents.source[has_ids], _are(token.id, outermost[has_ids], documents))
     add("truncated", documents.source, account.truncated)
     add("overlap", documents.source, account.overlap)
     add("continuation_bos", documents.source, account.continuation_bos)
@@ -192,6 +193,16 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
     if fillers := int((written.order < 0).sum()):
         totals[-1].update(segments=fillers, tokens_packed=fillers, filler=fillers)
     return totals
+
+
+def _are(token: int, address: NDArray[np.int64], documents: Documents) -> NDArray[np.bool_]:
+    """At which addresses this token is; a piece at a time, for reading here and there maps all of a file."""
+    found = np.empty(len(address), np.bool_)
+    for first in range(0, len(address), _PIECE):
+        piece = slice(first, first + _PIECE)
+        found[piece] = tokens_at(address[piece]) == token
+        documents.mapped.relieve()
+    return found
 
 
 def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:

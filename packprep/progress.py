@@ -3,12 +3,12 @@
 Everything goes to standard error; standard output is for results.
 """
 
-import os
 import sys
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
+
+from packprep.memory import resident
 
 _PLAIN_EVERY = 10.0  # seconds between plain lines
 _LIVE_EVERY = 0.1  # and between changes of a live one
@@ -101,8 +101,5 @@ def _left(seconds: float | None) -> str:
 
 def _memory() -> str:
     """What this process holds in memory now; nothing where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return ""
-    return f", {pages * os.sysconf('SC_PAGE_SIZE') / 1e6:,.0f} MB of memory"
+    held = resident()
+    return "" if held is None else f", {held[0] / 1e6:,.0f} MB of memory"

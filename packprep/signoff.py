@@ -1,8 +1,6 @@
 """The end of a build: shards get their names, then come the files `datasets` reads, the report and the manifest."""
 
 import importlib.metadata
-import re
-import resource
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packprep import memory
 from packprep.config import BuildConfig
 from packprep.mixture import is_mix
 from packprep.report import Account, ledger, make_report
@@ -126,7 +125,7 @@ def write_report(
         "shards": len(shards),
         "seconds": seconds,
         "tokens_per_second": round(report["tokens"]["tokens_in"] / max(seconds["total"], 1e-9), 1),
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": memory.peak(),
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
     write_file(staging / "report.json", canonical_json(report))
@@ -208,13 +207,3 @@ def _versions() -> dict[str, str]:
     names = ("packprep", "datasets", "numba", "numpy", "pyarrow", "tokenizers")
     python = ".".join(map(str, sys.version_info[:3]))
     return {"python": python} | {name: importlib.metadata.version(name) for name in names}
-
-
-def _peak_memory() -> int:
-    """Bytes this process has held at most, mapped files included."""
-    status = Path("/proc/self/status")
-    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-        return int(found[1]) * 1024
-    # On Linux this would count what the process was started from, if that is larger; macOS counts bytes, others kB.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

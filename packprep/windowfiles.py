@@ -166,6 +166,7 @@ class Windows:
 
     def _plan(self, split: str, number: int) -> WindowPlan:
         documents = self._documents(split, number)
+        documents.mapped.relieve(len(documents) * MEMORY_PER_DOCUMENT)
         seed = window_seed(self.job.config, number, int(split == "validation"))
         with self._too_long(documents):
             return plan_window(documents, self.job.tokenizer, self.job.config, seed, self.job.planner)
@@ -188,7 +189,7 @@ class Windows:
     def _documents(self, split: str, number: int) -> Documents:
         if self.mix:
             return self.mix.documents(number, split)
-        documents = read_documents(self.job.tokens, self.windows[number])
+        documents = read_documents(self.job.tokens, self.windows[number], self.job.config.max_memory)
         if not self.job.config.holdout:
             return documents
         held = held_out(documents.id, self.job.config)

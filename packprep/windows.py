@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packprep.config import BuildConfig
 from packprep.hashing import drawn, mix
 from packprep.labels import Labels
+from packprep.memory import MappedFiles
 from packprep.schemas import STANDARD_COLUMNS, Column, DType, Kind, list_view
 from packprep.tokens import Piece
 from packprep.tokenstore import TokenFile
@@ -37,6 +38,7 @@ class Documents:
     id: input row. address: where the tokens are in memory. length: tokens with BOS and EOS, 0 for none.
     source: number of the source file. group: code of the group, or None. keep: what the addresses point into.
     aligned: further columns with a value per token, by name. values: columns with a value per document, by name.
+    mapped: the token files among what the addresses point into.
     """
 
     id: NDArray[np.int64]
@@ -47,6 +49,7 @@ class Documents:
     keep: Any
     aligned: Mapping[str, Aligned] = field(default_factory=dict)
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    mapped: MappedFiles = MappedFiles()
 
     def __len__(self) -> int:
         return len(self.id)
@@ -58,7 +61,7 @@ class Documents:
             id=self.id[kept], address=self.address[kept], length=self.length[kept], source=self.source[kept],
             group=group, keep=self.keep,
             aligned={name: Aligned(column.address[kept], column.dtype) for name, column in self.aligned.items()},
-            values={name: values[kept] for name, values in self.values.items()},
+            values={name: values[kept] for name, values in self.values.items()}, mapped=self.mapped,
         )  # fmt: skip
 
     @property
@@ -87,25 +90,32 @@ def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Pie
     return [sorted(window, key=lambda file: (file.unit, file.slice)) for window in windows]
 
 
-def read_documents(directory: Path, files: Sequence[TokenFile]) -> Documents:
-    """Documents of a window's token files, which are memory-mapped: no token is read yet."""
-    batches = [batch for file in files for batch in _batches(directory, file)]
-    return documents_of(
-        batches, _join([_ids(file) for file in files], np.int64), _join([_sources(file) for file in files], np.int32)
-    )
+def read_documents(directory: Path, files: Sequence[TokenFile], max_memory: int | None = None) -> Documents:
+    """Documents of a window's token files, which are memory-mapped: no token is read yet.
+
+    max_memory: bytes over which the process gives back what it has read of them.
+    """
+    mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
+    batches = [batch for file in mapped.files for batch in _batches(file)]
+    ids, sources = _join([_ids(file) for file in files], np.int64), _join([_sources(file) for file in files], np.int32)
+    return replace(documents_of(batches, ids, sources), mapped=mapped)
 
 
 def read_chosen(
-    directory: Path, files: Sequence[TokenFile], chosen: Callable[[int, Documents], NDArray[np.int64]]
+    directory: Path,
+    files: Sequence[TokenFile],
+    chosen: Callable[[int, Documents], NDArray[np.int64]],
+    max_memory: int | None = None,
 ) -> Documents:
     """Some documents of token files that hold far more than are wanted; only of these is anything kept.
 
-    chosen: f(number of the file, its documents) -> the rows that are wanted, in order.
+    chosen: f(number of the file, its documents) -> the rows that are wanted, in order. max_memory: see above.
     """
+    mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
     parts: list[Documents] = []
     groups: list[pa.Array] = []
     for number, file in enumerate(files):
-        batches = _batches(directory, file)
+        batches = _batches(mapped.files[number])
         documents = documents_of(batches, _ids(file), _sources(file))
         rows = chosen(number, documents)
         parts.append(documents.take(rows))
@@ -129,11 +139,12 @@ def read_chosen(
         values={
             name: _join([part.values[name] for part in parts], values.dtype) for name, values in first.values.items()
         },
+        mapped=mapped,
     )
 
 
-def _batches(directory: Path, file: TokenFile) -> list[pa.RecordBatch]:
-    with pa.memory_map(str(directory / file.name)) as source, pa.ipc.open_stream(source) as reader:
+def _batches(file: pa.Buffer) -> list[pa.RecordBatch]:
+    with pa.ipc.open_stream(file) as reader:
         return list(reader)
 
 

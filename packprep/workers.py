@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from packprep.errors import InputError, StoppedError
 from packprep.job import Job
+from packprep.memory import resident
 from packprep.quarantine import quarantined, rows_that_fail, write_quarantine
 from packprep.tokens import BASE_MEMORY, DocumentError, slice_memory
 from packprep.tokenstore import TokenFile, receipt_of
@@ -237,11 +238,8 @@ class _Worker:
 
     def _memory(self) -> int:
         """Bytes of memory of its own, without files that it maps; 0 where the system doesn't say."""
-        try:
-            pages = Path(f"/proc/{self.pid}/statm").read_text().split()
-            return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError, ValueError):
-            return 0
+        held = resident(self.pid)
+        return 0 if held is None else held[0] - held[1]
 
     def _how_it_died(self) -> str:
         try:
