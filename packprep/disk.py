@@ -35,7 +35,7 @@ def needed_bytes(job: Job, tokens: int) -> int:
     """Bytes that a build has on disk at most at one time: its token files, and its shards if those are here."""
     in_shards = 4 + 4 * ("position_ids" in job.config.columns)  # columns by segment are small beside them
     in_shards *= not is_url(job.config.output)
-    in_files = 0 if job.config.keep_tokens else 4
+    in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(1.05 * tokens * (in_shards + in_files))
 
 

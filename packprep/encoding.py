@@ -128,25 +128,27 @@ class _Ended:
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
         """size: of all batches that come, in the unit of `add`."""
         self._ends = _end_ids(tokenizer)
+        self._tokenizer = tokenizer
         self._left = size
-        self._ids = np.empty(0, np.int32)
+        self._ids = np.empty(0, tokenizer.id_type)
         self._offsets = [np.zeros(1, np.int64)]
 
     def add(self, ids: Ids, offsets: Offsets, size: int) -> None:
         """ids: [tokens]. offsets: [documents + 1]."""
         bos, eos = self._ends
+        _check_ids(ids, self._tokenizer)
         wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
         first, new = int(self._offsets[-1][-1]), int(wider[-1])
         self._left -= size
         if first + new > len(self._ids):
             # Room for the rest as if it were like this batch, and a little more: what is never filled costs nothing.
-            grown = np.empty(first + new + int(1.1 * new * self._left / max(size, 1)), np.int32)
+            grown = np.empty(first + new + int(1.1 * new * self._left / max(size, 1)), self._ids.dtype)
             grown[:first] = self._ids[:first]
             self._ids = grown
         add_ends(ids, offsets, wider, bos, eos, self._ids[first : first + new])
         self._offsets.append(wider[1:] + first)
 
-    def all(self) -> tuple[Ids, Offsets]:
+    def all(self) -> tuple[NDArray[Any], Offsets]:
         """Ids [tokens], and where documents lie in them [documents + 1]."""
         offsets = np.concatenate(self._offsets)
         return self._ids[: offsets[-1]], offsets
@@ -198,11 +200,12 @@ def _encode_chats(
     problems: dict[int, str] = {}
     for _, (first, made, compared) in _in_batches(encode, text_bytes(table["text"]), engine, config, stop):
         problems |= {first + row: problem for row, problem in made.problems.items()}
-        tokens.append(_lists(made.ids, made.offsets))
+        _check_ids(made.ids, tokenizer)
+        tokens.append(_lists(made.ids.astype(tokenizer.id_type), made.offsets))
         masks.append(_lists(made.trained.astype(np.int8), made.offsets))
         verified += compared
     rest = table.drop_columns(["text", "trained", "specials"])
-    rest = rest.append_column("tokens", pa.chunked_array(tokens, pa.list_(pa.int32())))
+    rest = rest.append_column("tokens", pa.chunked_array(tokens, _list_of_ids(tokenizer)))
     if config.train_on != "all":
         rest = rest.append_column("labels", pa.chunked_array(masks, pa.list_(pa.int8())))
     return Encoded(rest, verified, problems)
@@ -235,7 +238,20 @@ def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
                 out[last] = np.where(out[last - 1] != nothing, 1 if nothing == 0 else eos, nothing)
             lists[name] = _lists(out, wider)
     columns |= lists
-    return pa.table({"tokens": columns.pop("ids")} | columns)
+    return pa.table({"tokens": columns.pop("ids").cast(_list_of_ids(tokenizer))} | columns)
+
+
+def _check_ids(ids: Ids, tokenizer: Tokenizer) -> None:
+    """No id of an engine is cut off where token files have narrower ones."""
+    most = np.iinfo(tokenizer.id_type).max
+    if most < np.iinfo(np.int32).max and len(ids) and int(ids.max()) > most:
+        raise InputError(
+            f"the engine gave the id {ids.max():,}, but the vocabulary has {tokenizer.vocab_size:,}; use --engine hf"
+        )
+
+
+def _list_of_ids(tokenizer: Tokenizer) -> pa.DataType:
+    return pa.list_(pa.from_numpy_dtype(tokenizer.id_type))
 
 
 def _end_ids(tokenizer: Tokenizer) -> tuple[int, int]:

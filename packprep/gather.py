@@ -45,7 +45,7 @@ def with_ends(offsets: Int64, ends: int) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def add_ends(ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: Int32) -> None:
+def add_ends(ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: NDArray[Any]) -> None:
     """Each document with BOS before and EOS after it; one without ids stays without. bos, eos: id, or -1 for none.
 
     ids: [tokens]. offsets, wider: [documents + 1], where documents lie in ids and in out.
@@ -76,21 +76,28 @@ def make_room(values: NDArray[Any], offsets: Int64, wider: Int64, before: int, o
 
 
 @njit(cache=True, nogil=True)
-def tokens_at(address: Int64) -> Int32:
-    """The token at each address, [addresses]."""
+def tokens_at(address: Int64, like: NDArray[Any]) -> Int32:
+    """The token at each address, [addresses]. like: an array of the type of what is there."""
     out = np.empty(len(address), np.int32)
     for i in range(len(address)):
-        out[i] = carray(pointer(address[i]), 1, np.int32)[0]
+        out[i] = carray(pointer(address[i]), 1, like.dtype)[0]
     return out
 
 
 @njit(cache=True, nogil=True)
 def fill_values(
-    address: Int64, own: Int64, padded: Int64, bos: NDArray[np.bool_], before: float, after: float, out: NDArray[Any]
+    address: Int64,
+    like: NDArray[Any],
+    own: Int64,
+    padded: Int64,
+    bos: NDArray[np.bool_],
+    before: float,
+    after: float,
+    out: NDArray[Any],
 ) -> None:
     """Values of runs of tokens one after another: the tokens themselves, or another column of them.
 
-    address: [runs], where each run's own values are, of the type of `out`. own: [runs], how many of them. bos: [runs],
+    address: [runs], where each run's own values are, of the type of `like`. own: [runs], how many of them. bos: [runs],
     whether one value `before` goes before them. padded: [runs], values in `out`, what is left of them is `after`.
     out: [sum(padded)].
     """
@@ -102,7 +109,7 @@ def fill_values(
             at += 1
         length = own[run]
         if length > 0:
-            copy(carray(pointer(address[run]), length, out.dtype), out[at : at + length])
+            copy(carray(pointer(address[run]), length, like.dtype), out[at : at + length])
             at += length
         for rest in range(at, end):
             out[rest] = after

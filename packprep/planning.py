@@ -171,7 +171,8 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
     for end, token in tokenizer.ends().items():
         if token is not None:
             add(f"{end}_added", documents.source, sides)
-            outermost = documents.address + (0 if end == "bos" else 4 * (documents.length.astype(np.int64) - 1))
+            last = documents.length.astype(np.int64) - 1
+            outermost = documents.address + (0 if end == "bos" else documents.dtype.itemsize * last)
             # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
             add(f"{end}_found", documents.source[has_ids], _are(token.id, outermost[has_ids], documents))
     add("truncated", documents.source, account.truncated)
@@ -200,7 +201,7 @@ def _are(token: int, address: NDArray[np.int64], documents: Documents) -> NDArra
     found = np.empty(len(address), np.bool_)
     for first in range(0, len(address), _PIECE):
         piece = slice(first, first + _PIECE)
-        found[piece] = tokens_at(address[piece]) == token
+        found[piece] = tokens_at(address[piece], np.empty(0, documents.dtype)) == token
         documents.mapped.relieve()
     return found
 

@@ -168,7 +168,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
     rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
     tokens = np.empty(int(ends[-1]), np.int32)
-    _gather(rows, Aligned(documents.address, tokens.dtype), layout.bos_id, layout.pad_id, tokens)
+    _gather(rows, Aligned(documents.address, documents.dtype), layout.bos_id, layout.pad_id, tokens)
     offsets = rows.offsets
     starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
     arrays = []
@@ -207,7 +207,8 @@ def _gather(rows: Rows, column: Aligned, before: int, after: int, out: NDArray[A
     """Values of a token column. before: of an extra BOS. after: of padding."""
     runs = rows.runs
     address = runs.address(column.address, column.dtype.itemsize)
-    gather.fill_values(address, runs.own, runs.padded, runs.bos, before, after, out)
+    like = np.empty(0, column.dtype)
+    gather.fill_values(address, like, runs.own, runs.padded, runs.bos, before, after, out)
 
 
 def _fill_labels(

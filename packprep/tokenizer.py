@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError, nearest
 from packprep.schemas import Manifest
@@ -48,6 +50,11 @@ class Tokenizer:
 
     def ends(self) -> dict[str, "Special | None"]:
         return {"bos": self.bos, "eos": self.eos}
+
+    @property
+    def id_type(self) -> np.dtype[Any]:
+        """What token files hold ids in: half the bytes where the vocabulary allows it."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.int32)
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def tokenize_slice(
         verified, parts = encoded.verified, _with_skipped(part, encoded.problems, config)
         return encoded.table
 
-    features = _features(part.table.schema, config)
+    features = _features(part.table.schema, tokenizer, config)
     temporary = temporary_name(path)
     rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
@@ -218,11 +218,11 @@ def _with_skipped(given: Slice, problems: Mapping[int, str], config: BuildConfig
     return tuple(found)
 
 
-def _features(schema: pa.Schema, config: BuildConfig) -> Any:
+def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> Any:
     """The columns of the token file of a slice with these columns."""
     import datasets
 
-    features = {"tokens": datasets.Sequence(datasets.Value("int32"))}
+    features = {"tokens": datasets.Sequence(datasets.Value(tokenizer.id_type.name))}
     if config.chats and config.train_on != "all":
         features["labels"] = datasets.Sequence(datasets.Value("int8"))
     if config.pair_columns:

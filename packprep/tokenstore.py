@@ -24,7 +24,7 @@ from packprep.units import Part, Start
 
 STORED = "files.json"  # of a store that is finished
 
-STORE_VERSION = 3  # raised when the same inputs would give other token files
+STORE_VERSION = 4  # raised when the same inputs would give other token files
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class Documents:
     id: input row. address: where the tokens are in memory. length: tokens with BOS and EOS, 0 for none.
     source: number of the source file. group: code of the group, or None. keep: what the addresses point into.
     aligned: further columns with a value per token, by name. values: columns with a value per document, by name.
-    mapped: the token files among what the addresses point into.
+    mapped: the token files among what the addresses point into. dtype: of the tokens.
     """
 
     id: NDArray[np.int64]
@@ -50,6 +50,7 @@ class Documents:
     aligned: Mapping[str, Aligned] = field(default_factory=dict)
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     mapped: MappedFiles = MappedFiles()
+    dtype: np.dtype[Any] = np.dtype(np.int32)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -62,6 +63,7 @@ class Documents:
             group=group, keep=self.keep,
             aligned={name: Aligned(column.address[kept], column.dtype) for name, column in self.aligned.items()},
             values={name: values[kept] for name, values in self.values.items()}, mapped=self.mapped,
+            dtype=self.dtype,
         )  # fmt: skip
 
     @property
@@ -179,7 +181,7 @@ def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sour
     tokens = aligned.pop("tokens") if aligned else Aligned(np.empty(0, np.int64), np.dtype(np.int32))
     return Documents(
         id=ids, address=tokens.address, length=length, source=sources, group=groups, keep=batches,
-        aligned=aligned, values=values,
+        aligned=aligned, values=values, dtype=tokens.dtype,
     )  # fmt: skip
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 from pathlib import Path
 
@@ -29,9 +30,11 @@ def test_tokens_are_predicted_from_what_files_hold(tmp_path: Path) -> None:
 
 
 def test_token_files_and_shards_are_on_the_disk_together(tmp_path: Path) -> None:
-    assert disk.needed_bytes(job(tmp_path, "a.jsonl"), 1000) == 12_600
-    without = BuildConfig(columns=("document_ids",), keep_tokens="store")
     plain = job(tmp_path, "a.jsonl")
+    assert disk.needed_bytes(plain, 1000) == 10_500
+    large = dataclasses.replace(plain.tokenizer, vocab_size=65_537)
+    assert disk.needed_bytes(dataclasses.replace(plain, tokenizer=large), 1000) == 12_600
+    without = BuildConfig(columns=("document_ids",), keep_tokens="store")
     assert disk.needed_bytes(
         Job(config=without, staging=tmp_path, tokenizer=plain.tokenizer, sources=plain.sources), 1000
     ) == 4_200  # fmt: skip

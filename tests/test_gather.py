@@ -40,7 +40,7 @@ def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() ->
     here, there = np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)
     address = int64(there.ctypes.data, here.ctypes.data + 4, 0)
     out = np.zeros(8, np.int32)
-    gather.fill_values(address, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out)
+    gather.fill_values(address, here, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out)
     assert out.tolist() == [20, 21, 1, 11, 12, 3, 3, 3]
 
 
@@ -54,7 +54,7 @@ def test_positions_restart_at_every_segment() -> None:
 def test_values_of_every_type_are_copied_like_tokens(dtype: str) -> None:
     here = np.array([1, 2, 3], dtype)
     address, out = int64(here.ctypes.data + here.itemsize), np.ones(4, dtype)
-    gather.fill_values(address, int64(2), int64(4), np.array([True]), 0, 0, out)
+    gather.fill_values(address, here, int64(2), int64(4), np.array([True]), 0, 0, out)
     assert out.tolist() == [0, 2, 3, 0]
 
 
@@ -79,6 +79,16 @@ def test_cu_seqlens_start_at_zero_in_every_pack() -> None:
     assert out.tolist() == [0, 2, 5, 0, 4]
 
 
-def test_the_token_at_each_address() -> None:
-    here = np.array([7, 8, 9], np.int32)
-    assert gather.tokens_at(int64(here.ctypes.data + 8, here.ctypes.data)).tolist() == [9, 7]
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_the_token_at_each_address(dtype: str) -> None:
+    here = np.array([7, 8, 65_000], dtype)
+    address = int64(here.ctypes.data + 2 * here.itemsize, here.ctypes.data)
+    assert gather.tokens_at(address, here).tolist() == [65_000, 7]
+
+
+def test_narrow_tokens_come_out_wide() -> None:
+    here, out = np.array([65_535, 40_000], np.uint16), np.zeros(3, np.int32)
+    gather.fill_values(int64(here.ctypes.data), here, int64(2), int64(3), np.array([True]), 1, 3, out)
+    assert out.tolist() == [1, 65_535, 40_000]
+    gather.add_ends(np.array([65_535], np.int32), int64(0, 1), int64(0, 2), -1, 40_000, here)
+    assert here.tolist() == [65_535, 40_000]

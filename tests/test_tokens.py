@@ -112,6 +112,33 @@ def test_work_that_is_told_to_stop_ends_within_a_batch(policy: Tokenizer, engine
         encode_table(unit_of(["text"]).table, np.arange(1), engine, policy, BuildConfig(), stop)
 
 
+@pytest.mark.parametrize(("vocab_size", "kind"), [(65_536, "uint16"), (65_537, "int32")])
+def test_ids_take_two_bytes_where_the_vocabulary_allows_it(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice, vocab_size: int, kind: str
+) -> None:
+    documents = ["The cat sat", "", None, "on the log"]
+    wide = dataclasses.replace(policy, vocab_size=vocab_size)
+    tokenize_slice(unit_of(documents), tmp_path, engine, wide, BuildConfig())
+    path = tmp_path / "unit-000000-000.arrow"
+    assert str(pa.ipc.open_stream(path.read_bytes()).schema.field("tokens").type.value_type) == kind
+    assert ids_in(path) == expected_ids([text or "" for text in documents], tiny_tokenizer(), 0, 1)
+
+
+def test_an_id_that_two_bytes_do_not_hold_is_an_error_and_not_another_id(policy: Tokenizer) -> None:
+    class Far:
+        name, version = "far", "0"
+        notes: list[str] = []  # noqa: RUF012
+
+        def encode(self, batch: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+            return np.full(len(batch), 65_536 + 7, np.int32), np.arange(len(batch) + 1)
+
+    far = EngineChoice(engine=Far(), reference=lambda: load_engine("hf", policy.json), gate={})
+    with pytest.raises(
+        InputError, match=r"the engine gave the id 65,543, but the vocabulary has [\d,]+; use --engine hf"
+    ):
+        encode_table(unit_of(["text"]).table, np.arange(1), far, policy, BuildConfig(verify_engine=0.0))
+
+
 class _Wrong:
     """The reference, but for one id of one document."""
 
