@@ -38,7 +38,7 @@ Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
 # `tokenizers` holds about 65 bytes per token until a call is over: 20 MB for each core's million characters. Half as
-# many cost 7 % of the speed, because every call ends with cores waiting for the last one.
+# many cost 7 % where calls come one after another, as for a huge document: each ends with cores waiting for the last.
 SUB_BATCH = min(os.cpu_count() or 1, 16) << 20
 SUB_BATCH_PIECES = 8192
 # Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while it is encoded.

@@ -203,7 +203,7 @@ def main(
         "tasks": f"{job.text / unit:,.0f} units in {job.text / job.slice:,.0f} slices to tokenize; "
         f"{job.windows:,} windows to plan and write",
         "bytes moved": f"{(job.text + 8 * whole.tokens + job.shard_bytes(in_windows)) / 1e12:,.1f} TB: text read, "
-        f"{4 * whole.tokens / 1e12:,.1f} TB of token files written and read, "
+        f"{4 * whole.tokens / 1e12:,.1f} TB of token files, 4 bytes a token, written and read, "
         f"{job.shard_bytes(in_windows) / 1e12:,.1f} TB of shards",
         "memory": f"{memory / 1e6:,.0f} MB for this plan",
     }.items():
