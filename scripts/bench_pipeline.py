@@ -78,22 +78,16 @@ class _Bench:
 
     def build(self, name: str, options: Sequence[str], *, packed: bool = False) -> None:
         source = self.packed if packed else self.all
-        start = self._builds(self.few, options)
-        whole = self._builds(source, options)
-        wall = whole["wall"] - start["wall"]
-        self._add(name, wall, whole["cpu"] - start["cpu"], whole["peak"], self._report()["tokens"]["tokens_in"])
+        self._add_net(name, [(self.few, options), (source, options)], "tokens_in")
 
     def replan(self) -> None:
         """Another strategy and max_length from a token store, so that nothing is read or tokenized."""
-        stores = {source: self.folder / f"store-{source.stem}" for source in (self.few, self.all)}
-        runs = {}
-        for source, store in stores.items():
-            self._builds(source, ["--keep-tokens", str(store)], runs=1)
-            again = ["--keep-tokens", str(store), "--strategy", "first_fit", "--max-length", "2048"]
-            runs[source] = self._builds(source, again)
-        start, whole = runs[self.few], runs[self.all]
-        tokens = self._report()["tokens"]["tokens_packed"]
-        self._add("re-plan", whole["wall"] - start["wall"], whole["cpu"] - start["cpu"], whole["peak"], tokens)
+        again = []
+        for source in (self.few, self.all):
+            store = ["--keep-tokens", str(self.folder / f"store-{source.stem}")]
+            self._build(source, store)
+            again.append((source, [*store, "--strategy", "first_fit", "--max-length", "2048"]))
+        self._add_net("re-plan", again, "tokens_packed")
 
     def peer(self, what: str) -> None:
         found = []
@@ -106,14 +100,19 @@ class _Bench:
         middle = {key: statistics.median(run[key] for run in found) for key in found[0]}
         self._add(what, middle["wall"], middle["cpu"], middle["peak"], 0)
 
-    def _builds(self, source: Path, options: Sequence[str], runs: int | None = None) -> dict[str, float]:
-        """Medians of wall and CPU seconds and of peak bytes of whole build processes."""
-        found = []
-        for _ in range(runs or self.runs):
-            shutil.rmtree(self.folder / "out", ignore_errors=True)
-            command = ["-m", "packprep", "build", str(source), "-o", str(self.folder / "out"), "-q"]
-            found.append(_measure([*command, "--tokenizer", str(self.tokenizer), *options])[0])
-        return {key: statistics.median(run[key] for run in found) for key in found[0]}
+    def _add_net(self, name: str, builds: Sequence[tuple[Path, Sequence[str]]], tokens: str) -> None:
+        """Medians of builds less their start-up. builds: a small and a large one, with options; they take turns, for
+        the speed of a shared machine changes."""
+        runs = [[self._build(*build) for build in builds] for _ in range(self.runs)]
+        wall, cpu = (statistics.median(whole[key] - start[key] for start, whole in runs) for key in ("wall", "cpu"))
+        peak = statistics.median(whole["peak"] for _, whole in runs)
+        self._add(name, wall, cpu, peak, self._report()["tokens"][tokens])
+
+    def _build(self, source: Path, options: Sequence[str]) -> dict[str, float]:
+        """Wall and CPU seconds and peak bytes of a whole build process."""
+        shutil.rmtree(self.folder / "out", ignore_errors=True)
+        command = ["-m", "packprep", "build", str(source), "-o", str(self.folder / "out"), "-q"]
+        return _measure([*command, "--tokenizer", str(self.tokenizer), *options])[0]
 
     def _report(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_bytes())
