@@ -17,7 +17,7 @@ from packprep.config import BuildConfig
 from packprep.hashing import drawn, mix
 from packprep.labels import Labels
 from packprep.memory import MappedFiles
-from packprep.schemas import STANDARD_COLUMNS, Column, DType, Kind, list_view
+from packprep.schemas import STANDARD_COLUMNS, Column, DType, FormatError, Kind, list_view
 from packprep.tokens import Piece
 from packprep.tokenstore import TokenFile
 
@@ -171,6 +171,8 @@ def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sour
             groups = group_codes(pa.chunked_array(columns))
         elif pa.types.is_list(columns[0].type):
             views = [list_view(batch, name, "a token file") for batch in batches]
+            if len({view.values.dtype for view in views}) > 1:
+                raise FormatError("token files of two versions of packprep stand together; build with --restart")
             size = views[0].values.dtype.itemsize
             address = [view.values.ctypes.data + size * view.offsets[:-1].astype(np.int64) for view in views]
             aligned[name] = Aligned(_join(address, np.int64), views[0].values.dtype)

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from packprep.config import BuildConfig
+from packprep.schemas import FormatError
 from packprep.tokenstore import TokenFile
 from packprep.units import Part
-from packprep.windows import form_windows, group_codes, held_out, read_documents
+from packprep.windows import documents_of, form_windows, group_codes, held_out, read_documents
 
 
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
@@ -58,6 +59,12 @@ def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
         if length
     ]
     assert found == [[7, 8], [9]]
+
+
+def test_token_files_of_two_widths_are_never_read_as_one() -> None:
+    batches = [pa.record_batch({"tokens": pa.array([[7, 8]], pa.list_(kind))}) for kind in (pa.int32(), pa.uint16())]
+    with pytest.raises(FormatError, match="token files of two versions of packprep"):
+        documents_of(batches, np.arange(2), np.zeros(2, np.int32))
 
 
 def test_rows_without_a_group_are_a_group_of_their_own() -> None:
