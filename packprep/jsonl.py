@@ -22,7 +22,7 @@ import pyarrow.json as paj
 from packprep.jsonarray import JsonArray
 from packprep.rowbuilder import RowBuilder, RowsConfig, escaped_bytes, too_large
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
 # Types of numbers as JSON has them, by the names that Arrow gives them.
 _TYPES = {str(kind): kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))}

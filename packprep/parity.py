@@ -27,8 +27,8 @@ from packprep.probes import probes
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
 
 # Text that a thread encodes before another takes its place: fastokens keeps up to 100 MB of words for each thread, and
-# what a new one lacks costs 0.5 % of the instructions of a build.
-THREAD_BYTES = 48 << 20
+# what a new one lacks costs 1 % of the instructions of a build.
+THREAD_BYTES = 24 << 20
 
 Reference = Callable[[], Engine]
 

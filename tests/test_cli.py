@@ -94,6 +94,25 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
     assert out.count(b"<heap nr=") == arenas
 
 
+@pytest.mark.parametrize(
+    ("variable", "pool"), [({}, "system"), ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc")]
+)
+def test_arrow_takes_memory_where_all_take_it_unless_the_environment_says_from_where(
+    here: Path, variable: dict[str, str], pool: str
+) -> None:
+    code = """if True:
+        import sys
+        import pyarrow as pa
+        from packprep.cli import cli
+        cli.main(sys.argv[1:], standalone_mode=False)
+        print(pa.default_memory_pool().backend_name)
+    """
+    command = ["build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--dry-run", "-q", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | variable
+    out = subprocess.run([sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True)
+    assert out.stdout.decode().split()[-1] == pool
+
+
 def test_version_and_the_list_of_commands() -> None:
     assert run("--version").out.startswith("packprep ")
     assert [line.split(maxsplit=1) for line in run("--help").out.split("Commands:\n")[1].splitlines()] == [
