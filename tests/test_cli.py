@@ -69,9 +69,11 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
-@pytest.mark.parametrize(("variable", "arenas"), [({}, 2), ({"MALLOC_ARENA_MAX": "4"}, 4)])
+@pytest.mark.parametrize(
+    ("variable", "engine", "arenas"), [({}, "fastokens", 2), ({}, "hf", 4), ({"MALLOC_ARENA_MAX": "3"}, "hf", 3)]
+)
 def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
-    here: Path, variable: dict[str, str], arenas: int
+    here: Path, variable: dict[str, str], engine: str, arenas: int
 ) -> None:
     code = """if True:
         import ctypes, sys, threading
@@ -86,7 +88,20 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
         libc.malloc_info(0, libc.fdopen(1, b"w"))
         libc.fflush(None)
     """
-    command = ["build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--num-proc", "2", "--dry-run", "-q", "--json"]
+    command = [
+        "build",
+        "a.jsonl",
+        "-o",
+        "out",
+        "--tokenizer",
+        "tok",
+        "--num-proc",
+        "2",
+        "--engine",
+        engine,
+        "--dry-run",
+        "-q",
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | variable
     out = subprocess.run(
         [sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True
