@@ -4,6 +4,7 @@
 
 Text: the sources of the installed standard library, or the JSON lines given. Every build is a process of its own; one
 of the beginnings of 20 documents is start-up and is subtracted. Raw loops and peers count no reading and no imports.
+All take turns, because the speed of a shared machine changes within minutes; a ratio is of times of the same round.
 """
 
 import gzip
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,22 +46,24 @@ _RATIOS = [
 def main(texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, markdown: bool) -> None:
     """Measure builds with each engine, a re-plan, the engines alone, and peers."""
     with tempfile.TemporaryDirectory() as folder:
-        bench = _Bench(Path(folder), texts, tokenizer, runs)
-        for engine in ("fastokens", "hf"):
-            bench.build(f"build {engine}", ["--engine", engine])
-        bench.build("build fastokens, .gz", ["--engine", "fastokens"], packed=True)
-        bench.replan()
-        for what in ("raw-fastokens", "raw-hf", *(("trl", "lists") if peers else ())):
-            bench.peer(what)
+        bench = _Bench(Path(folder), texts, tokenizer)
+        for _ in range(runs):
+            for engine in ("fastokens", "hf"):
+                bench.build(f"build {engine}", ["--engine", engine])
+                bench.peer(f"raw-{engine}")
+            bench.build("build fastokens, .gz", ["--engine", "fastokens"], packed=True)
+            bench.replan()
+            for what in ("trl", "lists") if peers else ():
+                bench.peer(what)
         bench.show(markdown)
 
 
 class _Bench:
-    """The input in three forms (all, all packed by gzip, 20 beginnings of documents) and the rows measured so far."""
+    """The input in three forms (all, all packed by gzip, 20 beginnings of documents), and what was measured, by name."""
 
-    def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None, runs: int) -> None:
-        self.folder, self.runs = folder, runs
-        self.rows: dict[str, dict[str, float]] = {}
+    def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
+        self.folder = folder
+        self.runs: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
         if tokenizer is None or not texts:
             write_demo(folder)
         self.tokenizer = tokenizer or folder / "tokenizer"
@@ -87,29 +91,25 @@ class _Bench:
         """Another strategy and max_length from a token store, so that nothing is read or tokenized."""
         again = []
         for source in (self.few, self.all):
-            store = ["--keep-tokens", str(self.folder / f"store-{source.stem}")]
-            self._build(source, store)
+            folder = self.folder / f"store-{source.stem}"
+            store = ["--keep-tokens", str(folder)]
+            if not folder.exists():
+                self._build(source, store)
             again.append((source, [*store, "--strategy", "first_fit", "--max-length", "2048"]))
         self._add_net("re-plan", again, "tokens_packed")
 
     def peer(self, what: str) -> None:
-        found = []
-        for _ in range(self.runs):
-            out = self.folder / "peer"
-            shutil.rmtree(out, ignore_errors=True)
-            command = [str(SCRIPTS / "bench_peers.py"), what, str(self.tokenizer), str(self.all), str(out)]
-            measured, printed = _measure(command)
-            found.append(measured | {"wall": json.loads(printed.splitlines()[-1])["seconds"]})
-        middle = {key: statistics.median(run[key] for run in found) for key in found[0]}
-        self._add(what, middle["wall"], middle["cpu"], middle["peak"], 0)
+        out = self.folder / "peer"
+        shutil.rmtree(out, ignore_errors=True)
+        command = [str(SCRIPTS / "bench_peers.py"), what, str(self.tokenizer), str(self.all), str(out)]
+        measured, printed = _measure(command)
+        self._add(what, measured | {"wall": json.loads(printed.splitlines()[-1])["seconds"], "tokens": 0})
 
     def _add_net(self, name: str, builds: Sequence[tuple[Path, Sequence[str]]], tokens: str) -> None:
-        """Medians of builds less their start-up. builds: a small and a large one, with options; they take turns, for
-        the speed of a shared machine changes."""
-        runs = [[self._build(*build) for build in builds] for _ in range(self.runs)]
-        wall, cpu = (statistics.median(whole[key] - start[key] for start, whole in runs) for key in ("wall", "cpu"))
-        peak = statistics.median(whole["peak"] for _, whole in runs)
-        self._add(name, wall, cpu, peak, self._report()["tokens"][tokens])
+        """A build less its start-up. builds: a small and a large one, with options."""
+        start, whole = (self._build(*build) for build in builds)
+        net = {key: whole[key] - start[key] for key in ("wall", "cpu")}
+        self._add(name, whole | net | {"tokens": self._report()["tokens"][tokens]})
 
     def _build(self, source: Path, options: Sequence[str]) -> dict[str, float]:
         """Wall and CPU seconds and peak bytes of a whole build process."""
@@ -121,19 +121,22 @@ class _Bench:
         loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_bytes())
         return loaded
 
-    def _add(self, name: str, wall: float, cpu: float, peak: float, tokens: int) -> None:
-        self.rows[name] = {"wall": wall, "cpu": cpu, "peak": peak, "tokens": tokens}
-        click.echo(f"{name}: {wall:.2f} s, {self.text / 1e6 / wall:.1f} MB/s", err=True)
+    def _add(self, name: str, measured: dict[str, float]) -> None:
+        self.runs[name].append(measured)
+        click.echo(f"{name}: {measured['wall']:.2f} s, {self.text / 1e6 / measured['wall']:.1f} MB/s", err=True)
 
     def show(self, markdown: bool) -> None:
         header = ["", "MB/s of text", "M tokens/s", "wall s", "CPU s", "M tokens per CPU-s", "peak MB"]
         lines = []
-        for name, row in self.rows.items():
+        for name, runs in self.runs.items():
+            row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             tokens = [f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else "" for of in ("wall", "cpu")]
             speed = f"{self.text / 1e6 / row['wall']:.1f}"
             seconds = [f"{row['wall']:.2f}", f"{row['cpu']:.2f}"]
             lines.append([name, speed, tokens[0], *seconds, tokens[1], f"{row['peak'] / 1e6:,.0f}"])
-        click.echo(f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, median of {self.runs}")
+        click.echo(
+            f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of {len(self.runs[lines[0][0]])}"
+        )
         if markdown:
             click.echo("\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines]))
         else:
@@ -142,8 +145,9 @@ class _Bench:
                 table.add_row(*line)
             Console().print(table)
         for ours, theirs in _RATIOS:
-            if ours in self.rows and theirs in self.rows:
-                ratio = self.rows[theirs]["wall"] / self.rows[ours]["wall"]
+            if theirs in self.runs:
+                pairs = zip(self.runs[theirs], self.runs[ours], strict=True)
+                ratio = statistics.median(slow["wall"] / fast["wall"] for slow, fast in pairs)
                 click.echo(f"{ours}: {ratio:.2f} x the speed of {theirs}")
 
 
