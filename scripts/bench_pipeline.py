@@ -59,7 +59,7 @@ def main(texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, 
 
 
 class _Bench:
-    """The input in three forms (all, all packed by gzip, 20 beginnings of documents), and what was measured, by name."""
+    """The input in three forms (all, all packed by gzip, 20 beginnings of documents), and what each name measured."""
 
     def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
         self.folder = folder
