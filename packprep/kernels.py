@@ -5,11 +5,13 @@ installation compiles for some seconds). None keeps state or uses threads, so a 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 from numba import njit, types
+from numba.core import event
 from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -31,6 +33,26 @@ def kernel(function: F) -> F:
     """Compiles a function of arrays and ints at its first call; later runs of Python find it in the cache."""
     compiled: F = njit(cache=True, nogil=True)(function)
     return compiled
+
+
+class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said = False
+
+    def on_start(self, event: event.Event) -> None:
+        if not self._said:
+            self._said = True
+            self._say("compiling kernels, which takes some seconds, once after an installation")
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Where kernels are not in the cache, say so once: nothing else is heard of while they are compiled."""
+    told: AbstractContextManager[None] = event.install_listener("numba:compile", _FirstCompiled(say))
+    return told
 
 
 _finish = kernel(finish)

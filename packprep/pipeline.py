@@ -27,6 +27,7 @@ from packprep.digests import remembered
 from packprep.early import EarlyWindows
 from packprep.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
 from packprep.job import Job
+from packprep.kernels import compiling
 from packprep.lock import locked
 from packprep.mixture import facts, is_mix
 from packprep.output import output_of
@@ -252,7 +253,7 @@ class _Work:
         job = self.job
         if job.config.executor == "ray":
             self.on_ray()
-        with closing(self.early):
+        with compiling(self.progress.say), closing(self.early):
             files = self.tokenize()
             self.needed = disk.needed_bytes(job, sum(file.tokens for file in files))
             windows = Windows(job, files, self.clock)
