@@ -15,7 +15,7 @@ from .corpus import save_tokenizer, texts, write_jsonl
 
 def test_short_memory_means_fewer_units_at_a_time_and_never_other_bytes(tmp_path: Path) -> None:
     assert slices_ahead(BuildConfig(num_proc=4, max_memory=64_000_000_000)) == 4
-    assert slices_ahead(BuildConfig(num_proc=4, max_memory=1_000_000_000)) == 2
+    assert slices_ahead(BuildConfig(num_proc=4, max_memory=800_000_000)) == 2
     assert slices_ahead(BuildConfig(num_proc=4, max_memory=700_000_000)) == 0
     source = write_jsonl(tmp_path / "a.jsonl", texts(100))
     tokenizer = str(save_tokenizer(tmp_path / "tokenizer"))
