@@ -40,12 +40,12 @@ class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
         self._say = say
         self._said = False
 
-    def on_start(self, event: event.Event) -> None:
+    def on_start(self, _: event.Event) -> None:
         if not self._said:
             self._said = True
             self._say("compiling kernels, which takes some seconds, once after an installation")
 
-    def on_end(self, event: event.Event) -> None:
+    def on_end(self, _: event.Event) -> None:
         pass
 
 

@@ -27,7 +27,7 @@ from packprep.probes import probes
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
 
 # Text that a thread encodes before another takes its place: fastokens keeps up to 100 MB of words for each thread, and
-# what a new one lacks costs 1 % of the instructions of a build.
+# what a new one lacks costs less than 1 % of the instructions of a build.
 THREAD_BYTES = 24 << 20
 
 Reference = Callable[[], Engine]
