@@ -4,7 +4,8 @@
 
 Text: the sources of the installed standard library, or the JSON lines given. Every build is a process of its own; one
 of the beginnings of 20 documents is start-up and is subtracted. Raw loops and peers count no reading and no imports.
-All take turns, because the speed of a shared machine changes within minutes; a ratio is of times of the same round.
+All take turns, because the speed of a shared machine changes within minutes: what takes seconds is measured before each
+of what takes minutes, and a ratio is of medians of the same round. Kernels are compiled before the first one.
 """
 
 import gzip
@@ -47,14 +48,13 @@ def main(texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, 
     """Measure builds with each engine, a re-plan, the engines alone, and peers."""
     with tempfile.TemporaryDirectory() as folder:
         bench = _Bench(Path(folder), texts, tokenizer)
+        bench.quick()
+        bench.rounds.clear()  # in it kernels were compiled
         for _ in range(runs):
-            for engine in ("fastokens", "hf"):
-                bench.build(f"build {engine}", ["--engine", engine])
-                bench.peer(f"raw-{engine}")
-            bench.build("build fastokens, .gz", ["--engine", "fastokens"], packed=True)
-            bench.replan()
-            for what in ("trl", "lists") if peers else ():
-                bench.peer(what)
+            bench.rounds.append(defaultdict(list))
+            for slow in ("build hf", "raw-hf", *(("trl", "lists") if peers else ())):
+                bench.quick()
+                bench.slow(slow)
         bench.show(markdown)
 
 
@@ -63,7 +63,7 @@ class _Bench:
 
     def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
         self.folder = folder
-        self.runs: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+        self.rounds: list[defaultdict[str, list[dict[str, float]]]] = [defaultdict(list)]
         if tokenizer is None or not texts:
             write_demo(folder)
         self.tokenizer = tokenizer or folder / "tokenizer"
@@ -83,11 +83,25 @@ class _Bench:
                     few.write(json.dumps({"text": text[:200]}) + "\n")
                 self.text += len(text.encode())
 
-    def build(self, name: str, options: Sequence[str], *, packed: bool = False) -> None:
-        source = self.packed if packed else self.all
+    def quick(self) -> None:
+        """All that takes seconds."""
+        fast = ["--engine", "fastokens"]
+        self._build_net("build fastokens", fast, self.all)
+        self._peer("raw-fastokens")
+        self._build_net("build fastokens, .gz", fast, self.packed)
+        self._replan()
+
+    def slow(self, what: str) -> None:
+        """One of what takes minutes."""
+        if what == "build hf":
+            self._build_net(what, ["--engine", "hf"], self.all)
+        else:
+            self._peer(what)
+
+    def _build_net(self, name: str, options: Sequence[str], source: Path) -> None:
         self._add_net(name, [(self.few, options), (source, options)], "tokens_in")
 
-    def replan(self) -> None:
+    def _replan(self) -> None:
         """Another strategy and max_length from a token store, so that nothing is read or tokenized."""
         again = []
         for source in (self.few, self.all):
@@ -98,7 +112,7 @@ class _Bench:
             again.append((source, [*store, "--strategy", "first_fit", "--max-length", "2048"]))
         self._add_net("re-plan", again, "tokens_packed")
 
-    def peer(self, what: str) -> None:
+    def _peer(self, what: str) -> None:
         out = self.folder / "peer"
         shutil.rmtree(out, ignore_errors=True)
         command = [str(SCRIPTS / "bench_peers.py"), what, str(self.tokenizer), str(self.all), str(out)]
@@ -122,21 +136,20 @@ class _Bench:
         return loaded
 
     def _add(self, name: str, measured: dict[str, float]) -> None:
-        self.runs[name].append(measured)
+        self.rounds[-1][name].append(measured)
         click.echo(f"{name}: {measured['wall']:.2f} s, {self.text / 1e6 / measured['wall']:.1f} MB/s", err=True)
 
     def show(self, markdown: bool) -> None:
         header = ["", "MB/s of text", "M tokens/s", "wall s", "CPU s", "M tokens per CPU-s", "peak MB"]
         lines = []
-        for name, runs in self.runs.items():
+        for name in self.rounds[0]:
+            runs = [run for round_ in self.rounds for run in round_[name]]
             row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             tokens = [f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else "" for of in ("wall", "cpu")]
             speed = f"{self.text / 1e6 / row['wall']:.1f}"
             seconds = [f"{row['wall']:.2f}", f"{row['cpu']:.2f}"]
-            lines.append([name, speed, tokens[0], *seconds, tokens[1], f"{row['peak'] / 1e6:,.0f}"])
-        click.echo(
-            f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of {len(self.runs[lines[0][0]])}"
-        )
+            lines.append([f"{name} ({len(runs)})", speed, tokens[0], *seconds, tokens[1], f"{row['peak'] / 1e6:,.0f}"])
+        click.echo(f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of as many as in brackets")
         if markdown:
             click.echo("\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines]))
         else:
@@ -145,10 +158,13 @@ class _Bench:
                 table.add_row(*line)
             Console().print(table)
         for ours, theirs in _RATIOS:
-            if theirs in self.runs:
-                pairs = zip(self.runs[theirs], self.runs[ours], strict=True)
-                ratio = statistics.median(slow["wall"] / fast["wall"] for slow, fast in pairs)
+            if theirs in self.rounds[0]:
+                ratio = statistics.median(_median(round_[theirs]) / _median(round_[ours]) for round_ in self.rounds)
                 click.echo(f"{ours}: {ratio:.2f} x the speed of {theirs}")
+
+
+def _median(runs: Sequence[dict[str, float]]) -> float:
+    return statistics.median(run["wall"] for run in runs)
 
 
 def _lines(path: Path) -> Iterator[str]:
