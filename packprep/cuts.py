@@ -25,8 +25,10 @@ from collections.abc import Iterator
 from typing import Any
 
 # Before the line feed a visible ASCII character, an ideograph or its full stop; behind it a letter: ASCII or ideograph.
+# The line feed comes first, because that is what a search then jumps to.
 _IDEOGRAPH = rb"(?:\xe4[\xb8-\xbf]|[\xe5-\xe8][\x80-\xbf]|\xe9[\x80-\xbd])[\x80-\xbf]"  # U+4E00-U+9F7F, letters always
-_CUT = re.compile(rb"(?:[!-~]|\xe3\x80\x82|" + _IDEOGRAPH + rb")\n(?=[A-Za-z]|" + _IDEOGRAPH + rb")")
+_BEFORE = rb"(?:(?<=[!-~]\n)|(?<=\xe3\x80\x82\n)|(?<=" + _IDEOGRAPH + rb"\n))"
+_CUT = re.compile(rb"\n(?=[A-Za-z]|" + _IDEOGRAPH + rb")" + _BEFORE)
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
