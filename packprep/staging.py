@@ -63,7 +63,7 @@ _KEPT = (
     STORE,
 )  # by whoever starts over: they say nothing of a build, and are in use already
 _WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT)
-STAGING_VERSION = 1  # raised when what an older packprep left cannot be continued
+STAGING_VERSION = 2  # raised when what an older packprep left cannot be continued, as with STORE_VERSION
 
 
 def staging_of(output: Path) -> Path:
