@@ -144,21 +144,23 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     }.items():  # fmt: skip
         os.environ.setdefault(name, value)
     _share_allocator(settings)
+    from packprep.progress import shown
+
     if run["dry_run"]:
         from packprep.estimate import estimate
+        from packprep.kernels import compiling
 
-        _show(estimate(settings), run["json"])
+        with shown("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
+            tables = estimate(settings)
+        _show(tables, run["json"])
         return
-    from packprep.progress import Console, Silent
-
-    with Console() as console, _stopped_at_once(console.close):
+    with shown(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
         from packprep.pipeline import build, build_share  # takes a second, in which it may be stopped too
 
         gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
-        progress = Silent() if run["quiet"] else console
         if settings.executor == "array" and settings.task_index != MERGE:
             done = build_share(settings, progress=progress)
-            console.close()
+            progress.close()
             if not run["quiet"] or run["json"]:
                 _show({"share": done}, run["json"])
             return

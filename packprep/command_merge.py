@@ -30,9 +30,9 @@ def command(outputs: "tuple[Output, ...]", output: Path, shard_size: str | None,
     from packprep.config import parse_size
     from packprep.merging import merge
     from packprep.printing import print_report
-    from packprep.progress import Console, Silent
+    from packprep.progress import shown
 
     size = parse_size(shard_size, "shard_size") if shard_size is not None else None
-    with Console() as console:
-        merge(outputs, output, shard_size=size, progress=Silent() if quiet else console)
+    with shown(quiet=quiet) as progress:
+        merge(outputs, output, shard_size=size, progress=progress)
     print_report(output, as_json=as_json, quiet=quiet)

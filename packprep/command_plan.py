@@ -60,15 +60,15 @@ def command(
     overflows = _names("overflow", choices["overflow"] or ["split"])
     os.environ.setdefault("USE_TORCH", "0")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from packprep.kernels import compiling
     from packprep.lengths import read_lengths, write_rate
-    from packprep.progress import Console, Silent
+    from packprep.progress import shown
     from packprep.sweep import combinations, sweep
 
     configs, refused = combinations(given, lengths, strategies, overflows)
     base = configs[0]
     os.environ.setdefault("RAYON_NUM_THREADS", str(base.num_proc))
-    with Console() as console:
-        progress = Silent() if run["quiet"] else console
+    with shown(quiet=run["quiet"]) as progress, compiling(progress.say):
         with read_lengths(base, sample, progress) as found:
             # Where no document is too long, every overflow is the same plan.
             fitting = {length for length in lengths if sample == 1 and found.longest <= length and len(overflows) > 1}

@@ -46,10 +46,10 @@ def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> 
             raise ConfigError(f"{given} is inside {output}, whose manifest lists every file; choose another place")
     from packprep.facts import gather
     from packprep.page import as_data, write_page
-    from packprep.progress import Console
+    from packprep.progress import shown
 
-    with Console("the shards") as console:
-        facts = gather(output, console)
+    with shown("the shards") as progress:
+        facts = gather(output, progress)
     written = [write_page(facts, page)]
     if plots is not None:
         from packprep.plots import write_plots

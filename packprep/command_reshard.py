@@ -27,9 +27,9 @@ def command(source: "Output", output: Path, shard_size: str, as_json: bool, quie
     from packprep.config import parse_size
     from packprep.merging import merge
     from packprep.printing import print_report
-    from packprep.progress import Console, Silent
+    from packprep.progress import shown
 
     size = parse_size(shard_size, "shard_size")
-    with Console() as console:
-        merge([source], output, shard_size=size, progress=Silent() if quiet else console)
+    with shown(quiet=quiet) as progress:
+        merge([source], output, shard_size=size, progress=progress)
     print_report(output, as_json=as_json, quiet=quiet)

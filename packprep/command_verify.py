@@ -51,11 +51,11 @@ def command(
     Example:
       packprep verify packed --level full --sample 1000
     """
-    from packprep.progress import Console, Silent
+    from packprep.progress import shown
     from packprep.verify import verify
 
-    with Console("the files") as console:
-        verdict = verify(output, progress=Silent() if quiet else console, max_findings=max_findings, **options)
+    with shown("the files", quiet=quiet) as progress:
+        verdict = verify(output, progress=progress, max_findings=max_findings, **options)
     if as_json:
         click.echo(json.dumps(as_dict(verdict), indent=2))
     elif not quiet or not verdict.sound:

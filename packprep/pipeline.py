@@ -288,7 +288,7 @@ class _Work:
 
     def share(self, index: int, total: int) -> dict[str, Any]:
         """What one of `total` tasks does."""
-        with ThreadPoolExecutor(1) as pool:
+        with compiling(self.progress.say), ThreadPoolExecutor(1) as pool:
             engine = pool.submit(self._engine, self._sample(self._shape()))
             with self._workers(engine) as elsewhere:
                 return work_off(Shares(self.job, total, engine.result, elsewhere), index, self.progress)

@@ -23,7 +23,18 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Says nothing: the default of `packprep.build` in Python."""
+    """Says nothing: the default of `packprep.build` in Python, and what --quiet asks for."""
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def say(self, line: str) -> None:
         pass
@@ -38,7 +49,7 @@ class Console:
     first: what is read before anything can be counted.
     """
 
-    def __init__(self, first: str = "the first unit of text") -> None:
+    def __init__(self, first: str) -> None:
         self._first = first
         self._live: Any = None
         self._tasks: dict[str, Any] = {}
@@ -93,6 +104,11 @@ class Console:
                 self._live.update(task, visible=False)
             self._tasks[stage] = self._live.add_task(stage, total=total, text=text)
         self._live.update(self._tasks[stage], completed=done, total=total, text=text)
+
+
+def shown(first: str = "the first unit of text", *, quiet: bool = False) -> Console | Silent:
+    """What a command reports to while it works, as a context manager."""
+    return Silent() if quiet else Console(first)
 
 
 def _left(seconds: float | None) -> str:
