@@ -1,3 +1,14 @@
-from packprep.cli import main
+"""`packprep`, and `python -m packprep`."""
 
-main()
+from packprep.hugepages import begin_again
+
+
+def start() -> None:
+    begin_again()
+    from packprep.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    start()
