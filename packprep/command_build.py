@@ -2,7 +2,6 @@
 
 import ctypes
 import dataclasses
-import gc
 import json
 import os
 import signal
@@ -136,10 +135,10 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
       packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 8192
     """
     settings, run = resolve_options(sources, config, typed)
-    # Read when the libraries are first imported: Rust threads of the tokenizer follow num_proc, `datasets` need not
-    # load torch for a build, and its own log lines would say our errors twice.
+    # Read when the libraries are first imported: Rust threads of the tokenizer follow num_proc, those of numpy would be
+    # busy waiting for matrices, `datasets` need not load torch, and its log lines would say our errors twice.
     for name, value in {
-        "RAYON_NUM_THREADS": str(settings.num_proc), "TOKENIZERS_PARALLELISM": "true",
+        "RAYON_NUM_THREADS": str(settings.num_proc), "TOKENIZERS_PARALLELISM": "true", "OPENBLAS_NUM_THREADS": "1",
         "USE_TORCH": "0", "DATASETS_VERBOSITY": "critical", "RUST_BACKTRACE": "0",
     }.items():  # fmt: skip
         os.environ.setdefault(name, value)
@@ -157,7 +156,6 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     with shown(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
         from packprep.pipeline import build, build_share  # takes a second, in which it may be stopped too
 
-        gc.freeze()  # the libraries' objects stay: collecting garbage among them is 3 % of a build
         if settings.executor == "array" and settings.task_index != MERGE:
             done = build_share(settings, progress=progress)
             progress.close()
