@@ -275,10 +275,9 @@ def cold_start(strategy: str, cache: str | None) -> float:
 def resident_bytes(documents: int, strategy: str) -> float:
     """Peak resident bytes per document over what the process and its input take, in a process of its own."""
     code = f"""if True:
-        import re, numpy as np
-        from pathlib import Path
+        import numpy as np
         from packprep import pack_lengths
-        peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+        from packprep.memory import peak
         lengths = np.random.default_rng(0).integers(1, 512, {documents}, np.int32)
         pack_lengths(lengths[:100_000], 2048, {strategy!r})
         before = peak()
