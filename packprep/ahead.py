@@ -1,5 +1,7 @@
 """Work done ahead in other threads: its results come in order, and so many at most wait to be taken."""
 
+import math
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,18 +28,24 @@ def ahead(submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most:
 
 
 class RenewedThreads:
-    """Threads that are replaced after so much work, and with them what libraries keep for each: caches that grow."""
+    """Threads that are replaced after so much work, and with them what libraries keep for each: caches that grow.
 
-    def __init__(self, work_each: int) -> None:
+    They are made when they are needed, and made anew in a process that was forked.
+    """
+
+    def __init__(self, work_each: float = math.inf) -> None:
         """work_each: what a thread does before it is replaced, on average, in the unit of `submit`."""
         self._each = work_each
-        self._left = 0
+        self._left = 0.0
+        self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
     def submit(self, threads: int, work: int, function: Callable[..., Made], *arguments: Any) -> "Future[Made]":
         """Run function(*arguments), which is so much work, in one of so many threads."""
         with self._lock:
+            if self._process != os.getpid():
+                self._pool, self._process = None, os.getpid()
             if self._pool is None or self._left <= 0:
                 if self._pool is not None:
                     self._pool.shutdown(wait=False)

@@ -59,7 +59,7 @@ def command(
     strategies = _names("strategy", choices["strategy"] or ["best_fit"])
     overflows = _names("overflow", choices["overflow"] or ["split"])
     os.environ.setdefault("USE_TORCH", "0")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from packprep.kernels import compiling
     from packprep.lengths import read_lengths, write_rate
     from packprep.progress import shown

@@ -8,9 +8,11 @@ except inside `tokenizers`, which has no other way out (16 of its 1100 ns per to
     gigatoken  BPE, newer Unicode tables than the reference; 40-160 MB per core-second, SentencePiece BPE 10
 
 Every engine lets several threads call it at once: all three release the interpreter lock and guard their own caches,
-so none stands behind a lock here (tests/test_engines.py holds them to it, with cold caches). hf and gigatoken use the
-cores inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more
-cost a build 2 to 10 % of its cycles. A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
+so none stands behind a lock here (tests/test_engines.py holds them to it, with cold caches). gigatoken uses the cores
+inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more cost a
+build 2 to 10 % of its cycles. `tokenizers` is told not to by the command line (TOKENIZERS_PARALLELISM), and has threads
+from here: what one of its own made, another one frees, which was 8 % of the time of a build.
+A fast engine is trusted only after `packprep.parity` has compared it with `hf`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -31,15 +34,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep import cuts
+from packprep.ahead import RenewedThreads, ahead
 from packprep.errors import ConfigError, InputError
 
 EngineName = Literal["hf", "fastokens", "gigatoken"]
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
-# `tokenizers` holds about 65 bytes per token until a call is over: 20 MB for each core's million characters. Half as
-# many cost 7 % where calls come one after another, as for a huge document: each ends with cores waiting for the last.
-SUB_BATCH = min(os.cpu_count() or 1, 16) << 20
+# Characters of a call: `tokenizers` holds about 65 bytes per token until it is over.
+SUB_BATCH = 1 << 19
 SUB_BATCH_PIECES = 8192
 # Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while it is encoded.
 PIECE_BYTES = 1 << 18
@@ -67,7 +70,10 @@ class Engine(Protocol):
 
 
 class HfEngine:
-    """`tokenizers`: about SUB_BATCH characters at a time, documents over PIECE_BYTES in pieces (`packprep.cuts`)."""
+    """`tokenizers`: about SUB_BATCH characters a call, documents over PIECE_BYTES in pieces (`packprep.cuts`).
+
+    Calls are made by as many threads as `tokenizers` would have of its own: RAYON_NUM_THREADS, or one for each core.
+    """
 
     name = "hf"
 
@@ -78,21 +84,31 @@ class HfEngine:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = not parse_special_tokens
+        self._cores = int(os.environ.get("RAYON_NUM_THREADS", 0)) or os.cpu_count() or 1
+        self._threads = RenewedThreads()
         self.notes: list[str] = []
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
         """See `Engine.encode`."""
         tokens = np.zeros(len(texts) + 1, np.int64)
         parts: list[Ids] = []
-        for pieces, documents in self._sub_batches(texts):
-            with _as_sentence(f"tokenizers {self.version} cannot encode a text"):
-                encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-            np.add.at(tokens, np.array(documents) + 1, [len(encoding) for encoding in encodings])
-            ids = array.array("I")
-            for encoding in encodings:
-                ids.fromlist(encoding.ids)  # the cheapest way out: 16 ns per token, np.array 25
-            parts.append(as_int32(np.frombuffer(ids, np.uint32)))
+
+        def submit(batch: tuple[list[str], list[int]]) -> Future[tuple[list[int], list[int], Ids]]:
+            return self._threads.submit(self._cores, 0, self._encoded, *batch)
+
+        for documents, lengths, ids in ahead(submit, self._sub_batches(texts), self._cores):
+            np.add.at(tokens, np.array(documents) + 1, lengths)
+            parts.append(ids)
         return (np.concatenate(parts) if parts else np.empty(0, np.int32)), np.cumsum(tokens)
+
+    def _encoded(self, pieces: list[str], documents: list[int]) -> tuple[list[int], list[int], Ids]:
+        """The documents, the tokens of each piece, and their ids."""
+        with _as_sentence(f"tokenizers {self.version} cannot encode a text"):
+            encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        ids = array.array("I")
+        for encoding in encodings:
+            ids.fromlist(encoding.ids)  # the cheapest way out: 16 ns per token, np.array 25
+        return documents, [len(encoding) for encoding in encodings], as_int32(np.frombuffer(ids, np.uint32))
 
     def _sub_batches(self, texts: pa.Array) -> Iterator[tuple[list[str], list[int]]]:
         """Pieces of text and the document each belongs to, SUB_BATCH characters or SUB_BATCH_PIECES at a time."""

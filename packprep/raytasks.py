@@ -27,7 +27,7 @@ _OBJECTS = 100_000_000  # bytes of Ray's store on a cluster of our own: names an
 _LOOK_EVERY = 1.0  # seconds between looks at the cluster
 _HEAD_MISSED = 5  # looks in a row
 _KEPT = "what was done is kept, so run the same command to go on"
-_ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "true", "USE_TORCH": "0"}
+_ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "USE_TORCH": "0"}
 
 Task = tuple[str, list[Any]]
 """("measure", [source]), ("tokenize", [first, last]) or ("write", [split, number])."""

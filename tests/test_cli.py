@@ -15,8 +15,8 @@ import pytest
 
 from packprep import BuildConfig
 from packprep.cli import COMMANDS
+from packprep.command_build import _is_fast, resolve_options
 from packprep.command_build import command as build_command
-from packprep.command_build import resolve_options
 from packprep.config import ONCE
 from packprep.errors import ConfigError
 from packprep.schemas import read_manifest
@@ -70,7 +70,7 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
 @pytest.mark.parametrize(
-    ("variable", "engine", "arenas"), [({}, "fastokens", 2), ({}, "hf", 4), ({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4)]
+    ("variable", "engine", "arenas"), [({}, "fastokens", 2), ({}, "hf", 8), ({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4)]
 )
 def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
     here: Path, variable: dict[str, str], engine: str, arenas: int
@@ -94,6 +94,22 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
         [sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True
     ).stdout
     assert out.count(b"<heap nr=") == arenas
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "fast"),
+    [
+        ("fastokens", "WordPiece", True), ("hf", "BPE", False), ("auto", "BPE", True), ("auto", "WordPiece", False),
+        ("auto", None, True),
+    ],
+)  # fmt: skip
+def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
+    engine: Any, model: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.command_build.find_spec", lambda name: name)
+    if model is not None:
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"type": model}}, indent=2))
+    assert _is_fast(BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine)) is fast
 
 
 @pytest.mark.parametrize(
