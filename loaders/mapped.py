@@ -62,7 +62,7 @@ class Rows:
 class MappedShard:
     """The packs of one Arrow stream file. where: its name in messages. packs: how many it must hold, if that is known.
 
-    columns: what its schema must be, where a manifest says it. fetch: called before it is opened, to bring it here.
+    columns: what its schema must be, where a manifest says it. mapping: maps it, where it must be brought here first.
 
     FormatError if the file is not a whole stream, or does not hold these packs and fields.
     """
@@ -74,10 +74,10 @@ class MappedShard:
         fields: tuple[Field, ...],
         packs: int | None = None,
         columns: tuple[Column, ...] = (),
-        fetch: Callable[[], object] = lambda: None,
+        mapping: Callable[[], pa.NativeFile] | None = None,
     ) -> None:
         self.file = file
-        self._columns, self._fetch = columns, fetch
+        self._columns, self._map = columns, mapping or self._map_local
         self.where = where
         self.fields = fields
         self._packs = packs
@@ -86,14 +86,20 @@ class MappedShard:
         self._rows: dict[int, tuple[Rows, bool]] = {}  # of a record batch, and whether every pack in it is sound
 
     def stream(self) -> pa.ipc.RecordBatchStreamReader:
-        self._fetch()
+        file = self._map()
         try:
-            stream = pa.ipc.open_stream(pa.memory_map(str(self.file)))
+            stream = pa.ipc.open_stream(file)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from None
         if self._columns:
             check_schema(stream.schema, self._columns, self.where)
         return stream
+
+    def _map_local(self) -> pa.NativeFile:
+        try:
+            return pa.memory_map(str(self.file))
+        except OSError as error:
+            raise self._damaged(error) from None
 
     def _damaged(self, error: Exception) -> FormatError:
         return FormatError(f"{self.file} is not a whole Arrow stream: {error}; restore the file or build again")
@@ -104,9 +110,11 @@ class MappedShard:
     @property
     def batches(self) -> list[pa.RecordBatch]:
         """Record batches that have a pack, mapped. Touches their headers, not their values."""
-        if self._batches is None:
+        batches = self._batches  # another thread may release them meanwhile
+        if batches is None:
+            stream = self.stream()
             try:
-                batches = [batch for batch in self.stream() if len(batch)]
+                batches = [batch for batch in stream if len(batch)]
             except (pa.ArrowException, OSError) as error:
                 raise self._damaged(error) from None
             packs = sum(map(len, batches))
@@ -114,7 +122,7 @@ class MappedShard:
                 raise FormatError(f"{self.file} holds {packs} packs; the manifest says {self._packs}")
             self._starts = list(accumulate(map(len, batches), initial=0))[:-1]
             self._batches = batches
-        return self._batches
+        return batches
 
     def release(self) -> None:
         """Open the file anew when it is next read; views of it stay valid."""

@@ -89,8 +89,8 @@ class PackedShards:
         columns = manifest.columns
         fields = tuple(Field(column.name, column.name, column.kind, column.dtype) for column in columns)
         if self._remote is not None:
-            path, fetch = self._remote.directory / entry.path, partial(self._remote.fetch, entry)
-            return MappedShard(path, entry.path, fields, entry.packs, columns, fetch)
+            path, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
+            return MappedShard(path, entry.path, fields, entry.packs, columns, mapping)
         shard = MappedShard(check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns)
         shard.stream().close()
         return shard

@@ -11,7 +11,10 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import pyarrow as pa
 
 from .errors import FormatError
 from .files import MANIFEST, check_path
@@ -62,10 +65,17 @@ class RemoteOutput:
             lock = self._locks.setdefault(entry.path, threading.Lock())
         with lock:
             # What is in the cache was checked when it came.
-            if not (path.exists() and path.stat().st_size == entry.bytes):
+            if _size(path) != entry.bytes:
                 self._download(entry, path)
             self._use(entry)
         return path
+
+    def map(self, entry: FileEntry) -> pa.MemoryMappedFile:
+        """The file, mapped: it stays readable when another thread or process drops it from the cache."""
+        while True:
+            path = self.fetch(entry)
+            with suppress(FileNotFoundError):  # it made room for another before it was opened
+                return pa.memory_map(str(path))
 
     def file(self, name: str) -> Path:
         """The same of a file by its name. FormatError where the manifest does not list it."""
@@ -101,6 +111,8 @@ class RemoteOutput:
 
     def _use(self, entry: FileEntry) -> None:
         """Note the use of a shard and drop those used longest ago, but never the one just asked for."""
+        if not entry.is_shard:
+            return
         with self._lock:
             self._kept[entry.path] = entry.bytes
             self._kept.move_to_end(entry.path)
@@ -108,6 +120,14 @@ class RemoteOutput:
                 name, _ = self._kept.popitem(last=False)
                 (self.directory / name).unlink(missing_ok=True)
                 self._evicted(name)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file, None where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _user_cache() -> Path:

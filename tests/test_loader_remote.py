@@ -1,4 +1,5 @@
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from datasets import load_from_disk
 
 from packprep import BuildConfig, build
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import FormatError, read_manifest
+from packprep.schemas import FileEntry, FormatError, RemoteOutput, read_manifest
 
 from .corpus import save_tokenizer, texts, write_jsonl
 
@@ -70,6 +71,32 @@ def test_a_loader_over_a_url_hands_out_the_same_batches_in_any_cache(url: str, o
     for size in (None, 15_000):
         shards = PackedShards(url, cache_dir=tmp_path / str(size), cache_size=size)
         assert [batch.tokens.tolist() for batch in PackedLoader(shards, 3)] == expected
+
+
+def test_a_shard_that_makes_room_before_it_is_mapped_is_fetched_again(
+    url: str, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, dropped = RemoteOutput.fetch, set()
+
+    def dropping_once(self: RemoteOutput, entry: FileEntry) -> Path:
+        path = fetch(self, entry)
+        if entry.path not in dropped:
+            dropped.add(entry.path)
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(RemoteOutput, "fetch", dropping_once)
+    shards = PackedShards(url, cache_dir=tmp_path)
+    assert tokens_of(shards) == tokens_of(PackedShards(output))
+    assert len(dropped) == len(shards.files)
+
+
+def test_threads_may_read_through_a_cache_that_holds_one_shard(url: str, output: Path, tmp_path: Path) -> None:
+    shards, expected = PackedShards(url, cache_dir=tmp_path, cache_size=1), tokens_of(PackedShards(output))
+    places = [range(len(expected)), range(len(expected))[::-1]] * 2
+    with ThreadPoolExecutor(len(places)) as threads:
+        read = threads.map(lambda packs: [shards[pack].tokens.tolist() for pack in packs], places)
+        assert all(tokens == [expected[pack] for pack in packs] for packs, tokens in zip(places, read, strict=True))
 
 
 def test_pickled_shards_open_the_same_url_and_cache(url: str, tmp_path: Path) -> None:
