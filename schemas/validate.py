@@ -243,16 +243,17 @@ def _check_positions(view: BatchView, findings: Findings) -> None:
     positions = view.columns.get("position_ids")
     if positions is None:
         return
-    right = np.empty(len(positions), np.bool_)
-    np.equal(positions[1:], positions[:-1] + 1, out=right[1:])
-    right[view.starts] = positions[view.starts] == 0
-    if not right.all():
+    # n whole numbers that rise from 0 to n - 1 are 0, 1, ..., n - 1.
+    rises = np.empty(len(positions), np.bool_)
+    np.greater(positions[1:], positions[:-1], out=rises[1:])
+    last = positions[view.ends - 1]
+    rises[view.starts] = (positions[view.starts] == 0) & (last == view.ends - view.starts - 1)
+    if not rises.all():
 
         def finding(at: int) -> Finding:
             expected = at - view.starts[view.segment_of(at)]
             return view.token(at, "position", f"position_ids has {positions[at]}; expected {expected}")
 
-        # Steps were compared; where one is wrong, the positions themselves say which of the two it is.
         true = np.arange(len(positions)) - np.repeat(view.starts, view.ends - view.starts)
         findings.many("position", np.flatnonzero(positions != true), finding)
 
