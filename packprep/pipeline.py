@@ -25,6 +25,7 @@ from packprep.carried import RowShape
 from packprep.config import MERGE, BuildConfig
 from packprep.digests import remembered
 from packprep.early import EarlyWindows
+from packprep.encoding import load_kernels
 from packprep.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
 from packprep.job import Job
 from packprep.kernels import compiling
@@ -288,8 +289,8 @@ class _Work:
 
     def share(self, index: int, total: int) -> dict[str, Any]:
         """What one of `total` tasks does."""
-        with compiling(self.progress.say), ThreadPoolExecutor(1) as pool:
-            engine = pool.submit(self._engine, self._sample(self._shape()))
+        with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
+            engine = self._loading(pool, self._shape())
             with self._workers(engine) as elsewhere:
                 return work_off(Shares(self.job, total, engine.result, elsewhere), index, self.progress)
 
@@ -337,9 +338,8 @@ class _Work:
             self.progress.advance("tokenize", done, total, "MB")
 
         shape = self._shape()
-        with ThreadPoolExecutor(1) as pool:
-            # Loads beside reading. The sample is read first: opening sources is not safe in two threads.
-            engine = pool.submit(self._engine, self._sample(shape))
+        with ThreadPoolExecutor(2) as pool:
+            engine = self._loading(pool, shape)
             start = start_after(there, len(sources), config)
             slices = read_slices(sources, config, self.job.scratch, start, shape)
             try:
@@ -391,6 +391,12 @@ class _Work:
             table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
             sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
         return sample
+
+    def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
+        """The engine, loaded beside reading as the kernels are."""
+        sample = self._sample(shape)  # first: opening sources is not safe in two threads
+        pool.submit(load_kernels, self.job.tokenizer)
+        return pool.submit(self._engine, sample)
 
     def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
         """What tokenizes; None where rows are token ids."""

@@ -186,12 +186,16 @@ def tokenize_slice(
         batch_size=None,
         remove_columns=[name for name in READ if name in part.table.column_names],
         features=features,
-        cache_file_name=str(temporary),
+        keep_in_memory=True,
         load_from_cache_file=False,
         new_fingerprint=fingerprint,
     )
-    count = sum(len(chunk.values) for chunk in tokens.data["tokens"].chunks)
-    del tokens
+    made = tokens.data.table
+    # Not by `map`, which opens a file twice: ext4 takes that for one that is replaced and writes it to disk at once.
+    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
+        writer.write_table(made)
+    count = sum(len(chunk.values) for chunk in made["tokens"].chunks)
+    del tokens, made
     receipt = TokenFile(
         unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
         text_bytes=part.text_bytes, tokens=count, verified=verified, parts=parts, cut=cut,
