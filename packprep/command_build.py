@@ -1,15 +1,11 @@
 """`packprep build`. Its options are the fields of BuildConfig: nothing is said twice."""
 
-import ctypes
 import dataclasses
 import json
 import os
-import re
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -18,6 +14,7 @@ import click
 
 from packprep.config import MERGE, BuildConfig
 from packprep.errors import ConfigError
+from packprep.libraries import share_machine, tell_libraries
 from packprep.outputtype import output_at
 from packprep.printing import print_report, print_table, stopped
 from packprep.settings import DEFAULT_FILE, from_yaml
@@ -25,8 +22,6 @@ from packprep.settings import DEFAULT_FILE, from_yaml
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
-_M_ARENA_MAX = -8  # of glibc's mallopt
-_BPE = re.compile(rb'"model"\s*:\s*{\s*"type"\s*:\s*"BPE"')
 
 
 class Grouped(click.Command):
@@ -137,14 +132,8 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
       packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 8192
     """
     settings, run = resolve_options(sources, config, typed)
-    # Read when the libraries are first imported: threads of the tokenizer follow num_proc (see engines.py), those of
-    # numpy would be busy waiting for matrices, `datasets` need not load torch, nor say our errors a second time.
-    for name, value in {
-        "RAYON_NUM_THREADS": str(settings.num_proc), "TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1",
-        "USE_TORCH": "0", "DATASETS_VERBOSITY": "critical", "RUST_BACKTRACE": "0",
-    }.items():  # fmt: skip
-        os.environ.setdefault(name, value)
-    _share_allocator(settings)
+    tell_libraries()
+    share_machine(settings)
     from packprep.progress import shown
 
     if run["dry_run"]:
@@ -205,33 +194,6 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(shuffle, bool):
         raise ConfigError(f"shuffle is {shuffle!r}, expected true or false")
     return options | {"order": "shuffle" if shuffle else "input"}
-
-
-def _share_allocator(settings: BuildConfig) -> None:
-    """Let one allocator serve all, so that what one part frees the next takes.
-
-    An arena of glibc for every thread was a third more, an allocator of Arrow's own a sixth at four times the text.
-    Only `tokenizers` makes so many small pieces that threads which share an arena wait for each other, up to two thirds
-    of the time: there each of the three kinds of threads that a build has for a core, and the main one, gets its own.
-    """
-    import pyarrow as pa
-
-    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
-        pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(_M_ARENA_MAX, max(2, settings.num_proc) * (1 if _is_fast(settings) else 4))
-
-
-def _is_fast(settings: BuildConfig) -> bool:
-    """Whether the engine will be fastokens, as far as can be told before it is loaded: it reads BPE."""
-    if settings.engine != "auto" or find_spec("fastokens") is None:
-        return settings.engine == "fastokens"
-    path = Path(str(settings.tokenizer))
-    try:
-        return _BPE.search((path / "tokenizer.json" if path.is_dir() else path).read_bytes()) is not None
-    except OSError:
-        return True  # of the hub, most likely BPE
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,6 +11,7 @@ import click
 from packprep.command_build import Grouped, build_options, merged_options
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, nearest
+from packprep.libraries import share_machine, tell_libraries
 from packprep.printing import print_grid
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def command(
     lengths = [_whole(text) for text in choices["max_length"] or ["4096"]]
     strategies = _names("strategy", choices["strategy"] or ["best_fit"])
     overflows = _names("overflow", choices["overflow"] or ["split"])
-    os.environ.setdefault("USE_TORCH", "0")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tell_libraries()
     from packprep.kernels import compiling
     from packprep.lengths import read_lengths, write_rate
     from packprep.progress import shown
@@ -67,7 +66,7 @@ def command(
 
     configs, refused = combinations(given, lengths, strategies, overflows)
     base = configs[0]
-    os.environ.setdefault("RAYON_NUM_THREADS", str(base.num_proc))
+    share_machine(base)
     with shown(quiet=run["quiet"]) as progress, compiling(progress.say):
         with read_lengths(base, sample, progress) as found:
             # Where no document is too long, every overflow is the same plan.

@@ -18,6 +18,7 @@ from typing import Any
 
 from packprep.errors import ConfigError, InputError, StoppedError
 from packprep.job import Job
+from packprep.libraries import tell_libraries
 from packprep.progress import Progress
 from packprep.schemas import StoreError, digest_of, temporary_name
 from packprep.staging import JOB
@@ -27,7 +28,6 @@ _OBJECTS = 100_000_000  # bytes of Ray's store on a cluster of our own: names an
 _LOOK_EVERY = 1.0  # seconds between looks at the cluster
 _HEAD_MISSED = 5  # looks in a row
 _KEPT = "what was done is kept, so run the same command to go on"
-_ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "USE_TORCH": "0"}
 
 Task = tuple[str, list[Any]]
 """("measure", [source]), ("tokenize", [first, last]) or ("write", [split, number])."""
@@ -206,8 +206,7 @@ def _answers(address: str) -> bool:
 
 def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
     """Do one task, in a process of Ray's. folder: working directory of the build. key: digest of its job.json."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    tell_libraries(RAYON_NUM_THREADS="1")
     os.chdir(folder)
     shares = _shares(staging, key)
     kind, arguments = task

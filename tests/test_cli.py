@@ -15,10 +15,11 @@ import pytest
 
 from packprep import BuildConfig
 from packprep.cli import COMMANDS
-from packprep.command_build import _is_fast, resolve_options
 from packprep.command_build import command as build_command
+from packprep.command_build import resolve_options
 from packprep.config import ONCE
 from packprep.errors import ConfigError
+from packprep.libraries import is_fast
 from packprep.schemas import read_manifest
 from packprep.settings import to_yaml
 
@@ -70,7 +71,8 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
 @pytest.mark.parametrize(
-    ("variable", "engine", "arenas"), [({}, "fastokens", 2), ({}, "hf", 8), ({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4)]
+    ("variable", "engine", "arenas"),
+    [({}, "fastokens", 2), ({}, "hf", 12), ({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4)],
 )
 def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
     here: Path, variable: dict[str, str], engine: str, arenas: int
@@ -79,9 +81,9 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
         import ctypes, sys, threading
         from packprep.cli import cli
         cli.main(sys.argv[1:], standalone_mode=False)
-        together = threading.Barrier(12)
+        together = threading.Barrier(20)
         def keep(): together.wait(); bytes(5000); together.wait()
-        threads = [threading.Thread(target=keep) for _ in range(12)]
+        threads = [threading.Thread(target=keep) for _ in range(20)]
         [thread.start() for thread in threads], [thread.join() for thread in threads]
         libc = ctypes.CDLL(None)
         libc.fdopen.restype, libc.malloc_info.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
@@ -106,10 +108,10 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
 def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
     engine: Any, model: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.command_build.find_spec", lambda name: name)
+    monkeypatch.setattr("packprep.libraries.find_spec", lambda name: name)
     if model is not None:
         (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"type": model}}, indent=2))
-    assert _is_fast(BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine)) is fast
+    assert is_fast(BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine)) is fast
 
 
 @pytest.mark.parametrize(
