@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes import c_int, c_int64, c_uint
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +19,13 @@ from packprep.schemas import Store, Stored, same_file, temporary_name
 
 _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
 _BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 
 class ShardFolder(Protocol):
     """See `LocalShards`."""
 
-    def writing(self, name: str) -> Any: ...
+    def writing(self, name: str, size: int = 0) -> Any: ...
 
     def version(self, name: str) -> str: ...
 
@@ -37,12 +39,13 @@ class LocalShards:
         self.directory = directory
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Any]:
-        """A file that has its name, and is on disk, when the block ends."""
+    def writing(self, name: str, size: int = 0) -> Iterator[Any]:
+        """A file that has its name, and is on disk, when the block ends. size: bytes it will have at least."""
         path = self.directory / name
         self.directory.mkdir(exist_ok=True)
         temporary = temporary_name(path)
         with temporary.open("wb") as file:
+            _reserve(file.fileno(), size)
             yield _WrittenSoon(file)
             file.flush()
             os.fsync(file.fileno())
@@ -74,18 +77,27 @@ class _WrittenSoon:
         return written
 
 
+def _reserve(handle: int, size: int) -> None:
+    """Take so much of the disk at once, which takes a third of the time of taking it page by page; Linux only.
+
+    A disk that cannot, or has no room, says so when it is written to.
+    """
+    if size and (reserve := _of_linux("fallocate", c_int, c_int, c_int64, c_int64)) is not None:
+        reserve(handle, _KEEP_SIZE, 0, size)
+
+
 def _begin_to_store(handle: int, first: int, last: int) -> None:
     """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux only."""
-    if (begin := _sync_file_range()) is not None:
+    if (begin := _of_linux("sync_file_range", c_int, c_int64, c_int64, c_uint)) is not None:
         begin(handle, first, last - first, _BEGIN_TO_WRITE)
 
 
 @functools.cache
-def _sync_file_range() -> Any:
-    """The C library's function, None where it has none."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+def _of_linux(name: str, *arguments: Any) -> Any:
+    """A function of the C library and the types of its arguments; None where there is none."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        function.argtypes = arguments
     return function
 
 
@@ -96,7 +108,7 @@ class StoreShards:
         self._store = store
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Any]:
+    def writing(self, name: str, size: int = 0) -> Iterator[Any]:
         """See `LocalShards.writing`; an object that is not finished is never seen."""
         with self._store.writing(name) as upload:
             yield upload

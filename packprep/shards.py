@@ -139,22 +139,26 @@ def write_shard(
         )  # fmt: skip
         return batch
 
+    tokens, segments = int(packs.lengths[first:last].sum()), int(packs.offsets[last] - packs.offsets[first])
+    content = column_bytes(layout.columns, tokens, segments, last - first)
     parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
     with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
         batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
-        size, sha256 = write_batches(folder, name, batches, layout.schema)
+        size, sha256 = write_batches(folder, name, batches, layout.schema, content)
     return ShardFile(
-        name=name, split=split, bytes=size, sha256=sha256, packs=last - first,
-        segments=int(packs.offsets[last] - packs.offsets[first]), tokens=int(packs.lengths[first:last].sum()),
+        name=name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=segments, tokens=tokens,
         version=folder.version(name),
     )  # fmt: skip
 
 
 def write_batches(
-    folder: ShardFolder, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+    folder: ShardFolder, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, content: int = 0
 ) -> tuple[int, str]:
-    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256."""
-    with folder.writing(name) as raw:
+    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256.
+
+    content: bytes of its columns, where that is known.
+    """
+    with folder.writing(name, content) as raw:
         file = _Hashing(raw)
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in batches:

@@ -99,3 +99,11 @@ def test_taking_packs_keeps_their_segments() -> None:
     again = packs.take(np.array([1, 0]))
     rows = record_batch(again, 0, 2, layout).to_pylist()
     assert [row["document_ids"] for row in rows] == [[1, 2], [0, 3]]
+
+
+@pytest.mark.parametrize("size", [0, 4, 1 << 20, 1 << 60])
+def test_room_taken_at_once_is_no_part_of_a_file_and_need_not_be_there(size: int, tmp_path: Path) -> None:
+    with LocalShards(tmp_path).writing("a", size) as file:
+        file.write(b"12345")
+    assert (tmp_path / "a").read_bytes() == b"12345"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
