@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
 from packprep.carried import number_columns
@@ -120,6 +119,8 @@ def open_rows(
         rows = ArrowRows(**ours, **options).as_streaming_dataset(split="train")
     else:
         if source.kind == "parquet":
+            import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
+
             there = [name for name in columns if name in pq.read_schema(path).names]
             # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on the disk.
             checked = pds.ParquetFragmentScanOptions(

@@ -202,9 +202,13 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
                 _gather(rows, documents.aligned[name], 0, 0, values)
             case name:
                 values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
-        lists = pa.ListArray.from_arrays(pa.array(starts[column.kind].astype(np.int32)), pa.array(values))
-        arrays.append(lists)
+        arrays.append(pa.ListArray.from_arrays(_array(starts[column.kind].astype(np.int32)), _array(values)))
     return pa.record_batch(arrays, schema=layout.schema)
+
+
+def _array(values: NDArray[Any]) -> pa.Array:
+    """The same memory. pa.array would import pandas: 0.15 s and 55 MB."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def _gather(rows: Rows, column: Aligned, before: int, after: int, out: NDArray[Any]) -> None:
