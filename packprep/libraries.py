@@ -28,9 +28,7 @@ def tell_libraries(**more: str) -> None:
 def share_machine(config: BuildConfig) -> None:
     """Threads of the tokenizer follow `num_proc`, and one allocator serves all: what one part frees the next takes.
 
-    An arena of glibc for every thread was a third more, an allocator of Arrow's own a sixth at four times the text.
-    Only `tokenizers` makes so many small pieces that threads which share an arena wait for each other, up to two thirds
-    of the time: there each of the three kinds of threads that a build has for a core, and the main one, gets its own.
+    An allocator of Arrow's own was a sixth more memory at four times the text.
     """
     import pyarrow as pa
 
@@ -39,7 +37,17 @@ def share_machine(config: BuildConfig) -> None:
         pa.set_memory_pool(pa.system_memory_pool())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(_M_ARENA_MAX, max(2, config.num_proc) if is_fast(config) else 4 * config.num_proc + 4)
+        mallopt(_M_ARENA_MAX, arenas(config, config.num_proc))
+
+
+def arenas(config: BuildConfig, cores: int) -> int:
+    """Arenas of glibc's malloc for a process that uses so many cores.
+
+    One for every thread was a third more memory. Only `tokenizers` makes so many small pieces that threads which share
+    one wait for each other, up to two thirds of the time: there each of the three kinds of threads that a build has for
+    a core gets its own, and so do the main one and those that load.
+    """
+    return max(2, cores) if is_fast(config) else 4 * cores + 4
 
 
 def is_fast(config: BuildConfig) -> bool:

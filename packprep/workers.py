@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from packprep.errors import InputError, StoppedError
 from packprep.job import Job
+from packprep.libraries import arenas
 from packprep.memory import resident
 from packprep.quarantine import quarantined, rows_that_fail, write_quarantine
 from packprep.tokens import BASE_MEMORY, DocumentError, slice_memory
@@ -126,7 +127,7 @@ class Workers:
         worker = self._idle.get()
         try:
             if worker is None:
-                worker = _Worker(self.job.staging, self._stop)
+                worker = _Worker(self.job, self._stop)
                 self._living.add(worker)
                 worker.answer(_START, self.memory)
             answer = worker.call(task, timeout, self.memory)
@@ -173,11 +174,12 @@ class Workers:
 class _Worker:
     """One process and the pipes to it. Used by one thread at a time."""
 
-    def __init__(self, staging: Path, stop: threading.Event) -> None:
+    def __init__(self, job: Job, stop: threading.Event) -> None:
         # A group of its own: Ctrl-C in the terminal is for the build, which ends it. One core: others have the rest.
         self._process = subprocess.Popen(
-            [*COMMAND, str(staging)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={"MALLOC_ARENA_MAX": "2"} | os.environ | {"RAYON_NUM_THREADS": "1"}, process_group=0,
+            [*COMMAND, str(job.staging)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={"MALLOC_ARENA_MAX": str(arenas(job.config, 1))} | os.environ | {"RAYON_NUM_THREADS": "1"},
+            process_group=0,
         )  # fmt: skip
         self._stop = stop
         self._read = b""
