@@ -115,7 +115,7 @@ class _Bench:
         start = time.process_time()
         with self.all.open("rb") as file:
             hashlib.file_digest(file, "sha256")
-        self._last("re-plan")["digest"] = time.process_time() - start
+        self.rounds[-1]["re-plan"][-1]["digest"] = time.process_time() - start
 
     def _peer(self, what: str) -> None:
         out = self.folder / "peer"
@@ -139,9 +139,6 @@ class _Bench:
     def _report(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_bytes())
         return loaded
-
-    def _last(self, name: str) -> dict[str, float]:
-        return self.rounds[-1][name][-1]
 
     def _add(self, name: str, measured: dict[str, float]) -> None:
         self.rounds[-1][name].append(measured)
