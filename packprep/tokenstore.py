@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from packprep.config import BuildConfig
-from packprep.schemas import digest_of
+from packprep.schemas import digest_of, file_size
 from packprep.sources import Source
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, Start
@@ -137,7 +137,7 @@ def read_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFi
         receipt = receipt_of(json.loads(path.with_suffix(".json").read_bytes()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    same = _size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
+    same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
     return receipt if receipt.name == name and same else None
 
 
@@ -148,10 +148,6 @@ def file_xxh3(path: Path) -> str:
         while size := file.readinto(block):
             digest.update(memoryview(block)[:size])
     return digest.hexdigest()
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.exists() else None
 
 
 def receipt_of(facts: dict[str, Any]) -> TokenFile:

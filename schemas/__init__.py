@@ -1,6 +1,6 @@
 """The contract between the writer and every reader: columns, manifest, files, checks. README.md is the format."""
 
-from .canonical import canonical_json, digest_of, file_digest, same_file
+from .canonical import canonical_json, digest_of, file_digest, file_size, same_file
 from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, DType, Kind, check_columns, check_schema, shard_schema
 from .errors import FormatError
 from .files import (
@@ -62,6 +62,7 @@ __all__ = [
     "check_schema",
     "digest_of",
     "file_digest",
+    "file_size",
     "inside",
     "is_url",
     "list_view",

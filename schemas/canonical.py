@@ -49,6 +49,14 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_size(path: Path) -> int | None:
+    """Bytes of a file; None where there is none, or none any more."""
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def same_file(path: Path, size: int, sha256: str) -> bool:
     """Whether a file is there with this size and digest."""
     return path.is_file() and path.stat().st_size == size and file_digest(path) == sha256

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from .canonical import file_size
 from .errors import FormatError
 from .files import MANIFEST, check_path
 from .manifest import FileEntry, Manifest, parse_manifest
@@ -65,7 +66,7 @@ class RemoteOutput:
             lock = self._locks.setdefault(entry.path, threading.Lock())
         with lock:
             # What is in the cache was checked when it came.
-            if _size(path) != entry.bytes:
+            if file_size(path) != entry.bytes:
                 self._download(entry, path)
             self._use(entry)
         return path
@@ -120,14 +121,6 @@ class RemoteOutput:
                 name, _ = self._kept.popitem(last=False)
                 (self.directory / name).unlink(missing_ok=True)
                 self._evicted(name)
-
-
-def _size(path: Path) -> int | None:
-    """Bytes of a file, None where there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def _user_cache() -> Path:
