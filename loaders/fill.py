@@ -21,6 +21,8 @@ from .shards import PackedShards
 Labels = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other from the first cache.
 _SKEW = 24
+# Segment columns whose value for filler and padding the format fixes; any other column has 0 there.
+_FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides"), FILLER)
 # A pack: its record batch, and its row in it.
 Found = tuple[Rows, int]
 
@@ -152,7 +154,7 @@ class BatchMaker:
             weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, documents)
         extra: dict[str, Any] = {}
         for name, kind in self._columns.items():
-            extra[name] = self._column(found, name, segments if kind == "segment" else total, 0)
+            extra[name] = self._column(found, name, segments if kind == "segment" else total, _FILLED.get(name, 0))
         if (limit := self._shape.max_segments) is not None:
             if segments > limit:
                 raise ValueError(
@@ -164,7 +166,7 @@ class BatchMaker:
             documents = None if documents is None else _extended(documents, limit, FILLER)
             real = None if real is None else _extended(real, limit, 0)
             segment_columns = [name for name, kind in self._columns.items() if kind == "segment"]
-            extra |= {name: _extended(extra[name], limit, 0) for name in segment_columns}
+            extra |= {name: _extended(extra[name], limit, _FILLED.get(name, 0)) for name in segment_columns}
         return PackedBatch(
             tokens=memory[:total],
             position_ids=positions,

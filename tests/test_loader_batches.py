@@ -24,11 +24,11 @@ from packprep.loaders import (
     unpack,
 )
 from packprep.loaders.buffers import BlockPool
-from packprep.schemas import FormatError
+from packprep.schemas import STANDARD_COLUMNS, FormatError
 
 from .corpus import save_tokenizer, texts, write_jsonl
 from .test_loaders import ROWS, row_of
-from .tiny_shards import GOLDEN, RICH, Row, rich_row, write_output
+from .tiny_shards import GOLDEN, PLAIN, RICH, Row, rich_row, write_output
 
 
 def example(**options: Any) -> PackedLoader:
@@ -110,6 +110,29 @@ def test_further_columns_come_along_when_asked_for(tmp_path: Path) -> None:
     assert batch.extra["weight"].dtype == np.float32
     assert batch.extra["weight"].tolist() == [0.5] * 3 + [0] * 5 + [0.5] + [0] * 31
     assert batch.extra["source"].tolist() == [0] * 6
+
+
+PAIR_COLUMNS = ["pair_ids", "pair_sides", "document_ids"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"pad_to": 24}, {"packs_per_batch": 3, "remainder": "fill"}, {"max_segments": 6}],
+    ids=["padding", "filler packs", "segments that are not there"],
+)
+def test_columns_that_mark_filler_mark_that_of_the_loader_too(tmp_path: Path, options: dict[str, Any]) -> None:
+    columns = (*PLAIN, STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"])
+    row = {**row_of(0, 3, 2), "document_ids": [0, 0], "pair_ids": [0, 0], "pair_sides": [0, 1]}
+    write_output(tmp_path / "pairs", {"train": [[row]]}, columns)
+    shards = PackedShards(tmp_path / "pairs")
+    (batch,) = PackedLoader(shards, **{"packs_per_batch": 1, "columns": PAIR_COLUMNS, **options})
+    filler = batch.num_segments - 2
+    assert filler
+    assert {name: values.tolist() for name, values in batch.extra.items()} == {
+        "pair_ids": [0, 0] + [-1] * filler,
+        "pair_sides": [0, 1] + [-1] * filler,
+        "document_ids": [0, 0] + [-1] * filler,
+    }
 
 
 def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) -> None:
