@@ -19,7 +19,7 @@ from .batch import PackedBatch
 from .context_parallel import context_indices, context_slice
 from .isolation import Isolation, verify_isolation
 from .loader import PackedLoader
-from .loss import loss_weights, segment_means, selective_log_probs, unpack
+from .loss import PairLogProbs, loss_weights, pair_log_probs, segment_means, selective_log_probs, unpack
 from .pack import Pack, Segment
 from .rows import batch_from_rows
 from .shards import PackedShards
@@ -30,12 +30,14 @@ __all__ = [
     "PackedBatch",
     "PackedLoader",
     "PackedShards",
+    "PairLogProbs",
     "Segment",
     "attention_backend",
     "batch_from_rows",
     "context_indices",
     "context_slice",
     "loss_weights",
+    "pair_log_probs",
     "segment_means",
     "selective_log_probs",
     "to_axolotl",

@@ -5,10 +5,14 @@ repair that at no cost: the loss is (weights * losses).sum(), in whatever pieces
 context-parallel slices too. Nothing here loops over segments.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from packprep.schemas import NO_LOSS
+
+from .batch import PackedBatch
 
 Mode = Literal["token", "segment", "document"]
 
@@ -114,3 +118,113 @@ def selective_log_probs(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: i
         for at in range(0, len(labels), chunk)
     ]
     return torch.cat(pieces)
+
+
+class PairLogProbs(NamedTuple):
+    """Log-probabilities of the preference pairs of a batch, each field [pairs], in the order of their chosen sides.
+
+    `chosen / chosen_tokens` is the mean over the tokens of a side, for losses that are normalised by length.
+    """
+
+    chosen: Tensor
+    """sum over the trained tokens of each chosen side, float32, or float64 if the values were"""
+    rejected: Tensor
+    """the same for the rejected sides"""
+    chosen_tokens: Tensor
+    """int64: how many trained tokens a chosen side has"""
+    rejected_tokens: Tensor
+    """int64: how many trained tokens a rejected side has"""
+    pair_ids: Tensor
+    """int64: input row of each pair"""
+
+
+def pair_log_probs(values: Tensor, batch: PackedBatch, chunk: int = 1024) -> PairLogProbs:
+    """Sum the log-probabilities of the trained tokens of both sides of each pair, as DPO needs them; differentiable.
+
+    values: the model's logits of the batch, float [T, vocabulary] or [1, T, vocabulary], or the log-probability of
+    each next token, float [T], as `selective_log_probs` gives it for `batch.labels_as("shifted")`; that one never holds
+    all logits. batch: of a PackedLoader with columns=["pair_ids", "pair_sides"], or of `batch_from_rows`, with labels
+    "hf" or "shifted". Chosen is side 0, the first name of --pair-columns. Trained are tokens with a label; filler and
+    padding are in no pair, and a batch of filler has no pairs. A pair that is in the batch twice counts twice.
+
+    Logits are read `chunk` tokens at a time, in float32 at least, and again in the backward pass. Beside the logits
+    that takes memory for chunk * vocabulary values and for their gradient, twice while its pieces are joined. On a GPU
+    this waits for it: only the batch knows how many pairs there are. ValueError for a batch without the columns of
+    pairs or without labels, and for values that are not the batch's.
+
+    Example: sides of pair 7 with log-probabilities [-1, -2 | -4] of trained tokens -> chosen [-3], rejected [-4]
+    """
+    import torch
+
+    labels, ids, sides = _pair_fields(batch)
+    if values.dim() > 1 and len(values) == 1:
+        values = values[0]  # no pair fits into one token, so this is the dimension of sequences
+    if len(values) != len(labels) or values.dim() > 2:
+        raise ValueError(
+            f"values have shape {[*values.shape]} and the batch {len(labels)} tokens; expected logits [T, vocabulary] "
+            "or log-probabilities [T] of the next token, one for every token of the batch"
+        )
+    labels, ids, sides = (array.to(values.device) for array in (labels, ids, sides))
+    offsets = batch.torch().cu_seqlens.to(values.device).long()
+    if int(offsets[-1]) != len(labels):
+        raise ValueError(
+            f"the batch has {len(labels)} tokens of {int(offsets[-1])}, so it is a context-parallel slice; gather the "
+            "log-probabilities of all ranks and give the whole batch with them"
+        )
+    trained = labels != NO_LOSS
+    each = values if values.dim() == 1 else _label_log_probs(values, labels, chunk)
+    each = torch.where(trained, each, 0).to(torch.promote_types(each.dtype, torch.float32))
+    sums = torch.segment_reduce(each, "sum", offsets=offsets, unsafe=True, initial=0)
+    counts = torch.cat([offsets.new_zeros(1), trained.cumsum(0)])[offsets].diff()
+    chosen, rejected = _paired_segments(ids, sides)
+    return PairLogProbs(sums[chosen], sums[rejected], counts[chosen], counts[rejected], ids[chosen])
+
+
+def _pair_fields(batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels of the next token [T], pair ids [S] and sides [S]."""
+    missing = [name for name in ("pair_ids", "pair_sides") if name not in batch.extra]
+    if missing:
+        raise ValueError(
+            f"the batch has no {' and no '.join(missing)}; give PackedLoader columns=['pair_ids', 'pair_sides'], with "
+            "shards that were built with --pair-columns"
+        )
+    if batch.labels is None:
+        raise ValueError("the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'")
+    batch = batch.torch()
+    return batch.labels_as("shifted"), batch.extra["pair_ids"], batch.extra["pair_sides"]
+
+
+def _paired_segments(ids: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
+    """Segments of the chosen sides, in rising order, and those of the rejected ones that belong to them, int64 [pairs].
+
+    A pair that is in the batch twice has its n-th chosen side with its n-th rejected one.
+    Example: ids=[4, 4, 2, 2, -1], sides=[1, 0, 0, 1, -1] -> [1, 2] and [0, 3]
+    """
+    import torch
+
+    chosen, rejected = ((sides == side).nonzero().flatten() for side in (0, 1))
+    chosen, rejected = (at[ids[at].argsort(stable=True)] for at in (chosen, rejected))
+    if not torch.equal(ids[chosen], ids[rejected]):
+        both = ids[chosen].tolist(), ids[rejected].tolist()
+        pair = next(pair for pair in sorted({*both[0], *both[1]}) if both[0].count(pair) != both[1].count(pair))
+        raise ValueError(
+            f"pair {pair} has {both[0].count(pair)} chosen and {both[1].count(pair)} rejected sides in the batch; "
+            "expected as many of each, so give the batch as PackedLoader made it"
+        )
+    order = chosen.argsort()
+    return chosen[order], rejected[order]
+
+
+def _label_log_probs(logits: Tensor, labels: Tensor, chunk: int) -> Tensor:
+    """Log-probability of each label under softmax(logits), [T], 0 where it is -100; at least float32."""
+    import torch
+    from torch.nn.functional import cross_entropy
+    from torch.utils.checkpoint import checkpoint
+
+    def of_chunk(part: Tensor, targets: Tensor) -> Tensor:
+        part = part.to(torch.promote_types(part.dtype, torch.float32))
+        return -cross_entropy(part, targets, reduction="none", ignore_index=NO_LOSS)
+
+    # Not slices: the gradient of each slice is as large as all logits.
+    pieces = zip(logits.split(chunk), labels.split(chunk), strict=True)
+    return torch.cat([checkpoint(of_chunk, part, targets, use_reentrant=False) for part, targets in pieces])

@@ -16,8 +16,9 @@ Rows = Sequence[Mapping[str, Any]]
 def batch_from_rows(rows: Rows) -> PackedBatch:
     """The rows' packs, one behind the other: what PackedLoader makes of them, labels "hf".
 
-    rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; also labels, document_ids and
-    segment_lengths if there are any. Lists, arrays or tensors. FormatError if a row's boundaries are not its tokens'.
+    rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; also labels, document_ids,
+    segment_lengths, pair_ids and pair_sides if there are any. Lists, arrays or tensors. FormatError if a row's
+    boundaries are not its tokens'.
     """
     if not rows:
         raise ValueError("a batch of no rows was asked for; expected one at least")
@@ -35,6 +36,7 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
         raise FormatError(f"the rows have {len(labels)} labels for {len(tokens)} tokens; expected one each, or none")
     labels[cu_seqlens[:-1]] = NO_LOSS
     lengths = np.diff(cu_seqlens)
+    pairs = {"pair_ids": _joined(rows, "pair_ids", np.int64), "pair_sides": _joined(rows, "pair_sides", np.int8)}
     return PackedBatch(
         tokens=tokens,
         position_ids=np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], lengths),
@@ -43,6 +45,7 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
         labels=labels,
         document_ids=_joined(rows, "document_ids", np.int64),
         segment_lengths=_joined(rows, "segment_lengths", np.int32),
+        extra={name: values for name, values in pairs.items() if values is not None},
     )
 
 

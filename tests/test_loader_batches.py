@@ -290,6 +290,15 @@ def test_rows_make_the_batch_that_the_loader_makes(tmp_path: Path) -> None:
     assert lists(batch_from_rows(trl)) == expected
 
 
+def test_rows_of_pairs_make_a_batch_with_the_columns_of_pairs() -> None:
+    row = {"tokens": [5, 6, 7], "cu_seqlens": [0, 2, 3], "pair_ids": [4, 4], "pair_sides": [0, 1]}
+    extra = batch_from_rows([row, row]).extra
+    assert {name: (values.dtype.name, values.tolist()) for name, values in extra.items()} == {
+        "pair_ids": ("int64", [4, 4, 4, 4]),
+        "pair_sides": ("int8", [0, 1, 0, 1]),
+    }
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
