@@ -1,5 +1,8 @@
 """Preference pairs in training: log-probabilities, DPO loss and gradients of packs are those of separate rows."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from
 from packprep.schemas import STANDARD_COLUMNS
 
 from .corpus import save_tokenizer, write_jsonl
+from .test_chat_build import TEMPLATE
+from .test_loader_trainers import ROOT, environment, losses_in
 from .tiny_shards import Row, write_output
 from .torch_models import VOCABULARY, documents, skip_without, tiny_llama
 
@@ -325,3 +330,24 @@ def test_batches_and_values_that_cannot_work_are_a_sentence(
     batch = batch if change is None else change(batch)
     with pytest.raises(ValueError, match=message):
         pair_log_probs(torch.zeros(shape or (len(batch),)), batch)
+
+
+def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Path) -> None:
+    """The commands in the docstring of scripts/train_dpo.py, with a tokenizer that is here."""
+    script = (ROOT / "scripts" / "train_dpo.py").read_text()
+    docstring = script.split('"""')[1].replace("\\\n", "")
+    commands = [line.strip() for line in docstring.splitlines() if line.startswith("    ")]
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
+    python = f"'{sys.executable}'"
+    for command in commands:
+        line = command.replace("qwen3", str(tokenizer)).replace("python scripts/", f"{python} {ROOT}/scripts/")
+        line = re.sub("^packprep ", f"{python} -m packprep ", line)
+        done = subprocess.run(
+            ["bash", "-ec", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    losses = losses_in(done.stdout)
+    assert losses[1] == pytest.approx(np.log(2), abs=1e-6), "policy and reference are the same before the first step"
+    assert losses[max(losses)] < 0.1
+    assert '"accuracy": 1.0' in done.stdout.splitlines()[-1]
