@@ -169,19 +169,25 @@ class Piece:
 
 
 def pieces(lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int) -> list[Piece]:
-    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured like the first."""
-    found: list[Piece] = []
-    x, begun = 0.0, 0
+    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured like the longest.
+
+    Padding (css "filler") is drawn by itself where it is wide enough, else together with the document beside it.
+    """
+    drawn: list[Piece] = []
+    x, tokens = 0.0, 0
     together: list[int] = []
     for number, length in enumerate(lengths):
         together.append(number)
-        end = (begun + length) / room * _ROOM
-        begun += length
-        last = number == len(lengths) - 1 or css[number + 1].startswith("filler")
+        tokens += length
+        end = tokens / room * _ROOM
+        after = number + 1
+        last = after == len(lengths) or (css[after] == "filler" and lengths[after] / room * _ROOM >= _VISIBLE)
         if end - x < _VISIBLE - _EPSILON and not last:
             continue
-        tokens = sum(lengths[part] for part in together)
-        title = titles[number] if len(together) == 1 else f"{len(together)} documents, {tokens:,} tokens"
-        found.append(Piece(round(x, 2), round(end - x, 2), css[together[0]], title))
+        documents = [part for part in together if css[part] != "filler"] or together[:1]
+        longest = max(documents, key=lambda part: lengths[part])
+        many = f"{len(documents)} documents, {sum(lengths[part] for part in documents):,} tokens"
+        title = titles[longest] if len(documents) == 1 else many
+        drawn.append(Piece(round(x, 2), round(end - x, 2), css[longest], title))
         x, together = end, []
-    return found
+    return drawn

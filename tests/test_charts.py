@@ -83,7 +83,7 @@ def test_every_value_is_in_one_bar_and_bars_stay_inside(values: list[int]) -> No
 
 def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:
     drawn = pieces([500, 1, 1, 498], ["c0", "c1", "c2", "c3"], ["w", "x", "y", "z"], 1000)
-    assert [(piece.x, piece.width, piece.css) for piece in drawn] == [(0, 500, "c0"), (500, 500, "c1")]
+    assert [(piece.x, piece.width, piece.css) for piece in drawn] == [(0, 500, "c0"), (500, 500, "c3")]
     assert [piece.title for piece in drawn] == ["w", "3 documents, 500 tokens"]
     drawn = pieces([8, 4, 2], ["c0", "c1", "filler"], ["x", "y", "padding"], 16)
     assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
@@ -91,6 +91,19 @@ def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:
         (500, 250, "c1"),
         (750, 125, "filler"),
     ]
+
+
+def test_a_document_behind_narrow_padding_keeps_its_colour() -> None:
+    parts = [(500, "c0", "x"), (3, "filler", "padding"), (493, "c1", "y"), (4, "filler", "padding")]
+    lengths, css, titles = (list(column) for column in zip(*parts, strict=True))
+    assert [(piece.x, piece.width, piece.css, piece.title) for piece in pieces(lengths, css, titles, 1000)] == [
+        (0, 500, "c0", "x"),
+        (500, 496, "c1", "y"),
+        (996, 4, "filler", "padding"),
+    ]
+    narrow = pieces([3, 1, 3, 1, 3, 1] * 100, ["c0", "filler"] * 300, ["x", "padding"] * 300, 3000)
+    assert {piece.css for piece in narrow} == {"c0"} and len(narrow) <= 251
+    assert narrow[0].title == "3 documents, 9 tokens"
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=200), st.integers(0, 5000))
