@@ -6,8 +6,8 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from packprep.charts import Link
-from packprep.histograms import Measured, measure
+from packprep.charts import Histogram, Link, amounts, histogram, percents
+from packprep.histograms import COST_UNIT, Measured, measure
 from packprep.progress import Progress
 from packprep.replan import replan
 from packprep.reportfile import read_report
@@ -27,6 +27,16 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """An outcome with what sets it apart. empty: share of the room of its packs that holds no token."""
+
+    outcome: Row
+    ours: bool
+    fewest: bool
+    empty: float
+
+
 @dataclass(frozen=True)
 class Facts:
     """An output as it is (manifest, report.json, counts) and as other strategies would have made it."""
@@ -36,6 +46,12 @@ class Facts:
     report: dict[str, Any]
     measured: Measured
     outcomes: list[Row]
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that step together, as the build planned for; the step time of one is of no interest."""
+        found: int = self.report["straggler_ranks"]
+        return found
 
     @property
     def options(self) -> dict[str, Any]:
@@ -85,6 +101,46 @@ class Facts:
         found = [Link(source, outcome, count, color, kind) for (source, outcome, color, kind), count in totals.items()]
         order = ("kept", "lost", "padding")
         return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
+
+    def histograms(self) -> list[Histogram]:
+        """Lengths and packs, as page and plots show them."""
+        documents, per_pack = self.measured.documents, self.measured.documents_per_pack
+        fill, cost = self.measured.fill, self.measured.cost
+        full = int(fill.counts[fill.values * 100 >= 99 * self.measured.max_length].sum())
+        return [
+            histogram(
+                documents, amounts(documents), title="Length of documents", of="documents", unit="tokens",
+                room=self.measured.max_length,
+                note=f"Median {documents.quantile(0.5):,} tokens, 95% up to {documents.quantile(0.95):,}, "
+                f"longest {documents.quantile(1):,}.",
+            ),
+            histogram(
+                per_pack, amounts(per_pack), title="Documents in a pack", of="packs", unit="documents",
+                note=f"Median {per_pack.quantile(0.5):,}, 95% up to {per_pack.quantile(0.95):,}, "
+                f"most {per_pack.quantile(1):,}. Pieces count as documents.",
+            ),
+            histogram(
+                fill, percents(fill, self.measured.max_length), title="Fill of packs", of="packs", unit="of a pack",
+                note=f"{full:,} of {fill.total:,} packs are at least 99% full.",
+            ),
+            histogram(
+                cost, percents(cost, COST_UNIT), title="Attention cost of packs", of="packs",
+                unit="of the cost of one full document",
+                note="Compute of a pack, 100% is one document that fills it. Median "
+                f"{cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% up to {cost.quantile(0.05) / COST_UNIT:.0%}.",
+            ),
+        ]  # fmt: skip
+
+    def strategies(self) -> list[Strategy]:
+        """This build beside the other strategies, as page and plots compare them."""
+        fewest = min((outcome.packs for outcome in self.outcomes), default=0)
+        return [
+            Strategy(
+                outcome=outcome, ours=outcome.strategy == self.options.get("strategy"),
+                fewest=outcome.packs == fewest, empty=1 - outcome.utilization,
+            )
+            for outcome in self.outcomes
+        ]  # fmt: skip
 
 
 def gather(output: Output, progress: Progress | None = None) -> Facts:

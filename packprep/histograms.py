@@ -171,13 +171,6 @@ def log_edges(most: int, per_doubling: int = 2) -> Int64:
     return edges
 
 
-def linear_edges(most: int, bins: int = 20) -> Int64:
-    """Edges of equally wide bins of whole numbers from 0 to past `most`; at most `bins` of them."""
-    width = max(1, -(-(most + 1) // bins))
-    edges: Int64 = np.arange(0, most + 1 + width, width, dtype=np.int64)
-    return edges
-
-
 def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
     """The packs of every split, window by window as the build wrote them; FormatError where a shard is damaged."""
     windows: dict[str, list[int]] = {}

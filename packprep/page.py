@@ -15,9 +15,9 @@ import numpy as np
 from markupsafe import Markup
 
 from packprep import __version__
-from packprep.charts import flow, histogram, pieces
+from packprep.charts import drawing, flow, pieces
 from packprep.facts import Facts, lost, percent, short, visible
-from packprep.histograms import COST_UNIT, Counts, Measured, WindowPacks, linear_edges, log_edges, read_batches
+from packprep.histograms import WindowPacks, read_batches
 from packprep.schemas import write_file
 
 _PACKS = 24  # in the picture
@@ -68,8 +68,9 @@ def render(facts: Facts) -> str:
         packs=_packs(facts),
         by_source=len(facts.names) > 1,
         legend=_legend(facts),
-        histograms=_histograms(facts.measured, facts.report["packs"]),
-        strategies=_strategies(facts),
+        histograms=[(shown, drawing(shown)) for shown in facts.histograms()],
+        strategies=facts.strategies(),
+        emptiest=max((row.empty for row in facts.strategies()), default=0.0) or 1.0,
         notes={"grouped": facts.options.get("group_column") is not None},
         sources=_sources(facts),
         more_sources=max(0, len(facts.names) - _ROWS),
@@ -237,63 +238,6 @@ def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None
     start = 0 if batch.start is None else int(batch.start[segment])
     title = f"{facts.names[source]} row {document - firsts[source]:,}" + (f" from its token {start:,}" if start else "")
     return (source if len(firsts) > 1 else None), title
-
-
-def _histograms(measured: Measured, packs: int) -> list[dict[str, Any]]:
-    documents, per_pack, cost = measured.documents, measured.documents_per_pack, measured.cost
-    fill = _percents(measured.fill, measured.max_length)
-    full = int(fill.counts[fill.values >= 99].sum())
-    percents = np.append(np.arange(0, 100, 5), 101)
-    few = per_pack.quantile(1) <= 24
-    each = linear_edges(per_pack.quantile(1), 25) if few else np.append(0, log_edges(per_pack.quantile(1)))
-    return [
-        {
-            "title": "Length of documents",
-            "note": f"Median {documents.quantile(0.5):,} tokens, 95% up to {documents.quantile(0.95):,}, "
-            f"longest {documents.quantile(1):,}.",
-            "of": "documents", "unit": "tokens", "sign": "",
-            "chart": histogram(documents, log_edges(documents.quantile(1))),
-        },
-        {
-            "title": "Documents in a pack",
-            "note": f"Median {per_pack.quantile(0.5):,}, 95% up to {per_pack.quantile(0.95):,}, "
-            f"most {per_pack.quantile(1):,}. Pieces count as documents.",
-            "of": "packs", "unit": "documents", "sign": "",
-            "chart": histogram(per_pack, each),
-        },
-        {
-            "title": "Fill of packs",
-            "note": f"{full:,} of {packs:,} packs are at least 99% full.",
-            "of": "packs", "unit": "% full", "sign": "%",
-            "chart": histogram(fill, percents, whole=True),
-        },
-        {
-            "title": "Attention cost of packs",
-            "note": "Compute of a pack, 100% is one document that fills it. Median "
-            f"{cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% up to {cost.quantile(0.05) / COST_UNIT:.0%}.",
-            "of": "packs", "unit": "% of the cost", "sign": "%",
-            "chart": histogram(_percents(cost, COST_UNIT), percents, whole=True),
-        },
-    ]  # fmt: skip
-
-
-def _percents(counts: Counts, whole: int) -> Counts:
-    """The same counts by whole percent of `whole`, rounded down."""
-    values, places = np.unique(counts.values * 100 // whole, return_inverse=True)
-    return Counts(values, np.bincount(places, counts.counts, len(values)).astype(np.int64))
-
-
-def _strategies(facts: Facts) -> list[dict[str, Any]]:
-    fewest = min((outcome.packs for outcome in facts.outcomes), default=0)
-    emptiest = max((1 - outcome.utilization for outcome in facts.outcomes), default=0.0) or 1.0
-    ours = facts.options.get("strategy")
-    return [
-        {
-            "outcome": outcome, "ours": outcome.strategy == ours, "fewest": outcome.packs == fewest,
-            "bar": 100 * (1 - outcome.utilization) / emptiest,
-        }
-        for outcome in facts.outcomes
-    ]  # fmt: skip
 
 
 def _sources(facts: Facts) -> list[dict[str, Any]]:

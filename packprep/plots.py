@@ -1,14 +1,13 @@
 """Plots of an output as PNG and SVG files, with matplotlib, for slides and papers: the pictures of the report page."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from packprep.charts import sums
 from packprep.errors import ConfigError
-from packprep.facts import Facts, lost, percent
-from packprep.histograms import COST_UNIT, Counts, Int64, linear_edges, log_edges
+from packprep.facts import Facts, percent
 
 _BLUE, _RED, _GREY = "#2f6fde", "#cf222e", "#818b98"
 
@@ -37,67 +36,49 @@ def write_plots(facts: Facts, directory: Path) -> list[Path]:
     return written
 
 
-def _bars(axes: Any, counts: Counts, edges: Int64, scale: float = 1.0) -> None:
-    found = counts.bins(edges)
-    axes.bar(
-        edges[:-1] / scale, found, np.diff(edges) / scale, align="edge", color=_BLUE, edgecolor="white", linewidth=0.5
-    )
-
-
-def _documents(facts: Facts, axes: Any) -> None:
-    counts = facts.measured.documents
-    _bars(axes, counts, log_edges(counts.quantile(1)))
-    axes.set(xscale="log", xlabel="tokens", ylabel="documents", title="Length of documents")
-    axes.axvline(facts.manifest.max_length, color=_RED, linestyle="--", linewidth=1, label="a pack")
+def _histogram(number: int, facts: Facts, axes: Any) -> None:
+    shown = facts.histograms()[number]
+    colors = [_GREY if each.rest else _BLUE for each in shown.bins]
+    counts = [each.count for each in shown.bins]
+    axes.bar(range(len(counts)), counts, 1.0, align="edge", color=colors, edgecolor="white", linewidth=0.5)
+    axes.set_xticks([place for place, _ in shown.ticks], [text for _, text in shown.ticks])
+    for name, place in shown.marks.items():
+        color, style = (_RED, "-") if name == "a pack" else ("black", "--")
+        axes.axvline(place, color=color, linestyle=style, linewidth=1, label=name)
+    axes.set(xlim=(0, len(counts)), xlabel=shown.unit, ylabel=shown.of, title=shown.title)
     axes.legend(frameon=False)
 
 
-def _per_pack(facts: Facts, axes: Any) -> None:
-    counts = facts.measured.documents_per_pack
-    _bars(axes, counts, linear_edges(counts.quantile(1), 40))
-    axes.set(xlabel="documents", ylabel="packs", title="Documents in a pack")
-
-
-def _fill(facts: Facts, axes: Any) -> None:
-    _bars(axes, facts.measured.fill, linear_edges(facts.manifest.max_length, 40))
-    axes.set(xlabel="tokens", ylabel="packs", yscale="log", title="Fill of packs")
-
-
-def _cost(facts: Facts, axes: Any) -> None:
-    _bars(axes, facts.measured.cost, linear_edges(COST_UNIT, 40), COST_UNIT / 100)
-    axes.set(xlabel="% of the cost of one document that fills a pack", ylabel="packs", title="Attention cost of packs")
-
-
 def _tokens(facts: Facts, axes: Any) -> None:
-    tokens = facts.report["tokens"]
-    counts = {"in the packs": tokens["tokens_packed"] - tokens["filler"], **lost(tokens), "padding": tokens["filler"]}
-    names = [name for name, count in counts.items() if count]
-    colors = {"in the packs": _BLUE, "padding": _GREY}
-    bars = axes.barh(names, [counts[name] for name in names], color=[colors.get(name, _RED) for name in names])
-    axes.bar_label(bars, [f"{counts[name]:,}" for name in names], padding=4)
+    totals = sums(facts.links(), "outcome")
+    colors = {"kept": _BLUE, "lost": _RED}
+    bars = axes.barh(
+        [name for name, _, _ in totals], [count for _, count, _ in totals],
+        color=[colors.get(kind, _GREY) for _, _, kind in totals],
+    )  # fmt: skip
+    axes.bar_label(bars, [f"{count:,}" for _, count, _ in totals], padding=4)
     axes.set(xlabel="tokens", title="Where every token went")
     axes.invert_yaxis()
     axes.margins(x=0.2)
 
 
 def _strategies(facts: Facts, axes: Any) -> None:
-    names = [outcome.strategy for outcome in facts.outcomes]
-    empty = [1 - outcome.utilization for outcome in facts.outcomes]
-    ours = facts.options.get("strategy")
+    rows = facts.strategies()
     bars = axes.barh(
-        names, [100 * share for share in empty], color=[_BLUE if name == ours else _GREY for name in names]
-    )
-    axes.bar_label(bars, [percent(share) for share in empty], padding=4)
-    axes.set(xlabel="empty room, %", title=f"Strategies on the same documents (built: {ours})")
+        [row.outcome.strategy for row in rows], [100 * row.empty for row in rows],
+        color=[_BLUE if row.ours else _GREY for row in rows],
+    )  # fmt: skip
+    axes.bar_label(bars, [percent(row.empty) for row in rows], padding=4)
+    axes.set(xlabel="empty room, %", title=f"Strategies on the same documents (built: {facts.options.get('strategy')})")
     axes.invert_yaxis()
     axes.margins(x=0.15)
 
 
 _PLOTS: dict[str, Callable[[Facts, Any], None]] = {
     "tokens": _tokens,
-    "document_lengths": _documents,
-    "documents_per_pack": _per_pack,
-    "fill": _fill,
-    "attention_cost": _cost,
+    "document_lengths": partial(_histogram, 0),
+    "documents_per_pack": partial(_histogram, 1),
+    "fill": partial(_histogram, 2),
+    "attention_cost": partial(_histogram, 3),
     "strategies": _strategies,
 }

@@ -1,12 +1,13 @@
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.charts import Link, flow, histogram, pieces
-from packprep.histograms import Counts, linear_edges, log_edges
+from packprep.charts import Axis, Bin, Histogram, Link, amounts, drawing, flow, histogram, percents, pieces
+from packprep.histograms import Counts
 
 LINKS = [
     Link("a", "kept", 600, "c0", "kept"),
@@ -46,39 +47,99 @@ def test_labels_never_overlap_and_shares_of_each_side_make_one(parts: list[tuple
         assert all(node.label_y + 20 <= drawn.height for node in side)
 
 
-def counts(values: list[int]) -> Counts:
-    return Counts(*np.unique(values, return_counts=True))
+def counts(values: Sequence[int]) -> Counts:
+    return Counts(*np.unique(np.array(values, np.int64), return_counts=True))
 
 
-def test_a_histogram_has_a_bar_per_bin_and_leaves_out_empty_ends() -> None:
-    drawn = histogram(counts([5, 5, 6, 9]), linear_edges(20, 21), width=100, height=60)
-    assert [(bar.first, bar.last, bar.count) for bar in drawn.bars] == [
-        (5, 5, 2),
-        (6, 6, 1),
-        (7, 7, 0),
-        (8, 8, 0),
-        (9, 9, 1),
-    ]
-    assert [round(bar.height, 1) for bar in drawn.bars] == [22.0, 11.0, 0.0, 0.0, 11.0]
-    assert drawn.bars[0].y + drawn.bars[0].height == drawn.floor
-    assert (drawn.most, drawn.p50) == (2, 0.0)
-    whole = histogram(counts([5, 5, 6, 9]), linear_edges(20, 21), whole=True)
-    assert (len(whole.bars), whole.ticks[0][1], whole.ticks[-1][1]) == (21, 0, 20)
+def shown(axis: Axis, values: Sequence[int], room: int = 0) -> Histogram:
+    return histogram(counts(values), axis, title="Values", note="", of="packs", unit="tokens", room=room)
 
 
-def test_a_histogram_of_nothing_can_be_drawn() -> None:
-    assert [bar.count for bar in histogram(counts([]), log_edges(0)).bars] == [0]
+def drawn_amounts(values: Sequence[int]) -> Histogram:
+    return shown(amounts(counts(values)), values)
 
 
-@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=50))
-def test_every_value_is_in_one_bar_and_bars_stay_inside(values: list[int]) -> None:
-    for edges in (log_edges(max(values)), linear_edges(max(values), 20)):
-        drawn = histogram(counts(values), edges)
-        assert sum(bar.count for bar in drawn.bars) == len(values)
+def test_small_numbers_have_a_bar_each_over_the_range_they_have() -> None:
+    found = drawn_amounts([5, 5, 6, 9])
+    assert found.bins == [Bin("5", 2), Bin("6", 1), Bin("7", 0), Bin("8", 0), Bin("9", 1)]
+    assert found.ticks == [(0.5, "5"), (1.5, "6"), (2.5, "7"), (3.5, "8"), (4.5, "9")]
+    assert (found.marks, found.most, found.unit) == ({"median": 0.5}, 2, "tokens")
+
+
+def test_the_axis_of_lengths_begins_near_the_shortest_and_doubles_only_where_it_must() -> None:
+    even = amounts(counts(range(45, 437)))
+    assert (even.labels[0], even.labels[-1], even.scale) == ("40 to 59", "420 to 439", "")
+    assert [text for _, text in even.ticks] == ["100", "200", "300", "400"]
+    doubling = amounts(counts([90] * 50 + [200] * 50 + [50_000]))
+    assert (doubling.labels[0], doubling.labels[-1], doubling.scale) == ("64 to 90", "46,341 to 65,535", ", log scale")
+    assert [text for _, text in doubling.ticks] == ["64", "256", "1,024", "4,096", "16,384", "65,536"]
+
+
+def test_percents_use_the_range_they_have() -> None:
+    full = percents(counts([990, 994, 997, 1000, 1000]), 1000)
+    assert (full.labels[0], full.labels[-1], len(full.labels)) == ("99.0% to 99.1%", "99.9% to 100.0%", 10)
+    assert [text for _, text in full.ticks] == ["99.0%", "99.2%", "99.4%", "99.6%", "99.8%", "100.0%"]
+    found = shown(full, [990, 994, 997, 1000, 1000])
+    assert [each.count for each in found.bins] == [1, 0, 0, 0, 1, 0, 0, 1, 0, 2]
+    wide = percents(counts(range(1001)), 1000)
+    assert [text for _, text in wide.ticks] == ["0%", "20%", "40%", "60%", "80%", "100%"]
+
+
+def test_one_pack_far_below_the_others_does_not_widen_the_range() -> None:
+    values = [300, *range(990, 1001)]
+    found = shown(percents(counts(values), 1000), values)
+    assert found.bins[0] == Bin("below 99.0%", 1, rest=True)
+    assert [each.count for each in found.bins[1:]] == [1] * 9 + [2]
+    assert [text for _, text in found.ticks] == ["<99.0%", "99.5%", "100.0%"]
+
+
+def test_a_pack_is_marked_where_documents_are_longer() -> None:
+    axis = amounts(counts([4, 8, 9]))
+    assert shown(axis, [4, 8, 9], room=8).marks == {"median": 4.5, "a pack": 5.0}
+    assert "a pack" not in shown(axis, [4, 8, 9], room=9).marks
+    assert "a pack" not in shown(axis, [0, 9]).marks
+
+
+def test_histograms_of_nothing_can_be_drawn() -> None:
+    for axis in (amounts(counts([])), percents(counts([]), 16)):
+        assert [bar.height for bar in drawing(shown(axis, [])).bars] == [0] * len(axis.labels)
+
+
+def test_bars_are_as_high_as_they_have_counts() -> None:
+    found = drawing(drawn_amounts([5, 5, 6, 9]))
+    assert [round(bar.height, 1) for bar in found.bars] == [132.0, 66.0, 0.0, 0.0, 66.0]
+    assert [bar.x for bar in found.bars] == [0.5, 72.5, 144.5, 216.5, 288.5]
+    assert all(bar.y + bar.height == found.floor for bar in found.bars)
+
+
+VALUES = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 10**6)), min_size=1, max_size=50)
+
+
+@given(VALUES, st.integers(1, 10**6))
+def test_every_value_is_in_one_bar_and_everything_stays_inside(values: list[int], whole: int) -> None:
+    part = [min(value, whole) for value in values]
+    for found in (drawn_amounts(values), shown(percents(counts(part), whole), part)):
+        assert sum(each.count for each in found.bins) == len(values)
+        assert len(found.bins) <= 25
+        assert found.bins[-1].count > 0, "no empty bins behind the largest"
+        drawn = drawing(found)
         assert all(bar.x >= 0 and bar.x + bar.width <= drawn.width and 0 <= bar.y <= drawn.floor for bar in drawn.bars)
-        assert all((bar.height > 0) == (bar.count > 0) for bar in drawn.bars)
-        assert 0 <= drawn.p50 <= drawn.width
-        assert all(0 <= x <= drawn.width for x, _ in drawn.ticks)
+        assert all((bar.height > 0) == (bar.bin.count > 0) for bar in drawn.bars)
+        assert all(0 <= x <= drawn.width for x in drawn.marks.values())
+        assert all(0 <= x <= drawn.width for x, _, _ in drawn.ticks)
+
+
+@given(VALUES, st.integers(1, 10**6))
+def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(values: list[int], whole: int) -> None:
+    part = [min(value, whole) for value in values]
+    for found in (drawn_amounts(values), shown(percents(counts(part), whole), part)):
+        texts = [text for _, text in found.ticks]
+        assert 1 <= len(texts) <= 8 and len(set(texts)) == len(texts)
+        notations = {re.sub(r"\d", "9", re.sub(r"^<?[\d,]+", "9", text)) for text in texts}
+        assert len(notations) == 1, "digits grouped by commas, the same decimals, the same sign"
+        ticks = drawing(found).ticks
+        assert all(b - a >= 3 * (len(one) + len(other)) for (_, a, one), (_, b, other) in pairwise(ticks))
+        assert all(3 * len(text) <= middle <= 360 - 3 * len(text) for _, middle, text in ticks)
 
 
 def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:

@@ -27,6 +27,13 @@ QUESTIONS = {
     ".map(e => [e.textContent, e.getBoundingClientRect()])"
     ".filter(([_, r]) => r.width).flatMap(([a, r], i, all) => all.slice(i + 1).filter(([b, s]) => r.left < s.right"
     " && s.left < r.right && r.top < s.bottom - 1 && s.top < r.bottom - 1).map(([b, s]) => a + ' / ' + b))",
+    "heights of pictures side by side": "Object.values(Object.groupBy([...document.querySelectorAll('figure')],"
+    " e => e.getBoundingClientRect().top)).map(row =>"
+    " new Set(row.map(e => Math.round(e.querySelector('svg').getBoundingClientRect().top))).size)",
+    "ticks outside or overlapping": "[...document.querySelectorAll('figure svg')].flatMap(svg => {"
+    " const box = svg.getBoundingClientRect(); let end = box.left - 1;"
+    " return [...svg.querySelectorAll('.tick')].filter(e => { const r = e.getBoundingClientRect();"
+    " const bad = r.left < end || r.right > box.right + 1; end = r.right; return bad; }).map(e => e.textContent)})",
     "smallest text": "Math.min(...[...document.querySelectorAll('text, p, td, th, dd, dt, span, li')]"
     ".filter(e => e.getBoundingClientRect().width).map(e => parseFloat(getComputedStyle(e).fontSize) *"
     " (e.getScreenCTM ? e.getScreenCTM().a : 1)))",
@@ -179,6 +186,15 @@ def test_text_and_pictures_stand_out_from_their_ground(theme: str) -> None:
         assert all(contrast(name, ground) >= 3 for name in ["empty", *(f"c{n}" for n in range(8))])
 
 
+def test_ticks_of_one_axis_are_in_one_notation(facts: Facts) -> None:
+    pictures = re.findall(r"<figure>.*?</figure>", render(facts), re.DOTALL)
+    assert len(pictures) == 4
+    for picture in pictures:
+        ticks = re.findall(r'<text class="tick soft".*?>(.*?)</text>', picture)
+        assert len(ticks) >= 2
+        assert len({re.sub(r"^(&lt;)?[\d,]+|\d", "", tick) for tick in ticks}) == 1, ticks
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
@@ -191,6 +207,8 @@ def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
     assert seen.answers["overflow"] == 0
     assert seen.answers["outside"] == []
     assert seen.answers["overlapping labels"] == []
+    assert seen.answers["heights of pictures side by side"] == [1] * (4 if width < 500 else 2)
+    assert seen.answers["ticks outside or overlapping"] == []
     assert seen.answers["smallest text"] >= 10
     assert seen.answers["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     assert seen.answers["pictures"] > 30

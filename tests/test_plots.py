@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,24 @@ def test_every_plot_is_a_png_and_an_svg_and_the_same_each_time(tmp_path: Path) -
         content = first.read_bytes()
         assert content.startswith(b"\x89PNG" if first.suffix == ".png" else b"<?xml")
         assert first.suffix == ".png" or content == second.read_bytes()
+
+
+def test_plots_draw_the_bars_and_ticks_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure", reason="matplotlib is not installed").Figure
+    facts = gather(built(tmp_path))
+    drawn: dict[str, tuple[list[float], list[str], str]] = {}
+
+    def note(self: Any, path: Path, **_: object) -> None:
+        axes = self.axes[0]
+        heights = [float(bar.get_height()) for bar in axes.patches]
+        drawn[path.stem] = (heights, [text.get_text() for text in axes.get_xticklabels()], axes.get_title())
+
+    monkeypatch.setattr(figure, "savefig", note)
+    write_plots(facts, tmp_path / "plots")
+    for name, shown in zip(
+        ("document_lengths", "documents_per_pack", "fill", "attention_cost"), facts.histograms(), strict=True
+    ):
+        assert drawn[name] == ([each.count for each in shown.bins], [text for _, text in shown.ticks], shown.title)
 
 
 def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
