@@ -92,6 +92,7 @@ class Facts:
             filler_packs -= tokens["filler"]
             outcomes = [("in the packs", "kept", tokens["tokens_packed"] - tokens["filler"])]
             outcomes += [(reason, "lost", count) for reason, count in lost(tokens).items()]
+            outcomes += [("not drawn for the mix", "undrawn", not_drawn(tokens))]
             outcomes += [("padding", "padding", tokens["filler"])]
             for outcome, kind, count in outcomes:
                 key = (self.label(number), outcome, self.color(number), kind)
@@ -99,7 +100,7 @@ class Facts:
         if filler_packs:
             totals["packs added", "padding", "filler", "padding"] = filler_packs
         found = [Link(source, outcome, count, color, kind) for (source, outcome, color, kind), count in totals.items()]
-        order = ("kept", "lost", "padding")
+        order = ("kept", "lost", "undrawn", "padding")
         return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
 
     def histograms(self) -> list[Histogram]:
@@ -152,11 +153,19 @@ def gather(output: Output, progress: Progress | None = None) -> Facts:
 
 
 def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
-    """Tokens of a ledger that are in no pack, by reason in words."""
+    """Tokens of a ledger that are in no pack although they were wanted there, by reason in words."""
     counts = {"truncated": tokens["truncated"], **tokens["dropped"]}
     return {
-        _REASONS.get(reason, f"dropped: {reason.replace('_', ' ')}"): count for reason, count in counts.items() if count
+        _REASONS.get(reason, f"dropped: {reason.replace('_', ' ')}"): count
+        for reason, count in counts.items()
+        if count and reason != "not_drawn"
     }
+
+
+def not_drawn(tokens: Mapping[str, Any]) -> int:
+    """Tokens that a mix left aside to hold its shares; these are not lost."""
+    count: int = tokens["dropped"].get("not_drawn", 0)
+    return count
 
 
 def short_names(names: Sequence[str]) -> list[str]:

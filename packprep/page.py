@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from packprep import __version__
 from packprep.charts import drawing, flow, pieces
-from packprep.facts import Facts, lost, percent, short, visible
+from packprep.facts import Facts, lost, not_drawn, percent, short, visible
 from packprep.histograms import WindowPacks, read_batches
 from packprep.schemas import write_file
 
@@ -51,7 +51,7 @@ def as_data(facts: Facts) -> dict[str, Any]:
 def render(facts: Facts) -> str:
     """The page."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"n": _thousands, "short": short, "percent": percent, "clip": clip}
+    environment.filters |= {"n": _thousands, "decimals": _decimals, "short": short, "percent": percent, "clip": clip}
     files = resources.files("packprep")
     css = files.joinpath("page.css").read_text("utf-8")
     return environment.from_string(files.joinpath("page.html").read_text("utf-8")).render(
@@ -62,8 +62,8 @@ def render(facts: Facts) -> str:
         report=facts.report,
         cards=_cards(facts),
         findings=_findings(facts),
-        wide=flow(facts.links(), _WIDE),
-        narrow=flow(facts.links(), _NARROW),
+        undivided=_undivided(facts),
+        flows={"wide": flow(facts.links(), _WIDE), "narrow": flow(facts.links(), _NARROW)},
         account=_account(facts.report["tokens"]),
         packs=_packs(facts),
         by_source=len(facts.names) > 1,
@@ -71,8 +71,10 @@ def render(facts: Facts) -> str:
         histograms=[(shown, drawing(shown)) for shown in facts.histograms()],
         strategies=facts.strategies(),
         emptiest=max((row.empty for row in facts.strategies()), default=0.0) or 1.0,
+        ranks=facts.ranks,
         notes={"grouped": facts.options.get("group_column") is not None},
         sources=_sources(facts),
+        undrawn=not_drawn(facts.report["tokens"]) > 0,
         more_sources=max(0, len(facts.names) - _ROWS),
         facts=_facts(facts),
         options=[(key, visible(str(value))) for key, value in facts.options.items()],
@@ -87,12 +89,29 @@ def _account(tokens: Mapping[str, Any]) -> dict[str, Any]:
         "+ padding": tokens["filler"],
     }
     came_out = {"= in the packs": tokens["tokens_packed"]} | {f"+ {what}": n for what, n in lost(tokens).items()}
+    came_out |= {"+ not drawn for the mix": not_drawn(tokens)}
     rows = [(what, count) for what, count in (put_in | came_out).items() if count or not what.startswith("+")]
     return {"rows": rows, "sum": sum(put_in.values())}
 
 
+def _undivided(facts: Facts) -> str:
+    """A sentence in place of a picture of one band, of one source that is all in the packs; else nothing."""
+    links = facts.links()
+    if len(facts.names) > 1 or any(link.kind in ("lost", "undrawn") for link in links):
+        return ""
+    rows = [
+        (what.removeprefix("+ "), count) for what, count in _account(facts.report["tokens"])["rows"] if what[0] == "+"
+    ]
+    beside = ", ".join(f"{count:,} of {what}" for what, count in rows)
+    every = (
+        f"All {facts.report['tokens']['tokens_in']:,} tokens of {''.join(facts.names) or 'the input'} are in the packs"
+    )
+    return f"{every}, beside {beside}." if beside else f"{every}."
+
+
 def _cards(facts: Facts) -> list[dict[str, str]]:
     report, documents = facts.report, facts.report["documents"]
+    gone, wanted, share = _gone(report["tokens"])
     spread = report["documents_per_pack"]
     left_out = sum(documents["dropped"].values()) + sum(documents["skipped"].values())
     aside = [f"{documents['empty']:,} empty"] if documents["empty"] else []
@@ -105,9 +124,9 @@ def _cards(facts: Facts) -> list[dict[str, str]]:
             "state": _state(report["utilization"], 0.98, 0.9),
         },
         {
-            "title": "Tokens lost", "figure": percent(report["tokens_lost_share"]),
-            "note": f"{report['tokens_lost']:,} of {report['tokens']['tokens_in']:,} are in no pack",
-            "state": _state(-report["tokens_lost_share"], 0, -_MUCH_LOST),
+            "title": "Tokens lost", "figure": percent(share),
+            "note": f"{gone:,} of {wanted:,} are in no pack",
+            "state": _state(-share, 0, -_MUCH_LOST),
         },
         {"title": "Packs", "figure": f"{report['packs']:,}", "note": over, "state": ""},
         {
@@ -118,12 +137,22 @@ def _cards(facts: Facts) -> list[dict[str, str]]:
             "title": "Documents in a pack", "figure": f"{spread['p50']:,}", "state": "",
             "note": f"is the median; 95% have up to {spread['p95']:,}, one has {spread['max']:,}",
         },
-        {
-            "title": "Step time", "figure": f"{report['straggler']:.2f}×", "state": "",
-            "note": f"against equal work for each of {report['straggler_ranks']} GPUs",
-        },
+        *_step_time(facts),
         *_trained(facts),
     ]  # fmt: skip
+
+
+def _gone(tokens: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Tokens lost, tokens that were wanted in the packs, and the one as a share of the other."""
+    gone, wanted = sum(lost(tokens).values()), tokens["tokens_in"] - not_drawn(tokens)
+    return gone, wanted, gone / wanted if wanted else 0.0
+
+
+def _step_time(facts: Facts) -> list[dict[str, str]]:
+    """A card for GPUs that step together."""
+    note = f"against equal work for each of {facts.ranks} GPUs"
+    card = {"title": "Step time", "figure": f"{facts.report['straggler']:.2f}×", "note": note, "state": ""}
+    return [card] if facts.ranks > 1 else []
 
 
 def _trained(facts: Facts) -> list[dict[str, str]]:
@@ -142,13 +171,16 @@ def _state(value: float, good: float, fair: float) -> str:
 def _findings(facts: Facts) -> list[dict[str, str]]:
     """What a reader should know, worst first. No advice that the comparison of strategies does not bear out."""
     report = facts.report
-    packs, share = report["packs"], percent(report["tokens_lost_share"])
+    packs, (gone, wanted, share) = report["packs"], _gone(report["tokens"])
     found: list[tuple[str, str]] = []
-    if report["tokens_lost"]:
+    if gone:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in lost(report["tokens"]).items())
         advice = " --overflow split would keep long documents." if report["tokens"]["truncated"] else ""
-        state = "bad" if report["tokens_lost_share"] >= _MUCH_LOST else "warn"
-        found.append((state, f"{share} of the tokens are in no pack: {reasons}.{advice}"))
+        state = "bad" if share >= _MUCH_LOST else "warn"
+        found.append((state, f"{percent(share)} of the tokens are in no pack: {reasons}.{advice}"))
+    elif aside := not_drawn(report["tokens"]):
+        drawn = f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others were not drawn"
+        found.append(("good", f"Nothing is lost: {drawn}."))
     else:
         found.append(("good", "Nothing is lost: every token of the input is in a pack."))
     skipped = sum(report["documents"]["skipped"].values())
@@ -173,7 +205,7 @@ def _findings(facts: Facts) -> list[dict[str, str]]:
     if mixed is not None and report["bias"] > 0.5 and mixed.bias < report["bias"] - 0.2:
         was = f"Packs hold documents of like length (bias {report['bias']:.2f})"
         found.append(("warn", f"{was}; strategy {mixed.strategy} mixes them better ({mixed.bias:.2f})."))
-    if report["straggler"] > 1.1:
+    if facts.ranks > 1 and report["straggler"] > 1.1:
         waits = f"GPUs wait for the slowest pack of each step ({report['straggler']:.2f}× the time)"
         found.append(("warn", f"{waits}; --order balanced evens that out."))
     states = {"bad": "Look", "warn": "Note", "good": "Good"}
@@ -245,12 +277,12 @@ def _sources(facts: Facts) -> list[dict[str, Any]]:
     rows = []
     for name, source in list(zip(facts.names, facts.report["sources"], strict=True))[:_ROWS]:
         tokens = source["tokens"]
-        gone = sum(lost(tokens).values())
+        gone, _, share = _gone(tokens)
         rows.append(
             {
                 "name": clip(name, 60), "path": visible(source["name"]), "documents": source["documents"]["in"],
                 "tokens": tokens["tokens_in"], "share": tokens["tokens_in"] / total, "packed": tokens["tokens_packed"],
-                "lost": gone, "lost_share": gone / tokens["tokens_in"] if tokens["tokens_in"] else 0.0,
+                "lost": gone, "lost_share": share, "not_drawn": not_drawn(tokens),
             }
         )  # fmt: skip
     return rows
@@ -281,3 +313,8 @@ def clip(text: str, most: int) -> str:
 
 def _thousands(count: int) -> str:
     return f"{count:,}"
+
+
+def _decimals(value: float) -> str:
+    """Two decimals, and no minus before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"

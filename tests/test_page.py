@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ QUESTIONS = {
     "heights of pictures side by side": "Object.values(Object.groupBy([...document.querySelectorAll('figure')],"
     " e => e.getBoundingClientRect().top)).map(row =>"
     " new Set(row.map(e => Math.round(e.querySelector('svg').getBoundingClientRect().top))).size)",
+    "rows of cards that are not full": "Object.values(Object.groupBy([...document.querySelectorAll('.card')],"
+    " e => e.getBoundingClientRect().top)).filter(row => Math.abs(row.at(-1).getBoundingClientRect().right"
+    " - row[0].parentElement.getBoundingClientRect().right) > 0.5).map(row => row.at(-1).textContent)",
     "ticks outside or overlapping": "[...document.querySelectorAll('figure svg')].flatMap(svg => {"
     " const box = svg.getBoundingClientRect(); let end = box.left - 1;"
     " return [...svg.querySelectorAll('.tick')].filter(e => { const r = e.getBoundingClientRect();"
@@ -142,16 +146,58 @@ def test_the_page_says_what_to_look_at(tmp_path: Path) -> None:
     assert "--overflow split would keep long documents." in text
     assert "packs hold nothing but padding" in text
     (tmp_path / "b").mkdir()
-    clean: dict[str, Any] = {
-        "min_len": 1,
-        "max_len": None,
-        "stride": 0,
-        "packs_multiple_of": 1,
-        "pad_segment_to_multiple": 1,
-    }
-    text = Tags(render(gather(built(tmp_path / "b", strategy="greedy", **clean)))).text
+    text = Tags(render(gather(built(tmp_path / "b", strategy="greedy", **WHOLE)))).text
     assert "Nothing is lost: every token of the input is in a pack." in text
     assert re.search(r"There would be [\d,]+ packs with strategy \w+, [\d,]+ fewer", text)
+
+
+WHOLE: dict[str, Any] = {
+    "min_len": 1, "max_len": None, "stride": 0, "packs_multiple_of": 1, "pad_segment_to_multiple": 1,
+}  # fmt: skip
+"""Settings by which no token is lost, repeated or added."""
+
+
+def test_one_source_without_loss_is_a_line_of_text(tmp_path: Path) -> None:
+    facts = gather(built(tmp_path, files=1, **WHOLE))
+    page = render(facts)
+    tokens = facts.report["tokens"]["tokens_in"]
+    assert f"<p>All {tokens:,} tokens of part0.jsonl are in the packs.</p>" in page
+    assert "ribbon" not in page.split("</style>")[1]
+    (tmp_path / "padded").mkdir()
+    facts = gather(built(tmp_path / "padded", files=1, **WHOLE | {"pad_segment_to_multiple": 8}))
+    text = Tags(render(facts)).text
+    tokens, filler = (facts.report["tokens"][key] for key in ("tokens_in", "filler"))
+    assert f"All {tokens:,} tokens of part0.jsonl are in the packs, beside {filler:,} of padding." in text
+    (tmp_path / "lossy").mkdir()
+    assert 'class="ribbon' in render(gather(built(tmp_path / "lossy", files=1)))
+
+
+def test_the_step_time_of_one_gpu_is_left_out(tmp_path: Path, facts: Facts) -> None:
+    words = ("Step time", "step time", "straggler", "GPU")
+    text = Tags(render(facts)).text
+    assert all(word in text for word in words)
+    text = Tags(render(gather(built(tmp_path, balance_ranks=1)))).text.split("Every option that decides the bytes")[0]
+    assert [word for word in words if word in text] == []
+
+
+def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
+    facts = gather(built(tmp_path, **WHOLE, weights=(1, 9)))
+    tokens, aside = facts.report["tokens"], facts.report["tokens"]["dropped"]["not_drawn"]
+    text = Tags(render(facts)).text
+    wanted = tokens["tokens_in"] - aside
+    assert f"0 of {wanted:,} are in no pack" in text
+    drawn = f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others were not drawn."
+    assert f"Nothing is lost: {drawn}" in text
+    assert {link.outcome: link.kind for link in facts.links()} == {
+        "in the packs": "kept",
+        "not drawn for the mix": "undrawn",
+    }
+
+
+def test_zero_has_no_minus(facts: Facts) -> None:
+    outcomes = [dataclasses.replace(outcome, bias=-0.001) for outcome in facts.outcomes]
+    text = Tags(render(dataclasses.replace(facts, outcomes=outcomes))).text
+    assert "-0.00" not in text
 
 
 def test_for_machines_there_are_the_same_numbers(facts: Facts) -> None:
@@ -208,11 +254,24 @@ def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
     assert seen.answers["outside"] == []
     assert seen.answers["overlapping labels"] == []
     assert seen.answers["heights of pictures side by side"] == [1] * (4 if width < 500 else 2)
+    assert seen.answers["rows of cards that are not full"] == []
     assert seen.answers["ticks outside or overlapping"] == []
     assert seen.answers["smallest text"] >= 10
     assert seen.answers["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     assert seen.answers["pictures"] > 30
     assert seen.picture.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_cards_fill_their_rows_however_many_there_are(
+    browser: Chromium, facts: Facts, tmp_path: Path, width: int
+) -> None:
+    page = tmp_path / "report.html"
+    for cards in (7, 6, 5):
+        page.write_text(re.sub(rf'(<div class="card .*?</div>\s*){{{7 - cards}}}', "", render(facts), count=1))
+        asked = {"cards": "document.querySelectorAll('.card').length"} | QUESTIONS
+        answers = browser.visit(page.as_uri(), width=width, dark=False, questions=asked).answers
+        assert (answers["cards"], answers["rows of cards that are not full"]) == (cards, [])
 
 
 def test_the_browser_tells_of_a_page_that_breaks_the_rules(browser: Chromium, facts: Facts, tmp_path: Path) -> None:
