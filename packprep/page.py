@@ -204,11 +204,11 @@ def _findings(facts: Facts) -> list[dict[str, str]]:
     mixed = min((one for one in others if one.packs <= 1.01 * packs), key=lambda one: abs(one.bias), default=None)
     if mixed is not None and report["bias"] > 0.5 and mixed.bias < report["bias"] - 0.2:
         was = f"Packs hold documents of like length (bias {report['bias']:.2f})"
-        found.append(("warn", f"{was}; strategy {mixed.strategy} mixes them better ({mixed.bias:.2f})."))
+        found.append(("warn", f"{was}; strategy {mixed.strategy} mixes them better ({_decimals(mixed.bias)})."))
     if facts.ranks > 1 and report["straggler"] > 1.1:
         waits = f"GPUs wait for the slowest pack of each step ({report['straggler']:.2f}× the time)"
         found.append(("warn", f"{waits}; --order balanced evens that out."))
-    states = {"bad": "Look", "warn": "Note", "good": "Good"}
+    states = {"bad": "Warning", "warn": "Note", "good": "Good"}
     return [
         {"state": state, "word": word, "text": text}
         for state, word in states.items()

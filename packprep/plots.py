@@ -47,6 +47,7 @@ def _histogram(number: int, facts: Facts, axes: Any) -> None:
         axes.axvline(place, color=color, linestyle=style, linewidth=1, label=name)
     axes.set(xlim=(0, len(counts)), xlabel=shown.unit, ylabel=shown.of, title=shown.title)
     axes.legend(frameon=False)
+    _whole_numbers(axes, "y", 8)
 
 
 def _tokens(facts: Facts, axes: Any) -> None:
@@ -60,6 +61,13 @@ def _tokens(facts: Facts, axes: Any) -> None:
     axes.set(xlabel="tokens", title="Where every token went")
     axes.invert_yaxis()
     axes.margins(x=0.2)
+    _whole_numbers(axes, "x", 4)
+
+
+def _whole_numbers(axes: Any, axis: str, most: int) -> None:
+    """Write the ticks of counts in full, as the texts beside them are: 12,000,000, not 1.2 and 1e7 in a corner."""
+    axes.locator_params(axis=axis, nbins=most, integer=True)
+    getattr(axes, f"{axis}axis").set_major_formatter("{x:,.0f}")
 
 
 def _strategies(facts: Facts, axes: Any) -> None:

@@ -1,3 +1,4 @@
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,14 @@ def test_plots_draw_the_bars_and_ticks_of_the_page(tmp_path: Path, monkeypatch: 
     facts = gather(built(tmp_path))
     drawn: dict[str, tuple[list[float], list[str], str]] = {}
 
+    counts: list[str] = []
+
     def note(self: Any, path: Path, **_: object) -> None:
+        self.canvas.draw()
         axes = self.axes[0]
+        if path.stem != "strategies":
+            along = axes.xaxis if path.stem == "tokens" else axes.yaxis
+            counts.extend(text.get_text() for text in along.get_ticklabels())
         heights = [float(bar.get_height()) for bar in axes.patches]
         drawn[path.stem] = (heights, [text.get_text() for text in axes.get_xticklabels()], axes.get_title())
 
@@ -44,6 +51,7 @@ def test_plots_draw_the_bars_and_ticks_of_the_page(tmp_path: Path, monkeypatch: 
         ("document_lengths", "documents_per_pack", "fill", "attention_cost"), facts.histograms(), strict=True
     ):
         assert drawn[name] == ([each.count for each in shown.bins], [text for _, text in shown.ticks], shown.title)
+    assert len(counts) > 20 and all(re.fullmatch(r"\d{1,3}(,\d{3})*", text) for text in counts), counts
 
 
 def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
