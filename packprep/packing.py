@@ -83,14 +83,16 @@ def pack_lengths(
         raise ConfigError(f"num_packs is for strategy balanced; leave it out with strategy {strategy}")
     if items.num_packs is not None and group_of is not None:
         raise ConfigError("num_packs cannot be kept with groups, which are packed one by one; leave one of them out")
-    group_of_item, starts = group_of, None
+    joined, group_of_item, starts = items, group_of, None
     if atom_of is not None and documents.size:
-        items, starts, group_of_item = _join_atoms(items, atom_of, group_of)
+        joined, starts, group_of_item = _join_atoms(items, atom_of, group_of)
     result, offsets = (
-        planner(items) if group_of_item is None or not documents.size else _plan_groups(planner, items, group_of_item)
+        planner(joined) if group_of_item is None or not documents.size else _plan_groups(planner, joined, group_of_item)
     )
     if starts is not None:
         result, offsets = documents_of(result, offsets, starts)
+        if order in ("length", "balanced"):  # by lengths of documents, which those of atoms hide
+            result, offsets = arranged(result, offsets, items)
     return PackPlan(documents, max_length, result, offsets, group_of, atom_of, limit)
 
 
@@ -132,7 +134,10 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
 def _join_atoms(
     items: Items, atoms: NDArray[np.integer], groups: NDArray[np.integer] | None
 ) -> tuple[Items, Int64s, NDArray[np.integer] | None]:
-    """Items that are whole atoms; first document of each atom, then the number of documents; group of each atom."""
+    """Items that are whole atoms; first document of each atom, then the number of documents; group of each atom.
+
+    They ask for an order that needs no lengths: length and balanced are for the documents, once these are placed.
+    """
     steps = np.diff(atoms)
     if (steps < 0).any():
         i = int(np.argmax(steps < 0)) + 1
@@ -155,7 +160,13 @@ def _join_atoms(
     lengths = totals.astype(np.int32)
     counts = np.bincount(lengths, minlength=items.max_length + 1)
     heavy = items.slots < NO_LIMIT and weights.max() > 1
-    joined = replace(items, lengths=lengths, counts=counts, weights=weights.astype(np.int32) if heavy else None)
+    joined = replace(
+        items,
+        lengths=lengths,
+        counts=counts,
+        weights=weights.astype(np.int32) if heavy else None,
+        order="input" if items.order == "input" else "shuffle",
+    )
     return joined, starts, None if groups is None else groups[first]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packprep.order import emptiest, permuted, sequence
-from packprep.packing import pack_lengths
+from packprep.packing import STRATEGIES, pack_lengths
 
 
 def lengths_like_the_web(count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -24,6 +24,22 @@ def test_balanced_order_gives_every_rank_the_same_work_at_no_extra_packs(
     balanced.check()
     assert balanced.num_packs == shuffled.num_packs
     assert balanced.straggler(ranks, cost) <= most < shuffled.straggler(ranks, cost)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_balanced_order_of_atoms_goes_by_what_their_documents_cost(strategy: str) -> None:
+    lengths = [32000, 768, 16384, 16384] * 200  # 400 atoms of 32,768 tokens; as one segment each would cost the same
+    plan = pack_lengths(lengths, 32768, strategy, order="balanced", atoms=np.repeat(np.arange(400), 2))
+    plan.check()
+    assert plan.num_packs == 400
+    assert plan.straggler(8) == 1.0
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_length_order_of_atoms_goes_by_their_longest_document(strategy: str) -> None:
+    plan = pack_lengths([5, 5, 1, 8, 6, 3], 10, strategy, order="length", atoms=[0, 0, 1, 1, 2, 2])
+    plan.check()
+    assert plan.order.tolist() == [2, 3, 4, 5, 0, 1]
 
 
 def test_balanced_order_shuffles_its_groups() -> None:

@@ -150,10 +150,14 @@ class TestEveryStrategy:
         sizes = data.draw(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), max_size=12))
         lengths = [length for atom in sizes for length in atom]
         atoms = [number for number, atom in enumerate(sizes) for _ in atom]
-        slots = data.draw(st.none() | st.integers(3, 6))
-        plan = pack_lengths(lengths, 27, strategy, atoms=atoms, max_segments_per_pack=slots)
+        slots, order = data.draw(st.none() | st.integers(3, 6)), data.draw(st.sampled_from(ORDERS))
+        groups = data.draw(st.none() | st.just([atom % 2 for atom in atoms]))
+        plan = pack_lengths(lengths, 27, strategy, atoms=atoms, groups=groups, max_segments_per_pack=slots, order=order)
         plan.check()
         packs = packs_of(plan)
+        if order == "length":
+            longest = [max(lengths[d] for d in pack) for pack in packs]
+            assert longest == sorted(longest, reverse=True)
         assert all(pack == sorted(pack) and len(pack) <= (slots or 40) for pack in packs)
         whole = [sorted({atoms[d] for d in pack}) for pack in packs]
         assert sorted(atom for pack in whole for atom in pack) == list(range(len(sizes)))
