@@ -5,8 +5,8 @@ A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no
 
 The first token of a segment never has a label: nothing in the segment comes before it to predict it from, and a trainer
 that shifts labels by itself would train it on the document before. Nor has a BOS that is added, and padding. An added
-EOS has one where the token before it has. A token that `stride` repeats has one in the earlier piece only, unless
-`train_overlap`.
+EOS has one where the token before it has. A token that `stride` repeats has one in the first piece only that is packed,
+unless `train_overlap`.
 """
 
 from dataclasses import dataclass
@@ -40,6 +40,21 @@ class Labels:
         found: Int32 = _count(address, tokens, self.untrained, np.empty(0, self.dtype))
         return found
 
+    def trainable(
+        self, document: Int32, start: Int32, own: Int32, bos: NDArray[np.bool_], least: int, train_overlap: bool
+    ) -> tuple[NDArray[np.bool_], Int32]:
+        """Pieces with at least `least` trained tokens, and how many of each one's tokens an earlier one of them has.
+
+        document, start, own, bos: [pieces], as `Segments` has them, those of a document in order; both results too.
+        What pieces share is trained in the first of them that is kept, unless train_overlap.
+        """
+        kept, repeated = np.zeros(len(document), np.bool_), np.zeros(len(document), np.int32)
+        like = np.empty(0, self.dtype)
+        _trainable(
+            self.address, document, start, own, bos, least, train_overlap, self.untrained, like, kept, repeated
+        )  # fmt: skip
+        return kept, repeated
+
     def first(self, lengths: Int32) -> Int32:
         """[documents], tokens before the first trained one, all of them where none is."""
         found: Int32 = _first(self.address, lengths, self.untrained, np.empty(0, self.dtype))
@@ -54,6 +69,36 @@ def _count(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32
             for value in carray(pointer(address[run]), tokens[run], like.dtype):
                 found[run] += value != untrained
     return found
+
+
+@njit(cache=True, nogil=True)
+def _trainable(
+    address: Int64,
+    document: Int32,
+    start: Int32,
+    own: Int32,
+    bos: NDArray[np.bool_],
+    least: int,
+    train_overlap: bool,
+    untrained: int,
+    like: NDArray[np.int32],
+    kept: NDArray[np.bool_],
+    repeated: Int32,
+) -> None:
+    """Fills kept and repeated; see `Labels.trainable`."""
+    reached, of = 0, -1  # where the last piece that is kept ends, and of which document it is
+    for piece in range(len(document)):
+        if document[piece] == of:
+            repeated[piece] = max(reached - start[piece], 0)
+        head = max(0 if bos[piece] else 1, 0 if train_overlap else repeated[piece])
+        trained = 0
+        if own[piece] > head:
+            at = address[document[piece]] + like.itemsize * (start[piece] + head)
+            for value in carray(pointer(at), own[piece] - head, like.dtype):
+                trained += value != untrained
+        kept[piece] = trained >= least
+        if kept[piece]:
+            reached, of = start[piece] + own[piece], document[piece]
 
 
 @njit(cache=True, nogil=True)

@@ -67,6 +67,7 @@ class Packs:
             bos=chosen.bos & ~filler,
             padded=np.where(filler, 1, self.padded[order]).astype(np.int64),
             filler=filler,
+            repeated=chosen.repeated,
             front=chosen.front,
             hole=chosen.hole,
             offsets=self.offsets[first : last + 1] - self.offsets[first],
@@ -78,7 +79,8 @@ class Rows:
     """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1], where each pack begins.
 
     document: index into the arrays of documents, 0 where filler is True. start: offset of the own tokens in it. own:
-    how many. bos: whether one more BOS goes before them. padded: tokens in the shard. front, hole: as in Segments.
+    how many. bos: whether one more BOS goes before them. padded: tokens in the shard. repeated, front, hole: as in
+    Segments.
     """
 
     document: NDArray[np.int32]
@@ -88,6 +90,7 @@ class Rows:
     bos: NDArray[np.bool_]
     padded: Int64
     filler: NDArray[np.bool_]
+    repeated: NDArray[np.int32] | None
     front: NDArray[np.int32] | None
     hole: NDArray[np.int32] | None
     offsets: Int64

@@ -30,14 +30,16 @@ class Segments:
 
     document: [segments], index into the arrays of documents. start: [segments], offset of the first own token within
     the document. own: [segments], tokens taken from the document. bos: [segments], whether an extra BOS goes before.
-    front, hole: [segments] or None, of segments that lack tokens of their document in the middle: own tokens before
-    the hole, and tokens in it.
+    repeated: [segments] or None, where stride makes pieces overlap: own tokens at the beginning that an earlier piece
+    has too. front, hole: [segments] or None, of segments that lack tokens of their document in the middle: own tokens
+    before the hole, and tokens in it.
     """
 
     document: Int32
     start: Int32
     own: Int32
     bos: Bools
+    repeated: Int32 | None = None
     front: Int32 | None = None
     hole: Int32 | None = None
 
@@ -50,18 +52,18 @@ class Segments:
         return self.own + self.bos
 
     def take(self, kept: Int64 | Bools) -> "Segments":
-        front, hole = (None if array is None else array[kept] for array in (self.front, self.hole))
+        repeated, front, hole = (
+            None if array is None else array[kept] for array in (self.repeated, self.front, self.hole)
+        )
         return Segments(
             document=self.document[kept], start=self.start[kept], own=self.own[kept], bos=self.bos[kept],
-            front=front, hole=hole,
+            repeated=repeated, front=front, hole=hole,
         )  # fmt: skip
 
     def untrained_head(self, config: BuildConfig) -> Int32:
         """[segments], own tokens at the beginning of each that never have a label."""
         first = 1 - self.bos.astype(np.int32)  # behind an extra BOS, the first own token has one
-        if not config.stride or config.train_overlap:
-            return first
-        return np.where(self.start > 0, config.stride, first).astype(np.int32)
+        return first if self.repeated is None or config.train_overlap else np.maximum(first, self.repeated)
 
     def trained(self, labels: Labels, config: BuildConfig) -> Int32:
         """[segments], tokens of each that have a label in the shard."""
@@ -145,18 +147,23 @@ def _trainable(
     segments: Segments, account: Account, lengths: Int32, labels: Labels, config: BuildConfig
 ) -> tuple[Segments, Account]:
     """Without the segments that have too few trained tokens; what they alone held is dropped."""
-    kept = segments.trained(labels, config) >= config.min_loss_tokens
+    if segments.repeated is None:
+        return _kept(segments, segments.trained(labels, config) >= config.min_loss_tokens, account, lengths)
+    kept, repeated = labels.trainable(
+        segments.document, segments.start, segments.own, segments.bos, config.min_loss_tokens, config.train_overlap
+    )
+    return _kept(replace(segments, repeated=repeated), kept, account, lengths)
+
+
+def _kept(segments: Segments, kept: Bools, account: Account, lengths: Int32) -> tuple[Segments, Account]:
+    """The segments that are kept, and the account with what the others alone held under few_loss_tokens."""
     if kept.all():
         return segments, account
     segments = segments.take(kept)
     documents = len(lengths)
-    # A piece repeats what lies before the end of the last piece that was kept.
-    later = np.zeros(len(segments), np.bool_)
-    later[1:] = segments.document[1:] == segments.document[:-1]
-    ends = segments.start.astype(np.int64) + segments.own
-    again = np.zeros(len(segments), np.int64)
-    again[1:] = np.where(later[1:], np.maximum(ends[:-1] - segments.start[1:], 0), 0)
-    overlap = np.bincount(segments.document, weights=again, minlength=documents).astype(np.int64)
+    overlap = np.zeros(documents, np.int64)
+    if segments.repeated is not None:
+        overlap = np.bincount(segments.document, weights=segments.repeated, minlength=documents).astype(np.int64)
     held = np.bincount(segments.document, weights=segments.own, minlength=documents).astype(np.int64) - overlap
     gone = lengths - account.truncated - sum(account.dropped.values(), np.zeros(documents, np.int32))
     # A document that is wholly dropped has nothing left that truncation took.
@@ -199,16 +206,17 @@ def _split(
     if tail.any():
         dropped = dropped | {"short_tail": _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail
-    repeated = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
+    pieces_more = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
     account = Account(
         truncated=np.zeros(len(lengths), np.int32),
-        overlap=repeated.astype(np.int64) * config.stride,  # a large stride repeats more than a document has
-        continuation_bos=repeated * np.int32(extra),
+        overlap=pieces_more.astype(np.int64) * config.stride,  # a large stride repeats more than a document has
+        continuation_bos=pieces_more * np.int32(extra),
         dropped=dropped,
     )
     segments = Segments(
-        document=document, start=start.astype(np.int32), own=own.astype(np.int32), bos=(number > 0) & bool(extra)
-    )
+        document=document, start=start.astype(np.int32), own=own.astype(np.int32), bos=(number > 0) & bool(extra),
+        repeated=np.where(number > 0, np.int32(config.stride), np.int32(0)) if config.stride else None,
+    )  # fmt: skip
     return segments.take(~tail) if tail.any() else segments, account
 
 

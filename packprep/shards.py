@@ -51,7 +51,7 @@ class Layout:
     vocab_size: int
     bos_id: int
     pad_id: int
-    repeated: int = 0  # tokens at the beginning of a later piece that the piece before has trained
+    train_overlap: bool = False  # whether a token that pieces share has a label in each of them
 
     @property
     def schema(self) -> pa.Schema:
@@ -78,7 +78,7 @@ class Layout:
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos.id if tokenizer.bos else 0,
             pad_id=tokenizer.pad_id,
-            repeated=config.stride if repeated else 0,
+            train_overlap=config.train_overlap,
         )
 
 
@@ -192,7 +192,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
             case "segment_lengths":
                 values[:] = rows.real
             case "labels":
-                _fill_labels(rows, documents.aligned.get("labels"), tokens, layout.repeated, values)
+                _fill_labels(rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values)
             case "pair_ids":
                 values[:] = rows.document_id
             case "pair_sides":
@@ -220,7 +220,7 @@ def _gather(rows: Rows, column: Aligned, before: int, after: int, out: NDArray[A
 
 
 def _fill_labels(
-    rows: Rows, stored: Aligned | None, tokens: NDArray[np.int32], repeated: int, out: NDArray[np.int32]
+    rows: Rows, stored: Aligned | None, tokens: NDArray[np.int32], train_overlap: bool, out: NDArray[np.int32]
 ) -> None:
     """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks, where rows have them."""
     if stored is None:
@@ -231,7 +231,9 @@ def _fill_labels(
         gather.labels_of_mask(tokens, mask, out)
     else:
         _gather(rows, stored, NO_LOSS, NO_LOSS, out)
-    head = np.where(rows.start > 0, rows.bos + repeated, 1) if repeated else np.ones(len(rows.own), np.int64)
+    head = np.ones(len(rows.own), np.int64)
+    if rows.repeated is not None and not train_overlap:
+        head = np.maximum(head, rows.bos + rows.repeated.astype(np.int64))
     gather.clear_labels(head, rows.real, rows.padded, out)
 
 

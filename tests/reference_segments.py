@@ -24,7 +24,10 @@ def cut_document(
     cut = _cut(length, ends, config, has_bos=has_bos, trained=trained)
     if trained is None:
         return cut
-    pieces = [piece for piece in cut.pieces if sum(labelled(*piece, trained, config)) >= config.min_loss_tokens]
+    pieces: list[tuple[list[int], bool]] = []
+    for offsets, bos in cut.pieces:
+        if sum(labelled(offsets, bos, trained, config, pieces)) >= config.min_loss_tokens:
+            pieces.append((offsets, bos))
     if len(pieces) == len(cut.pieces):
         return cut
     before = {offset for offsets, _ in cut.pieces for offset in offsets}
@@ -39,11 +42,16 @@ def cut_document(
     return cut
 
 
-def labelled(offsets: Sequence[int], bos: bool, trained: Sequence[bool], config: BuildConfig) -> list[bool]:
-    """Which own tokens of a piece have a label in the shard."""
-    has = [trained[offset] for offset in offsets]
-    if config.stride and not config.train_overlap and offsets[0] > 0:
-        has[: config.stride] = [False] * config.stride  # the piece before has them
+def labelled(
+    offsets: Sequence[int],
+    bos: bool,
+    trained: Sequence[bool],
+    config: BuildConfig,
+    earlier: Sequence[tuple[list[int], bool]],
+) -> list[bool]:
+    """Which own tokens of a piece have a label in the shard; earlier: the pieces of the document before it there."""
+    taken = set() if config.train_overlap else {offset for offsets, _ in earlier for offset in offsets}
+    has = [trained[offset] and offset not in taken for offset in offsets]
     return has if bos else [False, *has[1:]]
 
 

@@ -2,9 +2,10 @@
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
         options["truncation_side"] = draw(st.sampled_from(["left", "right", *balanced]))
     if labels:
         options["input_ids_column"] = "ids"
-        options["min_loss_tokens"] = draw(st.integers(0, 2))
+        options["min_loss_tokens"] = draw(st.integers(0, 3))
         options["train_overlap"] = bool(options.get("stride")) and draw(st.booleans())
     if strategy not in ("wrapped", "balanced"):
         options["max_segments_per_pack"] = draw(st.none() | st.integers(1, 4))
@@ -129,6 +130,7 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"),
     [30, 30], random.Random(1), False,
 )  # fmt: skip
+@example(BuildConfig(max_length=8, stride=4, input_ids_column="ids", min_loss_tokens=3), [40], random.Random(0), True)
 def test_labels_and_carried_columns_stay_with_their_tokens(
     config: BuildConfig, texts: list[int], bits: random.Random, as_mask: bool
 ) -> None:
@@ -144,10 +146,17 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
         check_batch(
             batch, layout.columns, max_length=config.max_length, vocab_size=layout.vocab_size, where="the batch"
         )
+    pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of each document: where they begin and end in it
+    rows = table.to_pylist()
+    for row in rows:
+        lengths = row.get("segment_lengths") or np.diff(row["cu_seqlens"]).tolist()
+        for document, offset, length in zip(row["document_ids"], row["document_starts"], lengths, strict=True):
+            pieces[document].append((offset, offset + length - (config.continuation_bos and offset > 0)))
     labels_seen = 0
-    for row in table.to_pylist():
+    for row in rows:
         for number, (start, end) in enumerate(itertools.pairwise(row["cu_seqlens"])):
             document, offset = row["document_ids"][number], row["document_starts"][number]
+            repeated = max([stop for begin, stop in pieces[document] if begin < offset], default=0) - offset
             real = start + row["segment_lengths"][number] if "segment_lengths" in row else end
             own = start + (config.continuation_bos and offset > 0)
             for place in range(start, end):
@@ -156,8 +165,8 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
                     if column.kind == "token":
                         assert row[column.name][place] == (value_of(column.name, token) if inside else 0)
                 keeps = inside and place > start and trained[document][originals[document].index(token)]
-                if config.stride and not config.train_overlap and offset:
-                    keeps = keeps and place >= own + config.stride
+                if not config.train_overlap:
+                    keeps = keeps and place >= own + repeated
                 assert row["labels"][place] == (token if keeps else -100)
                 labels_seen += keeps
             for column in CARRIED:

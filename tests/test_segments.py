@@ -120,6 +120,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
     configs(), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 2), st.none() | st.integers(0), st.booleans()
 )
 @example(BuildConfig(max_length=4, stride=3, min_loss_tokens=2, continuation_bos=False), [30], 0, 5, True)
+@example(BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False)
 def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
     config: BuildConfig, texts: list[int], ends: int, pattern: int | None, as_mask: bool
 ) -> None:
@@ -135,7 +136,10 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
         by_hand = cut_document(length, ends, config, has_bos=ends > 0, trained=mine)
         expected += [(document, offsets, bos) for offsets, bos in by_hand.pieces]
         if mine is not None:
-            counted += [sum(labelled(*piece, mine, config)) for piece in by_hand.pieces]
+            counted += [
+                sum(labelled(*piece, mine, config, by_hand.pieces[:number]))
+                for number, piece in enumerate(by_hand.pieces)
+            ]
         assert account.truncated[document] == by_hand.truncated
         assert account.overlap[document] == by_hand.overlap
         assert account.continuation_bos[document] == by_hand.continuation_bos
@@ -178,6 +182,27 @@ def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
     segments, account = cut_segments(np.array([3, 3, 3], np.int32), 0, BuildConfig(), has_bos=False, labels=labels)
     assert pieces(segments) == [(2, 0, 3)], "the first token of a row is never trained"
     assert account.dropped["few_loss_tokens"].tolist() == [3, 3, 0]
+
+
+def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
+    trained = [12 <= token < 16 or token >= 18 for token in range(24)]
+    config = BuildConfig(max_length=16, stride=8, min_loss_tokens=5)
+    labels = labels_of([trained], as_mask=True)
+    segments, account = cut_segments(np.array([24], np.int32), 0, config, has_bos=False, labels=labels)
+    assert pieces(segments) == [(0, 8, 16)], "the first piece has 4 trained tokens"
+    assert segments.trained(labels, config).tolist() == [10]
+    assert account.overlap.tolist() == [0], "nothing is in two pieces"
+    assert account.dropped["few_loss_tokens"].tolist() == [8]
+
+
+def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> None:
+    trained = [4 <= token < 10 for token in range(16)]
+    config = BuildConfig(max_length=8, stride=4, min_loss_tokens=5)
+    labels = labels_of([trained], as_mask=False)
+    segments, account = cut_segments(np.array([16], np.int32), 0, config, has_bos=False, labels=labels)
+    # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none of its own.
+    assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
+    assert account.dropped["few_loss_tokens"].tolist() == [8]
 
 
 def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
