@@ -146,7 +146,9 @@ class BuildConfig:
     )
     continuation_bos: bool = _option(False, "Packing", "Begin the later pieces of a split document with BOS too.")
     train_overlap: bool = _option(False, "Packing", "Train tokens that stride repeats in both pieces.")
-    min_loss_tokens: int = _option(1, "Packing", "Where rows have labels: drop segments with fewer trained tokens.")
+    min_loss_tokens: int = _option(
+        1, "Packing", "Where rows have labels: drop segments (wrapped: packs) with fewer trained tokens."
+    )
     min_len: int = _option(1, "Packing", "Drop documents with fewer text tokens.")
     max_len: int | None = _option(None, "Packing", "Drop documents with more text tokens.")
     window: int = _option("4GB", "Packing", "Text whose documents are packed together.", "SIZE", size=True)

@@ -5,7 +5,7 @@ A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no
 
 The first token of a segment never has a label: nothing in the segment comes before it to predict it from, and a trainer
 that shifts labels by itself would train it on the document before. Nor has a BOS that is added, and padding. An added
-EOS has one where the token before it has. A token that `stride` repeats has one in the first piece only that is packed,
+EOS has one where the token before it has. A token that `stride` repeats has one only in the first piece that is kept,
 unless `train_overlap`.
 """
 

@@ -17,7 +17,7 @@ from packprep.packing import pack_lengths
 from packprep.packs import Packs
 from packprep.pairs import SPLIT, cut_pairs
 from packprep.plan import PackPlan
-from packprep.segments import Account, Segments, cut_segments, wrap
+from packprep.segments import Account, Segments, cut_segments, wrap_documents
 from packprep.tokenizer import Tokenizer
 from packprep.windows import Documents
 
@@ -43,9 +43,9 @@ def plan_window(
     documents: Documents, tokenizer: Tokenizer, config: BuildConfig, seed: int, planner: Planner | None = None
 ) -> WindowPlan:
     """Plan the documents of one window. Raises TooLongError under overflow error."""
-    segments, account = cut_documents(documents, tokenizer, config)
-    groups = None if documents.group is None else documents.group[segments.document]
-    segments, plan = plan_segments(segments, config, seed, groups, planner)
+    segments, account, plan = plan_segments(
+        documents, *cut_documents(documents, tokenizer, config), config, seed, planner
+    )
     labels = documents.labels
     return WindowPlan(
         packs=Packs(
@@ -60,7 +60,10 @@ def plan_window(
 
 
 def packed_tokens(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> NDArray[np.int64]:
-    """Tokens that each document has in packs, filler not counted, [documents]. Raises TooLongError like the plan."""
+    """Tokens that each document has in packs, filler not counted, [documents]. Raises TooLongError like the plan.
+
+    Before whole packs are left out, as a remainder or by strategy wrapped: which these are, all documents decide.
+    """
     segments, _ = cut_documents(documents, tokenizer, config)
     return np.bincount(segments.document, weights=segments.lengths, minlength=len(documents)).astype(np.int64)
 
@@ -76,27 +79,29 @@ def cut_documents(documents: Documents, tokenizer: Tokenizer, config: BuildConfi
 
 
 def plan_segments(
+    documents: Documents,
     segments: Segments,
+    account: Account,
     config: BuildConfig,
     seed: int,
-    groups: NDArray[np.integer] | None = None,
     planner: Planner | None = None,
-) -> tuple[Segments, PackPlan]:
+) -> tuple[Segments, Account, PackPlan]:
     """The plan of a window's segments, in the order of packs that is asked for; its lengths are those with padding.
 
-    The segments come back as planned: strategy wrapped cuts them where packs end. groups: [segments].
+    The segments and their account come back as planned: strategy wrapped cuts segments where packs end and drops packs
+    with too few trained tokens.
     """
     if config.strategy == "wrapped" and planner is None:
-        segments, edges = wrap(segments, config.max_length)
+        segments, edges, account = wrap_documents(segments, account, documents.length, config, documents.labels)
         plan = PackPlan(segments.own, config.max_length, np.arange(len(segments)), edges)
-        return segments, _ordered(plan, config, seed)
+        return segments, account, _ordered(plan, config, seed)
     multiple = config.pad_segment_to_multiple
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
         plan = _planned(planner, padded, config)
         if config.pair_columns:
             _check_pairs(plan, segments)
-        return segments, _ordered(plan, config, seed)
+        return segments, account, _ordered(plan, config, seed)
     plan = pack_lengths(
         padded,
         config.max_length,
@@ -105,13 +110,13 @@ def plan_segments(
         order=config.order,
         shuffle_documents=config.shuffle_documents,
         max_segments_per_pack=config.max_segments_per_pack,
-        groups=groups,
+        groups=None if documents.group is None else documents.group[segments.document],
         atoms=segments.document if config.pair_columns else None,
         num_packs=config.num_packs,
         balance_ranks=config.balance_ranks,
         cost=config.cost(),
     )
-    return segments, plan
+    return segments, account, plan
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:

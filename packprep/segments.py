@@ -7,7 +7,7 @@ The account of every document is kept as arrays, so that the ledger can be summe
 Example: one document of 10 tokens, max_length=4, stride=1 -> pieces at 0, 3, 6 of 4 tokens; overlap = 2.
 
 Where rows have labels, a segment with fewer trained tokens than `min_loss_tokens` is dropped: a mean loss over none of
-them is NaN.
+them is NaN. With strategy wrapped it is documents, and then packs, so that every pack but the last is still full.
 """
 
 from dataclasses import dataclass, replace
@@ -93,7 +93,7 @@ def cut_segments(
 
     lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of BOS and EOS each has.
     labels: what is trained, where that is not every token.
-    With strategy wrapped, long documents are left whole here: `wrap` cuts them where packs end.
+    With strategy wrapped, long documents are left whole here: `wrap_documents` cuts them where packs end.
     Raises TooLongError for a document over max_length under overflow error.
     """
     nothing = np.zeros(len(lengths), np.int32)
@@ -156,7 +156,7 @@ def _trainable(
 
 
 def _kept(segments: Segments, kept: Bools, account: Account, lengths: Int32) -> tuple[Segments, Account]:
-    """The segments that are kept, and the account with what the others alone held under few_loss_tokens."""
+    """The segments that are kept, and the account: what the others alone held is added to few_loss_tokens."""
     if kept.all():
         return segments, account
     segments = segments.take(kept)
@@ -170,6 +170,7 @@ def _kept(segments: Segments, kept: Bools, account: Account, lengths: Int32) -> 
     empty = held == 0
     truncated = np.where(empty, 0, account.truncated).astype(np.int32)
     few = np.where(empty, gone + account.truncated, gone - held).astype(np.int32)
+    few += account.dropped.get("few_loss_tokens", np.zeros(documents, np.int32))
     return segments, Account(
         truncated=truncated,
         overlap=overlap,
@@ -246,6 +247,20 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
     )
     firsts = np.append(0, place + before) if total else np.empty(0, np.int64)
     return pieces, np.append(firsts, len(cuts)).astype(np.int64)
+
+
+def wrap_documents(
+    segments: Segments, account: Account, lengths: Int32, config: BuildConfig, labels: Labels | None = None
+) -> tuple[Segments, Int64, Account]:
+    """What `wrap` gives, without the packs that have fewer trained tokens than `min_loss_tokens`, and the account."""
+    pieces, edges = wrap(segments, config.max_length)
+    if labels is None:
+        return pieces, edges, account
+    sizes = np.diff(edges)
+    trained = np.append(0, np.cumsum(pieces.trained(labels, config), dtype=np.int64))
+    packs = np.diff(trained[edges]) >= config.min_loss_tokens
+    pieces, account = _kept(pieces, np.repeat(packs, sizes), account, lengths)
+    return pieces, np.append(0, np.cumsum(sizes[packs])), account
 
 
 def _sum(document: Int32, counts: Int64, documents: int) -> Int32:

@@ -203,13 +203,11 @@ class Cut:
 
     def plan(self, window: Window, config: BuildConfig) -> "Planned":
         seed = window_seed(config, window.number, int(window.split == "validation"))
-        groups = window.documents.group
-        groups = None if groups is None else groups[self.segments.document]
-        segments, plan = plan_segments(self.segments, config, seed, groups)
+        segments, account, plan = plan_segments(window.documents, self.segments, self.account, config, seed)
         packs = Packs(
             documents=window.documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
         )
-        return Planned(packs, plan, self.account, plan.bound if self.bound is None else self.bound)
+        return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
 
 
 @dataclass(frozen=True)

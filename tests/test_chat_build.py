@@ -92,6 +92,26 @@ def test_the_assistants_turns_are_trained_and_a_conversation_without_one_is_drop
     assert report["loss_tokens"] == sum(label != -100 for row in (0, 1) for label in by_hand(CHATS[row], train_on)[1])
 
 
+@pytest.mark.parametrize(("least", "packs_left"), [(1, 1), (0, 4)])
+def test_wrapped_writes_a_pack_without_labels_only_if_asked_to(
+    tmp_path: Path, tokenizer: str, least: int, packs_left: int
+) -> None:
+    chat = [{"role": "user", "content": "the cat " * 100}, {"role": "assistant", "content": "sat"}]
+    ids, labels = by_hand(chat)
+    length = -(-len(ids) // 4)
+    rows = [{"messages": chat}]
+    out = built(tmp_path, tokenizer, rows, strategy="wrapped", max_length=length, min_loss_tokens=least)
+    assert [pack.tokens.tolist() for pack in PackedShards(out, verify=True)] == [
+        ids[begin : begin + length] for begin in range(0, len(ids), length)
+    ][-packs_left:]
+    trained = sum(label != -100 for label in labels)
+    book = json.loads((out / "report.json").read_bytes())
+    assert (book["loss_tokens"], book["tokens"]["dropped"]) == (
+        trained, {} if least == 0 else {"few_loss_tokens": 3 * length}
+    )  # fmt: skip
+    assert verify(out, level="full").sound
+
+
 def test_with_everything_trained_there_are_no_labels_to_store(tmp_path: Path, tokenizer: str) -> None:
     out = built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS], train_on="all")
     assert conversations(out) == {row: (by_hand(chat)[0], None) for row, chat in enumerate(CHATS)}

@@ -130,6 +130,10 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"),
     [30, 30], random.Random(1), False,
 )  # fmt: skip
+@example(
+    BuildConfig(max_length=4, strategy="wrapped", input_ids_column="ids", min_loss_tokens=2),
+    [30, 30], random.Random(0), True,
+)  # fmt: skip
 @example(BuildConfig(max_length=8, stride=4, input_ids_column="ids", min_loss_tokens=3), [40], random.Random(0), True)
 def test_labels_and_carried_columns_stay_with_their_tokens(
     config: BuildConfig, texts: list[int], bits: random.Random, as_mask: bool
@@ -174,6 +178,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
                     assert row[column.name][number] == value_of(column.name, document)
             kept = [label for label in row["labels"][start:end] if label != -100]
             assert len(kept) >= config.min_loss_tokens or config.strategy == "wrapped"
+        assert sum(label != -100 for label in row["labels"]) >= config.min_loss_tokens
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
     check_ledger(ledger(counts))
     assert counts["loss_tokens"] == labels_seen

@@ -1,4 +1,6 @@
+import itertools
 import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 
 from packprep.config import BuildConfig
 from packprep.labels import Labels, proportional
-from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap
+from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap, wrap_documents
 
+from . import reference
 from .reference_segments import cut_document, infer_seqlen, labelled
 
 
@@ -203,6 +206,31 @@ def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> Non
     # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none of its own.
     assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
     assert account.dropped["few_loss_tokens"].tolist() == [8]
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(0), st.integers(2, 12), st.integers(0, 4))
+def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
+    texts: list[int], pattern: int, max_length: int, least: int
+) -> None:
+    bits = random.Random(pattern)
+    trained = [[bits.random() < 0.2 for _ in range(text)] for text in texts]
+    config = BuildConfig(max_length=max_length, strategy="wrapped", min_loss_tokens=least)
+    enough = [text if sum(row[1:]) >= least else 0 for text, row in zip(texts, trained, strict=True)]
+    expected = [
+        [(document, start, stop - start) for document, start, stop in pack]
+        for pack in reference.wrapped(enough, max_length)
+        if sum(sum(trained[document][start + 1 : stop]) for document, start, stop in pack) >= least
+    ]
+    lengths, labels = np.array(texts, np.int32), labels_of(trained, as_mask=True)
+    whole = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
+    segments, edges, account = wrap_documents(*whole, lengths, config, labels)
+    found = pieces(segments)
+    assert [found[first:last] for first, last in itertools.pairwise(edges.tolist())] == expected
+    held = Counter(dict.fromkeys(range(len(texts)), 0))
+    for document, _, own in found:
+        held[document] += own
+    dropped = account.dropped.get("few_loss_tokens", np.zeros(len(texts), np.int32))
+    assert dropped.tolist() == [text - held[document] for document, text in enumerate(texts)]
 
 
 def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
