@@ -32,7 +32,7 @@ from packprep.redact import redacted, redacted_source
 from packprep.schemas import is_url
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
-from packprep.sources import COMPRESSED, Source, open_hub, resolve
+from packprep.sources import Source, open_hub, resolve, unpacking
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import quiet_datasets, tokenize_slice
 from packprep.tokenstore import TokenFile
@@ -40,7 +40,7 @@ from packprep.units import Part, Slice, read_slices
 from packprep.windows import Documents, carried_columns, file_schema, read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
-_BEGINNING = 10_000_000  # plain bytes of a compressed file, enough to tell how well it compresses
+_BEGINNING = 10 << 20  # plain bytes of a compressed file, enough to tell how well it compresses
 _PIECE = 100_000  # bytes at one place of a plain file
 
 
@@ -218,9 +218,8 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
 
 def _beginning(source: Source) -> tuple[bytes, int]:
     """The first plain bytes of a compressed file, and how many bytes of the file they took."""
-    with pa.PythonFile(source.raw()) as file:
-        stream = pa.CompressedInputStream(file, COMPRESSED[source.compression])
-        return stream.read(_BEGINNING), file.tell()
+    with source.raw() as file, unpacking(file, source.compression) as plain:
+        return plain.read(_BEGINNING), file.tell()
 
 
 def _pieces(source: Source, count: int) -> tuple[bytes, int]:

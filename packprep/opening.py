@@ -21,7 +21,7 @@ from packprep.errors import InputError, system_error
 from packprep.header import json_types
 from packprep.rowtext import columns_read
 from packprep.schemas import FormatError, StoreError, is_url
-from packprep.sources import COMPRESSED, Source, open_hub
+from packprep.sources import Source, open_hub, unpacking
 
 if TYPE_CHECKING:
     from packprep.conversations import ConversationColumns
@@ -136,6 +136,12 @@ def _reason(error: Exception, source: Source) -> str:
     text = " ".join(str(error).split())[:300]
     if source.compression and "Truncated compressed stream" in text:
         return f"is cut off at byte {source.bytes:,}: the compressed data ends early; fetch the file again"
+    if source.compression and text.startswith("Garbage at byte "):
+        end = int(text.rpartition(" ")[2])
+        return (
+            f"is whole up to byte {end:,}, and what follows is neither gzip nor padding with zeros; "
+            f"remove it (head -c {end}) or fetch the file again"
+        )
     if source.compression and ("zlib" in text or "ZSTD" in text):
         return f"does not decompress by byte {_damaged_at(source):,}: {text}; fetch the file again"
     return f"cannot be read as {source.kind}: {text or type(error).__name__}"
@@ -143,9 +149,9 @@ def _reason(error: Exception, source: Source) -> str:
 
 def _damaged_at(source: Source) -> int:
     """Byte of a compressed file by which its reader stumbled; it reads some ahead."""
-    with pa.PythonFile(source.raw()) as file:
-        stream = pa.CompressedInputStream(file, COMPRESSED[source.compression])
+    with source.raw() as file:
+        plain = unpacking(file, source.compression)
         with contextlib.suppress(OSError, pa.ArrowException):
-            while stream.read(1 << 16):
+            while plain.read(1 << 20):
                 pass
         return int(file.tell())

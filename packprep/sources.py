@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from packprep.config import BuildConfig
 from packprep.digests import digest_of_files, heard, in_threads
 from packprep.errors import InputError, system_error
+from packprep.gzipped import GzipReader
 from packprep.mixture import READING, is_mix
 from packprep.progress import Progress, Silent
 from packprep.redact import redacted
@@ -132,11 +133,17 @@ def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
 
     Compressed data that ends early is an OSError, not just a shorter file.
     """
+    return unpacking(_opened(str(path), version), suffixes(str(path))[1])
+
+
+def unpacking(file: BinaryIO, compression: str) -> io.BufferedReader:
+    """The plain bytes of an open file, which is closed with them. compression: see `Source.compression`."""
     import pyarrow
 
-    compression = COMPRESSED.get(suffixes(str(path))[1])
-    file = _opened(str(path), version) if is_url(str(path)) else str(path)
-    return io.BufferedReader(pyarrow.input_stream(file, compression=compression), 1 << 20)
+    plain = (
+        GzipReader(file) if compression == "gz" else pyarrow.input_stream(file, compression=COMPRESSED.get(compression))
+    )
+    return io.BufferedReader(plain, 1 << 20)
 
 
 def _opened(path: str, version: str) -> BinaryIO:

@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import io
 import os
@@ -8,8 +9,11 @@ from typing import Any
 
 import datasets
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from packprep.errors import InputError
+from packprep.gzipped import GzipReader
 from packprep.sources import Source, decompressed, resolve
 
 from .corpus import write_jsonl
@@ -227,6 +231,30 @@ def test_files_are_read_plain_whatever_their_compression(tmp_path: Path, suffix:
     with decompressed(path) as file:
         assert file.readline() == b"line\n"
         assert file.read() == content[5:]
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 3), st.integers(0, 400_000)), min_size=1, max_size=4),
+    st.sampled_from([1, 100, 1 << 17]),
+)
+@settings(max_examples=50, deadline=None)
+def test_gzip_members_padded_with_zeros_are_what_gzip_reads(
+    members: list[tuple[bytes, int, int]], at_once: int
+) -> None:
+    packed = b"".join(gzip.compress(content * 9**more) + bytes(zeros) for content, more, zeros in members)
+    with GzipReader(io.BytesIO(packed)) as raw, io.BufferedReader(raw, at_once) as file:
+        assert file.read() == gzip.decompress(packed)
+
+
+def test_what_follows_a_gzip_file_is_named_with_its_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    packed = gzip.compress(b'{"text": "a"}\n') + bytes(512)
+    path.write_bytes(packed)
+    with decompressed(path) as file:
+        assert file.read() == b'{"text": "a"}\n'
+    path.write_bytes(packed + b"garbage" + bytes(9))
+    with decompressed(path) as file, pytest.raises(OSError, match=f"^Garbage at byte {len(packed)}$"):
+        file.read()
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

@@ -95,7 +95,12 @@ PACKED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "its header alone": (lambda data: data[:6], r"is cut off at byte 6: the compressed data ends early.*"),
     "a byte flipped": (lambda data: flipped(data, len(data) // 2), r"does not decompress by byte [\d,]+: .*"),
     "its checksum flipped": (lambda data: flipped(data, len(data) - 5), r"does not decompress by byte [\d,]+: .*"),
-    "garbage behind it": (lambda data: data + b"garbage" * 9, r"does not decompress by byte [\d,]+: .*"),
+    "garbage behind it": (
+        lambda data: data + b"garbage" * 9,
+        r"does not decompress by byte [\d,]+: .*"
+        r"|is whole up to byte [\d,]+, and what follows is neither gzip nor padding with zeros; "
+        r"remove it \(head -c \d+\) or fetch the file again",
+    ),
     "not compressed at all": (lambda data: b"plain text\n" * 99, r"does not decompress by byte [\d,]+: .*"),
 }
 """Ways to damage a compressed file, whatever it holds."""
