@@ -154,7 +154,12 @@ class BuildConfig:
     window: int = _option("4GB", "Packing", "Text whose documents are packed together.", "SIZE", size=True)
     max_segments_per_pack: int | None = _option(None, "Packing", "At most this many segments in a pack.")
     pad_segment_to_multiple: int = _option(1, "Packing", "Pad each segment to a multiple (context parallel: 2*cp).")
-    group_column: str | None = _option(None, "Packing", "Rows with different values here never share a pack.", "COLUMN")
+    group_column: str | None = _option(
+        None,
+        "Packing",
+        "Rows with different values here never share a pack. Compared as text: 1 is '1', true is 'true'.",
+        "COLUMN",
+    )
     num_packs: int | None = _option(None, "Packing", "Number of packs for balanced; default: as few as can be.")
     shuffle_documents: bool = _option(False, "Packing", "stream, greedy: take documents in seeded random order.")
 

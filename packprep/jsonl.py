@@ -5,7 +5,7 @@ key stops it, and a number in the text column becomes text. Here other columns m
 that is not text stays a finding, and the row that is wrong is known.
 
 Each table has the asked columns as strings, as numbers of a given type, or as JSON again where they are nested (null
-where the row has none), and `problem`, null or "reason: detail".
+where the row has none), and `problem`, null or "reason: detail". A column of groups is text whatever its values are.
 """
 
 import dataclasses
@@ -21,12 +21,15 @@ import pyarrow.json as paj
 
 from packprep.jsonarray import JsonArray
 from packprep.rowbuilder import RowBuilder, RowsConfig, escaped_bytes, too_large
+from packprep.rowtext import group_text
 
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
 # Types of numbers as JSON has them, by the names that Arrow gives them.
 _TYPES = {str(kind): kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))}
 _JSON = pa.large_binary()
+_GROUP = pa.large_string()
+_GROUP_TYPES = (_GROUP, pa.int64(), pa.bool_())  # that the compiled parser is asked for, one after another
 Columns = Mapping[str, pa.DataType]
 _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
 
@@ -34,10 +37,12 @@ _WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text"
 @dataclasses.dataclass
 class JsonRowsConfig(RowsConfig):
     """numbers: columns that are numbers, and their Arrow types as Arrow names them, such as list<item: int64>. nested:
-    those whose values may be anything. begin: the byte where the first row to read begins, of plain JSON lines."""
+    those whose values may be anything. group: one whose values are text, numbers or booleans. begin: the byte where the
+    first row to read begins, of plain JSON lines."""
 
     numbers: tuple[tuple[str, str], ...] = ()
     nested: tuple[str, ...] = ()
+    group: str | None = None
     begin: int = 0
 
 
@@ -52,6 +57,7 @@ class JsonRows(RowBuilder):
             file.seek(self.config.begin)
         types = {name: _TYPES[written] for name, written in self.config.numbers}
         types |= dict.fromkeys(self.config.nested, _JSON)
+        types = {self.config.group or "": _GROUP} | types
         columns = {name: types.get(name, pa.string()) for name in self.config.columns}
         return _tables(file, columns, self.config.max_row_size, self.config.source)
 
@@ -143,19 +149,22 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
     """The block by the compiled parser, or None when some row needs a closer look."""
     if block.lstrip()[:1] != b"{" or _JSON in columns.values():
         return None  # the parser crashes on a block that is nothing but null, and gives objects each other's keys
-    schema = pa.schema(list(columns.items()))
-    try:
-        table = paj.read_json(
-            pa.BufferReader(block),
-            read_options=paj.ReadOptions(use_threads=False, block_size=len(block)),
-            parse_options=paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-        )
-        table.validate(full=True)
-    except pa.ArrowInvalid:
-        return None
-    if not _one_a_line(block.lstrip(b"\n"), len(table)):
-        return None
-    return table.append_column("problem", pa.nulls(len(table), pa.string()))
+    for group_type in _GROUP_TYPES if _GROUP in columns.values() else (_GROUP,):
+        schema = pa.schema([(name, group_type if kind == _GROUP else kind) for name, kind in columns.items()])
+        try:
+            table = paj.read_json(
+                pa.BufferReader(block),
+                read_options=paj.ReadOptions(use_threads=False, block_size=len(block)),
+                parse_options=paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            )
+            table.validate(full=True)
+        except pa.ArrowInvalid:
+            continue
+        if not _one_a_line(block.lstrip(b"\n"), len(table)):
+            return None
+        table = table.cast(pa.schema(list(columns.items())))
+        return table.append_column("problem", pa.nulls(len(table), pa.string()))
+    return None
 
 
 def _one_a_line(block: bytes, rows: int) -> bool:
@@ -277,6 +286,8 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: str | Non
         return None, problem
     if kind == _JSON:
         return _json(value, name, problem)
+    if kind == _GROUP and not isinstance(value, str):
+        return _group(value, name, problem)
     return _numbers(value, name, kind, problem) if kind in _TYPES.values() else _text(value, name, problem)
 
 
@@ -287,6 +298,16 @@ def _json(value: Any, name: str, problem: str | None) -> tuple[bytes | None, str
         return None, problem or f"bad_utf8: {name!r} has a lone surrogate"
     except RecursionError:
         return None, problem or f"bad_json: {name!r} is nested too deeply"
+
+
+def _group(value: Any, name: str, problem: str | None) -> tuple[str | None, str | None]:
+    """A value that is no text as `rowtext.group_text` has it."""
+    if isinstance(value, (list, dict)):
+        return None, problem or f"bad_group: {name!r} is {_word(value)}, expected text, a number, true or false"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value), problem  # of any size
+    text, _ = group_text(pa.chunked_array([[value]]), name, pa.nulls(1, pa.string()))
+    return text[0].as_py(), problem
 
 
 def _numbers(value: Any, name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:

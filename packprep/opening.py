@@ -19,7 +19,7 @@ from packprep.carried import number_columns
 from packprep.config import BuildConfig
 from packprep.errors import InputError, system_error
 from packprep.header import json_types
-from packprep.rowtext import columns_read
+from packprep.rowtext import columns_read, text_columns
 from packprep.schemas import FormatError, StoreError, is_url
 from packprep.sources import Source, open_hub, unpacking
 
@@ -103,7 +103,8 @@ def open_rows(
         names = number_columns(config)
         numbers = number_types(json_types(source, names)) if names else ()
         nested = chats.wanted if chats is not None else ()
-        builder = JsonRows(numbers=numbers, nested=nested, begin=begin, **ours, **options)
+        group = None if config.group_column in text_columns(config) else config.group_column
+        builder = JsonRows(numbers=numbers, nested=nested, group=group, begin=begin, **ours, **options)
         rows = builder.as_streaming_dataset(split="train")
     elif source.kind == "csv":
         from packprep.csvrows import CsvRows

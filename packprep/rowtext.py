@@ -63,7 +63,10 @@ def as_rows(
         rows = _conversations(table, config, shape, chats)
     else:
         names = text_columns(config)
-        rows = as_text(table, names, config, is_utf8=is_utf8) if names else _without_text(table, config)
+        rows = as_text(table, names, config, is_utf8=is_utf8) if names else _without_text(table)
+    if config.group_column is not None:
+        group, problem = group_text(table[config.group_column], config.group_column, one_array(rows["problem"]))
+        rows = _with_problems(rows, problem).append_column("group", group)
     if not number_columns(config):
         return rows
     problems = RowProblems(rows["problem"])
@@ -98,22 +101,38 @@ def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats:
     for second in others:
         for name, other in {"text": "second", "trained": "second_trained", "specials": "second_specials"}.items():
             rows = rows.append_column(other, second[name])
-    rows = _with_problems(rows, problem)
-    if config.group_column is not None:
-        rows = rows.append_column("group", table[config.group_column].combine_chunks().cast(pa.string()))
-    return rows
+    return _with_problems(rows, problem)
 
 
-def _without_text(table: pa.Table, config: BuildConfig) -> pa.Table:
-    """`problem` and perhaps `group`."""
-    arrays = {"problem": table["problem"] if "problem" in table.column_names else pa.nulls(len(table), pa.string())}
-    if config.group_column is not None:
-        arrays["group"] = table[config.group_column].combine_chunks().cast(pa.string())
-    return pa.table(arrays)
+def _without_text(table: pa.Table) -> pa.Table:
+    """`problem` alone."""
+    found = table["problem"] if "problem" in table.column_names else pa.nulls(len(table), pa.string())
+    return pa.table({"problem": found})
+
+
+def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The groups of rows as text, and `problem` with what was wrong filled in.
+
+    A number is its digits and a boolean the word that JSON has for it, so that groups are the same in every format;
+    a whole float is the integer. Example: [1, 2] and [1.0, 2.0] -> ["1", "2"]; [true] -> ["true"]
+    """
+    array = one_array(column)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_nested(array.type):
+        wrong = pc.and_(pc.is_valid(array), pc.is_null(problem))
+        detail = f"bad_group: {name!r} is {array.type}, expected text, a number, true or false"
+        return pa.nulls(len(array), pa.string()), pc.if_else(wrong, detail, problem)
+    if not pa.types.is_floating(array.type):
+        return array.cast(pa.string()), problem
+    array = array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
+    whole = pc.and_(pc.equal(array, pc.floor(array)), pc.less(pc.abs(array), 2.0**63))
+    digits = pc.if_else(whole, array, pa.scalar(0, array.type)).cast(pa.int64()).cast(pa.string())
+    return pc.if_else(whole, digits, array.cast(pa.string())), problem
 
 
 def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False) -> pa.Table:
-    """`text`, `problem` and perhaps `group` of rows with the columns `names`. is_utf8: see `as_rows`."""
+    """`text` and `problem` of rows with the columns `names`, and `second` of pairs. is_utf8: see `as_rows`."""
     count = len(table)
     problem = table["problem"].combine_chunks() if "problem" in table.column_names else pa.nulls(count, pa.string())
     columns = {}
@@ -138,8 +157,6 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_ut
     if problem.null_count < count:
         text = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
     arrays = {"text": text, "problem": problem}
-    if config.group_column is not None:
-        arrays["group"] = table[config.group_column].combine_chunks().cast(pa.string())
     if config.pair_columns:
         arrays["second"] = pc.if_else(pc.is_valid(problem), pa.scalar(None, second.type), second)
     return pa.table(arrays)

@@ -107,6 +107,8 @@ def test_groups_and_a_document_over_max_length_work_as_in_build() -> None:
     grouped = TokenizeAndPack(tiny_tokenizer(), group_column="lang", **OPTIONS)
     packs = grouped({"text": ["a", "b", "c"], "lang": ["x", "y", "x"]})["document_ids"]
     assert sorted(packs) == [[0, 2], [1]]
+    for languages in ([1, 0, 1], [True, False, True]):
+        assert sorted(grouped({"text": ["a", "b", "c"], "lang": languages})["document_ids"]) == [[0, 2], [1]]
     strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **OPTIONS)
     with pytest.raises(InputError, match=r"row 7 has \d+ tokens but a pack holds 64"):
         strict({"text": ["word " * 200]}, [7])

@@ -294,8 +294,9 @@ def test_columns_may_be_left_out(corpus: dict[str, Any]) -> None:
     assert dataset.column_names == ["tokens", "cu_seqlens", "document_ids"]
 
 
-def test_groups_never_share_a_pack_on_disk(corpus: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"text": text, "lang": ["en", "de", None][n % 3]} for n, text in enumerate(texts(150))]
+@pytest.mark.parametrize("groups", [["en", "de", None], [0, 1, None], [True, False, None], [1, "a", True]])
+def test_groups_never_share_a_pack_on_disk(corpus: dict[str, Any], tmp_path: Path, groups: list[Any]) -> None:
+    rows = [{"text": text, "lang": groups[n % 3]} for n, text in enumerate(texts(150))]
     source = write_jsonl(tmp_path / "b.jsonl", rows)
     build(BuildConfig(**corpus | {"sources": (str(source),), "group_column": "lang"}))
     for documents in datasets.load_from_disk(corpus["output"])["document_ids"]:

@@ -188,9 +188,72 @@ def test_bytes_that_are_not_utf8_in_a_text_column_are_a_finding_of_their_row() -
     ]
 
 
-def test_the_group_column_comes_along_as_text(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet")
-    assert [row["group"] for row in rows(tmp_path / "a.parquet", group_column="id")] == ["1", "2", "3"]
+@pytest.mark.parametrize(("name", "write"), WRITERS)
+def test_the_group_column_comes_along_as_text(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    write(tmp_path / name)
+    assert [row["group"] for row in rows(tmp_path / name, group_column="id")] == ["1", "2", "3"]
+
+
+# Values of a group column of one type, and the groups that they are in every format.
+GROUPS: list[tuple[list[Any], list[str | None]]] = [
+    (["1", "true", "", "a b"], ["1", "true", "", "a b"]),
+    ([1, 0, -7, 2**62, None], ["1", "0", "-7", str(2**62), None]),
+    ([True, False, None], ["true", "false", None]),
+    ([1.0, -2.0, 0.1, 2.0**62], ["1", "-2", "0.1", str(2**62)]),
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "a.arrow", "saved"])
+@pytest.mark.parametrize(("values", "groups"), GROUPS, ids=["text", "integers", "booleans", "floats"])
+def test_a_value_is_the_same_group_in_every_format(
+    tmp_path: Path, name: str, values: list[Any], groups: list[str | None]
+) -> None:
+    path = tmp_path / name
+    table = pa.table({"text": ["x"] * len(values), "g": values})
+    if name == "a.parquet":
+        pq.write_table(table, path)
+    elif name == "a.arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+    elif name == "saved":
+        datasets.Dataset(table).save_to_disk(path)
+    elif name == "a.csv":  # has text only
+        path.write_text("text,g\n" + "".join(f"x,{group or ''}\n" for group in groups))
+        groups = [group or "" for group in groups]
+    elif name == "a.json":
+        path.write_text(json.dumps(table.to_pylist()))
+    else:
+        write_jsonl(path, table.to_pylist())
+    assert [row["group"] for row in rows(path, group_column="g")] == groups
+    assert {row["problem"] for row in rows(path, group_column="g")} == {None}
+
+
+def test_groups_of_json_rows_are_compared_as_text(tmp_path: Path) -> None:
+    values = [1, "1", 1.0, True, "true", False, None, 10**30, "é"]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "g": value} for value in values])
+    found = [row["group"] for row in rows(path, group_column="g")]
+    assert found == ["1", "1", "1", "true", "true", "false", None, str(10**30), "é"]
+
+
+def test_a_group_that_is_a_list_is_a_finding_of_its_row(tmp_path: Path) -> None:
+    groups: list[Any] = [1, [1], {"a": 1}]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "g": group} for group in groups])
+    expected = "bad_group: 'g' is {}, expected text, a number, true or false"
+    assert [row["problem"] for row in rows(path, group_column="g")] == [
+        None, expected.format("a list"), expected.format("an object")
+    ]  # fmt: skip
+    pq.write_table(pa.table({"text": ["x", "y"], "g": [[1], None]}), tmp_path / "a.parquet")
+    found = rows(tmp_path / "a.parquet", group_column="g")
+    assert [(row["text"], row["problem"]) for row in found] == [
+        (None, expected.format("list<element: int64>")), ("y", None)
+    ]  # fmt: skip
+
+
+def test_a_column_may_be_text_and_group_at_once(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": 1}])
+    assert [(row["text"], row["problem"]) for row in rows(path, group_column="text")] == [
+        ("x", None), (None, "not_text: 'text' is a number, expected text")
+    ]  # fmt: skip
 
 
 def test_a_document_of_40_mb_is_a_row_like_any_other(tmp_path: Path) -> None:
