@@ -138,13 +138,13 @@ def _join_atoms(
 
     They ask for an order that needs no lengths: length and balanced are for the documents, once these are placed.
     """
-    steps = np.diff(atoms)
-    if (steps < 0).any():
-        i = int(np.argmax(steps < 0)) + 1
+    falling = atoms[1:] < atoms[:-1]  # and no difference, which is never negative in unsigned types
+    if falling.any():
+        i = int(np.argmax(falling)) + 1
         raise ConfigError(
             f"atoms[{i}] is {atoms[i]}, less than the one before; the documents of an atom must be neighbours"
         )
-    first = np.concatenate([[0], np.flatnonzero(steps) + 1]).astype(np.int64)
+    first = np.concatenate([[0], np.flatnonzero(atoms[1:] != atoms[:-1]) + 1]).astype(np.int64)
     starts = np.append(first, atoms.size)
     totals = np.add.reduceat(items.lengths, first, dtype=np.int64)
     weights = np.diff(starts)

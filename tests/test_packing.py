@@ -393,6 +393,10 @@ class TestBalanced:
         ({"lengths": [1], "max_length": 8, "groups": ["a"]}, "groups must hold an integer"),
         ({"lengths": [1, 2], "max_length": 8, "atoms": [1, 0]}, r"atoms\[1\] is 0, less than the one before"),
         (
+            {"lengths": [1, 2, 3], "max_length": 8, "atoms": np.array([0, 1, 0], np.uint64)},
+            r"atoms\[2\] is 0, less than the one before",
+        ),
+        (
             {"lengths": [5, 5, 5], "max_length": 8, "atoms": [0, 3, 3]},
             "atom 3 has 10 tokens but a pack holds 8; make it smaller",
         ),
