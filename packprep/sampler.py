@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from packprep.errors import ConfigError
 from packprep.kernels import shuffle, sub_seed
+from packprep.order import PackOrder
 from packprep.packing import pack_lengths
-from packprep.plan import PackPlan
+from packprep.plan import ATTENTION_COST, PackPlan
 
 _EPOCH, _GROUPS = 100, 101  # purposes of the seed
 
@@ -27,6 +28,9 @@ class MultipackSampler:
     batch and rank. strategy: see pack_lengths; documents are taken in a new seeded order every epoch. group_size: pack
     this many documents at a time, drawn at random, or all (None). sequential: next fit in input order, no shuffling.
     drop_last: leave out packs that are no whole batch for every rank; False repeats the epoch's first packs instead.
+    order, balance_ranks, cost, num_packs: see pack_lengths. order is shuffle, or input where sequential; balance_ranks
+    is world_size. So that ranks wait little for each other, take order="balanced", which gives them packs of nearly
+    the same cost in every step; with strategy="balanced" as well, whose packs are even, they wait least.
     Iterating again after a break continues; set_epoch starts over. Raises ConfigError.
 
     >>> sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, batch_size=1, sequential=True)
@@ -48,9 +52,13 @@ class MultipackSampler:
         max_segments_per_pack: int | None = None,
         sequential: bool = False,
         drop_last: bool = True,
+        order: PackOrder | None = None,
+        balance_ranks: int | None = None,
+        cost: tuple[float, float] = ATTENTION_COST,
+        num_packs: int | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("world_size", world_size), ("group_size", group_size or 1)):
-            if value < 1:
+        for name, value in (("batch_size", batch_size), ("world_size", world_size), ("group_size", group_size)):
+            if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value} but must be at least 1")
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank is {rank} but ranks of a world of {world_size} are 0..{world_size - 1}")
@@ -59,6 +67,9 @@ class MultipackSampler:
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.strategy, self.group_size, self.max_segments_per_pack = strategy, group_size, max_segments_per_pack
         self.sequential, self.drop_last = sequential, drop_last
+        self.order: PackOrder = order or ("input" if sequential else "shuffle")
+        self.balance_ranks = world_size if balance_ranks is None else balance_ranks
+        self.cost, self.num_packs = cost, num_packs
         self.epoch = 0
         self._done = 0  # packs of this epoch that all ranks together have been given
         self._plans: dict[int, PackPlan] = {}
@@ -71,12 +82,8 @@ class MultipackSampler:
         return self._plans[self.epoch]
 
     def _pack(self) -> PackPlan:
-        limit = self.max_segments_per_pack
-        if self.sequential:
-            return pack_lengths(self.lengths, self.max_length, "greedy", order="input", max_segments_per_pack=limit)
-        seed = int(sub_seed(self.seed, _EPOCH + self.epoch))
-        groups = None
-        if self.group_size is not None and self.group_size < self.lengths.size:
+        seed, groups = int(sub_seed(self.seed, _EPOCH + self.epoch)), None
+        if not self.sequential and self.group_size is not None and self.group_size < self.lengths.size:
             drawn = np.arange(self.lengths.size)
             shuffle(drawn, 0, drawn.size, sub_seed(seed, _GROUPS))
             groups = np.empty(drawn.size, np.int64)
@@ -84,11 +91,15 @@ class MultipackSampler:
         return pack_lengths(
             self.lengths,
             self.max_length,
-            self.strategy,
+            "greedy" if self.sequential else self.strategy,
             seed,
-            shuffle_documents=True,
-            max_segments_per_pack=limit,
+            order=self.order,
+            shuffle_documents=not self.sequential,
+            max_segments_per_pack=self.max_segments_per_pack,
             groups=groups,
+            num_packs=self.num_packs,
+            balance_ranks=self.balance_ranks,
+            cost=self.cost,
         )
 
     @property

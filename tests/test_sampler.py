@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from packprep.errors import ConfigError
+from packprep.kernels import sub_seed
+from packprep.packing import pack_lengths
 from packprep.sampler import MultipackSampler
 
 LENGTHS = np.random.default_rng(0).integers(1, 100, 1000)
@@ -81,6 +83,39 @@ def test_max_segments_per_pack_holds() -> None:
     assert max(len(pack) for batch in MultipackSampler(LENGTHS, 256, max_segments_per_pack=4) for pack in batch) <= 4
 
 
+def squared_lag(world: int, **options: Any) -> float:
+    """How far the ranks of a step are apart: root of the mean, over steps, of max - min of sum(length**2)."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(7.5, 0.8, 6144), 1, 2048).astype(np.int64)
+    ranks = [
+        MultipackSampler(lengths, 16 * 2048, rank=rank, world_size=world, **options)  # a pack is a batch of 16 rows
+        for rank in range(world)
+    ]
+    work = np.array([[(lengths[pack] ** 2).sum() for (pack,) in sampler] for sampler in ranks])
+    assert work.shape[1] >= 30
+    return float(np.sqrt(np.mean(work.max(axis=0) - work.min(axis=0))))
+
+
+def test_ranks_of_a_step_have_equal_work_where_asked_for() -> None:
+    plain = squared_lag(8)
+    stepped = squared_lag(8, order="balanced", cost=(0, 1))
+    even = squared_lag(8, order="balanced", cost=(0, 1), strategy="balanced")
+    assert stepped <= plain / 3
+    assert even <= stepped / 3
+
+
+def test_order_ranks_cost_and_number_of_packs_are_those_of_pack_lengths() -> None:
+    options: dict[str, Any] = {"order": "balanced", "balance_ranks": 3, "cost": (1.0, 2.0), "num_packs": 250}
+    sampler = MultipackSampler(LENGTHS, 256, world_size=4, strategy="balanced", **options)
+    seed = int(sub_seed(0, 100))
+    expected = pack_lengths(LENGTHS, 256, "balanced", seed, shuffle_documents=True, **options)
+    assert sampler.plan.num_packs == 250
+    assert sampler.plan.order.tolist() == expected.order.tolist()
+    assert sampler.plan.offsets.tolist() == expected.offsets.tolist()
+    assert MultipackSampler(LENGTHS, 256, world_size=4).balance_ranks == 4
+    reordered = MultipackSampler([5, 3, 4, 1, 2, 6], 8, sequential=True, order="length")
+    assert list(reordered) == [[[5]], [[0, 1]], [[2, 3, 4]]]
+
+
 def test_resumes_mid_epoch_at_another_world_size() -> None:
     everything = list(MultipackSampler(LENGTHS, 256, 1))
     before = samplers(2)
@@ -103,6 +138,10 @@ def test_wrong_arguments_are_sentences() -> None:
         MultipackSampler([1], 8, rank=2, world_size=2)
     with pytest.raises(ConfigError, match="batch_size is 0 but must be at least 1"):
         MultipackSampler([1], 8, 0)
+    with pytest.raises(ConfigError, match="group_size is 0 but must be at least 1"):
+        MultipackSampler([1], 8, group_size=0)
+    with pytest.raises(ConfigError, match="balance_ranks is 0 but must be a whole number"):
+        len(MultipackSampler([1], 8, balance_ranks=0))
     with pytest.raises(ConfigError, match="epoch is -1 but epochs count from 0"):
         MultipackSampler([1], 8).set_epoch(-1)
     with pytest.raises(ConfigError, match="saved with seed 1 but this sampler has seed 0"):
