@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from packprep.encoding import cut_text, encode_table
 from packprep.errors import ConfigError, InputError
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
-from packprep.reading import find_columns, finder_of
+from packprep.reading import BESIDE, find_columns, finder_of
 from packprep.rowtext import as_rows, columns_read, text_columns
 from packprep.schemas import Column
 from packprep.segments import TooLongError
@@ -147,11 +148,48 @@ def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
     """Packs of a `datasets.Dataset` as a new Dataset, the whole of it as one window.
 
     tokenizer, options: as for `TokenizeAndPack`. The columns are those of a shard; document_ids are rows of `dataset`.
+    Of a DatasetDict every split is packed by itself. An IterableDataset is packed when it is read, and held in memory
+    then. The format is that of `dataset` (numpy, torch, ...); a transform, which is for its rows, is left out.
     Example: packed = pack_dataset(dataset, "tokenizer.json", max_length=8192, strategy="best_fit")
     """
     function = TokenizeAndPack(tokenizer, **options)
     function._warned = True  # the batch is all there is
-    _columns(dataset.column_names, function.config)
-    rows = dataset.with_format("arrow")
-    packed = rows.map(function, batched=True, batch_size=None, with_indices=True, remove_columns=dataset.column_names)
-    return packed.with_format(None)
+    if not isinstance(dataset, dict):
+        return _packed(dataset, function)
+    packed = {}
+    for split, rows in dataset.items():
+        try:
+            packed[split] = _packed(rows, function)
+        except InputError as error:
+            raise InputError(f"split {split}: {error}") from None
+    return type(dataset)(packed)
+
+
+def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
+    """Packs of one split."""
+    if dataset.column_names is None:
+        rows, names = _with_columns(dataset.with_format(None), function.config)
+    else:
+        rows, names = dataset.with_format("arrow"), dataset.column_names
+        _columns(names, function.config)
+    packed = rows.map(function, batched=True, batch_size=None, with_indices=True, remove_columns=names)
+    if hasattr(dataset, "format"):
+        kind, arguments = dataset.format["type"], dataset.format["format_kwargs"]
+    else:  # a stream has no public name for it
+        kind, arguments = getattr(dataset._formatting, "format_type", None), {}
+    return packed.with_format(None) if kind in (None, "custom") else packed.with_format(kind, **arguments)
+
+
+def _with_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str]]:
+    """A stream that does not know its columns, with those that are read, and their names; a row may lack some."""
+    first = next(iter(stream.take(1)), None)
+    if first is None:
+        raise InputError("the dataset holds no rows; expected at least one document")
+    names = _columns(list(first), config)
+    if config.chats:  # as in JSON rows, a later row may bring what the first has not
+        names = list(dict.fromkeys([*names, *BESIDE.values()]))
+    return stream.map(partial(_only, names)).select_columns(names), names
+
+
+def _only(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row.get(name) for name in names}

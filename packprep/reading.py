@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TEXT_ROWS = RowShape()
 _UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, and name its byte
-_BESIDE: dict[str, Any] = {"tools": "tools", "variables": "chat_template_kwargs"}  # columns beside a conversation
+BESIDE: dict[str, Any] = {"tools": "tools", "variables": "chat_template_kwargs"}  # columns beside a conversation
 
 
 class RowPlace(NamedTuple):
@@ -117,7 +117,7 @@ def find_columns(
         for name in (*prompt, *config.pair_columns):
             if name not in names:
                 raise InputError(f"{where}: there is no column {name!r}; there are {', '.join(names)}")
-        beside = {key: name for key, name in _BESIDE.items() if any_row or name in names}
+        beside = {key: name for key, name in BESIDE.items() if any_row or name in names}
         return ConversationColumns(
             kind="pair" if prompt else "messages", names=(*prompt, *config.pair_columns), **beside
         )
@@ -135,7 +135,7 @@ def find_columns(
             f"{where} has no conversations that are recognised; it has {', '.join(names) or 'no columns'}: choose with "
             "--messages-column, or --prompt-column and --response-column"
         )
-    return replace(found, **_BESIDE) if any_row else found
+    return replace(found, **BESIDE) if any_row else found
 
 
 def _check_columns(

@@ -1,4 +1,5 @@
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,65 @@ def test_groups_and_a_document_over_max_length_work_as_in_build() -> None:
     strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **OPTIONS)
     with pytest.raises(InputError, match=r"row 7 has \d+ tokens but a pack holds 64"):
         strict({"text": ["word " * 200]}, [7])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_stream_is_packed_as_a_dataset_is(dataset: datasets.Dataset, known: bool) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(dataset):
+            yield row if number < 9 else {"text": row["text"], "another": 1}
+
+    stream = dataset.to_iterable_dataset(num_shards=2) if known else datasets.IterableDataset.from_generator(rows)
+    assert (stream.column_names is None) == (not known)
+    packed = pack_dataset(stream, tiny_tokenizer(), **OPTIONS)
+    assert list(packed) == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
+
+
+def test_a_stream_of_conversations_keeps_tools_that_its_first_row_lacks(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}")
+    rows = [{"messages": [{"role": "user", "content": "hi"}]} | more for more in ({}, {"tools": '[{"name": "f"}]'})]
+    stream = datasets.IterableDataset.from_generator(lambda: iter(rows))
+    chats: dict[str, Any] = {"messages_column": "auto", "chat_template": str(template), "train_on": "all"}
+    packed = list(pack_dataset(stream, tiny_tokenizer(), max_length=64, **chats))
+    assert [tiny_tokenizer().decode(row["tokens"]) for row in packed] == ["hiNonehi[{'name': 'f'}]"]
+
+
+def test_a_stream_without_rows_or_without_the_column_is_a_sentence() -> None:
+    empty = datasets.IterableDataset.from_generator(lambda: iter([]))
+    with pytest.raises(InputError, match="the dataset holds no rows; expected at least one document"):
+        pack_dataset(empty, tiny_tokenizer(), **OPTIONS)
+    other = datasets.IterableDataset.from_generator(lambda: iter([{"body": "a"}]))
+    with pytest.raises(InputError, match="the dataset has no column 'text'; it has body"):
+        pack_dataset(other, tiny_tokenizer(), **OPTIONS)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_every_split_of_a_dataset_dict_is_packed_by_itself(dataset: datasets.Dataset, streaming: bool) -> None:
+    splits = {"train": dataset, "test": dataset.select(range(20, 50))}
+    expected = {split: pack_dataset(rows, tiny_tokenizer(), **OPTIONS).to_list() for split, rows in splits.items()}
+    kind: Any = datasets.IterableDatasetDict if streaming else datasets.DatasetDict
+    both = kind({split: rows.to_iterable_dataset() if streaming else rows for split, rows in splits.items()})
+    packed = pack_dataset(both, tiny_tokenizer(), **OPTIONS)
+    assert type(packed) is kind
+    assert {split: list(rows) for split, rows in packed.items()} == expected
+    with pytest.raises(InputError, match="split test: the dataset has no column 'text'; it has id"):
+        pack_dataset(kind(both | {"test": both["test"].remove_columns("text")}), tiny_tokenizer(), **OPTIONS)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind", [None, "numpy", "torch", "arrow"])
+def test_packs_have_the_format_of_the_dataset(dataset: datasets.Dataset, kind: str | None, streaming: bool) -> None:
+    rows = (dataset.to_iterable_dataset() if streaming else dataset).with_format(kind)
+    packed = pack_dataset(rows, tiny_tokenizer(), **OPTIONS)
+    expected = pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).with_format(kind)
+    first, same = next(iter(packed)), next(iter(expected))
+    assert type(first) is type(same)
+    assert type(first["tokens"]) is type(same["tokens"])
+    assert first["tokens"].tolist() == same["tokens"].tolist() if kind in ("numpy", "torch") else first == same
+
+
+def test_a_transform_of_rows_is_none_of_packs(dataset: datasets.Dataset) -> None:
+    shouted = dataset.with_transform(lambda batch: {"text": [text.upper() for text in batch["text"]]})
+    packed = pack_dataset(shouted, tiny_tokenizer(), **OPTIONS)
+    assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
