@@ -3,9 +3,11 @@
 A turn is trained from the end of everything before it rendered with add_generation_prompt=True up to its end-of-turn
 token, that token included. Templates with {% generation %} say it themselves. For the others a second rendering has
 marks behind the texts of the messages: what follows the last mark of the conversation up to a turn, generation prompt
-included, must follow the same mark in the whole conversation, and there the turn begins. It is exact or it is refused:
-a marked rendering counts only if it is the plain one without its marks. (Growing prefixes as such are not exact:
-Qwen3's template drops earlier thinking, Mistral's moves the system message.)
+included, must follow the same mark in the whole conversation, and there the turn begins. Where a template leaves the
+end of that prompt, such as an empty thought, out of earlier turns, the turn begins where the prompt breaks off, if the
+message's own text begins there. It is exact or it is refused: a marked rendering counts only if it is the plain one
+without its marks. (Growing prefixes as such are not exact: Qwen3's template drops earlier thinking, Mistral's moves the
+system message.)
 
 Most rows need one rendering. The conversation with each text replaced by a mark, its form, is rendered once for all
 rows that share it; filled with the texts of a row it must give the plain rendering of the row, or that row is marked.
@@ -31,6 +33,7 @@ from packprep.specials import Span, Specials, strings, strings_beside
 
 TrainOn = Literal["all", "assistant", "last-turn"]
 
+_THOUGHT = ("reasoning_content", "thinking")
 _GONE = -2  # the number of a mark that is nobody's
 _FORMS = 1024  # forms remembered; a corpus of plain chats has one for each number of messages
 _ADVICE = "give a template with {% generation %} by --chat-template, or --train-on all"
@@ -192,7 +195,7 @@ class TurnFinder:
             upto = whole
             if index < len(messages) - 1:
                 upto = moved(unmark(self._render(replace(marked, messages=messages[: index + 1]))))
-            first = self._beginning(marked, whole, index, moved)
+            first = self._beginning(marked, whole, owners, index, moved)
             last = _behind(whole, upto, f"where message {index} ends")
             turn = _Turn(first, self._end_of_turn(whole, first, last, index))
             inside = {owners[number] for _, number in whole.marks[first[0] : last[0]] if number >= 0}
@@ -207,17 +210,54 @@ class TurnFinder:
         return turns
 
     def _beginning(
-        self, marked: Conversation, whole: Unmarked, index: int, moved: Callable[[Unmarked], Unmarked]
+        self,
+        marked: Conversation,
+        whole: Unmarked,
+        owners: Sequence[int],
+        index: int,
+        moved: Callable[[Unmarked], Unmarked],
     ) -> tuple[int, int]:
         """Where a turn begins: behind everything before it, rendered with the generation prompt."""
         what = f"where message {index} begins"
+        earlier = replace(marked, messages=marked.messages[:index])
         try:
-            before = self._render(replace(marked, messages=marked.messages[:index]), prompt=True)
+            before = self._render(earlier, prompt=True)
         except RenderError as error:
             if index > 0:
                 raise RenderError(f"{what} cannot be told: {error}; {_ADVICE}") from None
             return self._first_beginning(marked, whole, what)
-        return _behind(whole, moved(unmark(before)), what)
+        try:
+            return _behind(whole, moved(unmark(before)), what)
+        except RenderError:
+            thinks = "reasoning_content" in marked.messages[index] and owners.index(index) in dict(whole.marks).values()
+            if thinks or (opening := self._opening(marked, index)) is None:
+                raise
+            return _behind(whole, moved(unmark(self._render(earlier) + opening)), what)
+
+    def _opening(self, marked: Conversation, index: int) -> str | None:
+        """The part of the generation prompt that message `index` opens with in the whole conversation.
+
+        None unless the template's own text there is that and no more. With enable_thinking false Qwen3's prompt ends
+        with an empty thought, which only the last turn has: the others open with "<|im_start|>assistant" alone.
+        """
+        bare = [{key: item for key, item in message.items() if key not in _THOUGHT} for message in marked.messages]
+        blank, texts = with_texts(replace(marked, messages=bare), lambda number, _: numbered(number))
+        earlier = replace(blank, messages=blank.messages[:index])
+        try:
+            whole, without, prompted = self._render(blank), self._render(earlier), self._render(earlier, prompt=True)
+        except RenderError:
+            return None
+        if not prompted.startswith(without):
+            return None
+        prompt, end, history = prompted.removeprefix(without), unmark(without), unmark(whole)
+        start, last = end.marks[-1]
+        for (position, number), (stop, following) in zip(history.marks, _ends(history), strict=True):
+            if number == last and following >= 0 and texts[following][0] == index:
+                literal, closing = history.text[position:stop], end.text[start:]
+                opening = literal.removeprefix(closing)
+                if literal.startswith(closing) and opening and opening != prompt and prompt.startswith(opening):
+                    return opening
+        return None
 
     def _first_beginning(self, marked: Conversation, whole: Unmarked, what: str) -> tuple[int, int]:
         """The same for the first message of all, where a template renders no messages not at all.

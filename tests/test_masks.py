@@ -43,10 +43,11 @@ def encode(
     tools: Any = None,
     file: Path | None = None,
     engine: EngineName = "hf",
+    variables: dict[str, Any] | None = None,
 ) -> ChatTokens:
     """Rows of messages to ids and masks."""
     tokenizer, exact, encoder = loaded(folder, engine)
-    finder = TurnFinder(load_chat_template(tokenizer, file), exact.specials, train_on)
+    finder = TurnFinder(load_chat_template(tokenizer, file, variables=variables), exact.specials, train_on)
     table = pa.table({"messages": [json.dumps(row) for row in rows], "tools": [json.dumps(tools)] * len(rows)})
     columns = find_conversations(table.column_names)
     assert columns is not None
@@ -89,6 +90,26 @@ def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
         assert mask == trained_by_tokens(ids, opening, closing[0])
         assert bos is None or ids.count(bos) == 1
     assert 0.3 < tokens.trained.mean() < 0.7
+
+
+@needs_shared_data
+def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -> None:
+    rows = chats(200)
+    theirs = transformers_tokenizer("qwen3")
+    tokens = encode(TOKENIZERS / "qwen3", rows, variables={"enable_thinking": False})
+    opening, closing, thought = (
+        theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (*FORMATS["qwen3"], "<think>\n\n</think>\n\n")
+    )
+    for number, messages in enumerate(rows):
+        ids, mask = row(tokens, number)
+        assert ids == theirs.apply_chat_template(messages, enable_thinking=False)["input_ids"]
+        expected = trained_by_tokens(ids, opening, closing[0])
+        at = len(ids) - ids[::-1].index(thought[0]) - 1  # the last turn has the empty thought, which the prompt gives
+        assert ids[at : at + len(thought)] == thought
+        expected[at : at + len(thought)] = [False] * len(thought)
+        assert mask == expected
+    assert len([messages for messages in rows if len(messages) > 3]) > 150
 
 
 @pytest.mark.parametrize("name", templated())

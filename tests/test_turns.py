@@ -86,6 +86,31 @@ def test_a_template_that_drops_earlier_thinking_is_exact(folder: Path) -> None:
     assert trained(found) == ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"]
 
 
+# As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the last turn has one.
+EMPTY_THOUGHT = CHATML.replace(
+    "{{ m.content }}",
+    "{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<t>{{ m.reasoning_content }}</t>{% endif %}"
+    "{{ m.content.split('</t>')[-1] }}",
+).replace("assistant\n{% endif %}", "assistant\n<t></t>{% endif %}")
+
+
+def test_a_turn_that_lacks_the_end_of_the_generation_prompt_begins_where_that_breaks_off(folder: Path) -> None:
+    found = find(folder, EMPTY_THOUGHT, chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"))
+    assert trained(found) == ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"]
+    found = find(folder, EMPTY_THOUGHT, chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes"))  # by itself
+    assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"]
+
+
+def test_a_turn_that_has_more_than_the_generation_prompt_leaves_out_is_refused(folder: Path) -> None:
+    messages = chat("hi", "hello", "bye", "ciao")
+    messages[1]["reasoning_content"] = "hm"
+    with pytest.raises(RenderError, match="where message 1 begins cannot be told: the template renders a part"):
+        find(folder, EMPTY_THOUGHT, messages)
+    elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
+    with pytest.raises(RenderError, match="where message 1 begins cannot be told: the template renders a part"):
+        find(folder, elsewhere, chat("hi", "hello"))
+
+
 def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> None:
     source = (
         "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[{% if loop.revindex <= 2 and "
