@@ -5,12 +5,16 @@ Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped but 
 
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from packprep import __version__
 from packprep.printing import stopped
 from packprep.redact import redacted
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
@@ -38,6 +42,10 @@ class _Commands(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
+            if not context.resilient_parsing and not name.startswith("-"):
+                from packprep.errors import nearest
+
+                raise click.UsageError(f"No such command {name!r}{nearest(name, COMMANDS)}", context)
             return None
         command: click.Command = importlib.import_module(f"packprep.command_{name}").command
         return command
@@ -46,11 +54,20 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+        commands = [CompletionItem(name, help=line) for name, line in COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, context, incomplete)
+
+
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="packprep %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Turn text datasets into packed training shards, once, with an exact account of every token."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:
@@ -60,7 +77,7 @@ def main() -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         _stop(stopped(), 130)
     except click.ClickException as error:
-        _stop(f"{_lower_first(error.format_message())} see {_path(error)} --help", 2)
+        _stop(f"{_usage(error)} see {_path(error)} --help", 2)
     except ValueError as error:
         from packprep.errors import PackprepError, StoppedError
         from packprep.schemas import FormatError
@@ -87,8 +104,12 @@ def _path(error: click.ClickException) -> str:
     return " ".join(["packprep", *(name for name in sys.argv[1:2] if name in COMMANDS)])
 
 
-def _lower_first(message: str) -> str:
-    return message[:1].lower() + message[1:].rstrip(".") + ";"
+def _usage(error: click.ClickException) -> str:
+    """The message of click as the beginning of a sentence, with the nearest option where the one typed is none."""
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        message = f"No such option {error.option_name!r}; did you mean {error.possibilities[0]!r}?"
+    return message[:1].lower() + (message[1:] if message.endswith("?") else message[1:].rstrip(".") + ";")
 
 
 def _stop(sentence: str, code: int) -> None:

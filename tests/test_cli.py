@@ -69,6 +69,35 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
     assert max(map(len, page.splitlines())) <= 90
 
 
+def test_packprep_alone_prints_its_help() -> None:
+    result = run()
+    assert (result.code, result.err) == (0, "")
+    assert result.out == run("--help").out
+    assert result.out.startswith("Usage: packprep ")
+    assert [line.split()[0] for line in result.out.split("Commands:\n")[1].splitlines()] == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["biuld", "a.jsonl"], "no such command 'biuld'; did you mean 'build'? see packprep --help"),
+        (["--versin"], "no such option '--versin'; did you mean '--version'? see packprep --help"),
+        (
+            ["build", "--max-lenght", "4"],
+            "no such option '--max-lenght'; did you mean '--max-length'? see packprep build --help",
+        ),
+        (["build", "--qqqqq"], "no such option '--qqqqq'; see packprep build --help"),
+        (
+            ["qqqqq"],
+            f"no such command 'qqqqq', expected one of {', '.join(COMMANDS)}; see packprep --help",
+        ),
+    ],
+)
+def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out, result.err) == (2, "", f"packprep: {sentence}\n")
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
 @pytest.mark.parametrize(
     ("variable", "engine", "arenas"),
