@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from packprep.config import MERGE, BuildConfig
+from packprep.completion import of_names, of_paths
+from packprep.config import COLUMN_CHOICE, MERGE, BuildConfig
 from packprep.errors import ConfigError
 from packprep.libraries import share_machine, tell_libraries
 from packprep.outputtype import output_at
@@ -21,6 +22,7 @@ from packprep.settings import DEFAULT_FILE, from_yaml
 
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
+_PATHS = {"DIR": "dir", "FILE": "file", "PATH|NAME": "file"}  # metavars of options that complete as paths
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
 
 
@@ -61,6 +63,7 @@ def _option_of(field: "dataclasses.Field[Any]") -> _Option:
     elif get_origin(field.type) is Literal:
         choices = get_args(field.type)
         metavar = "|".join(choices)
+        settings["shell_complete"] = of_names(choices)
         if len(metavar) > 20:
             metavar, text = "NAME", f"{text.removesuffix('.')}: {', '.join(choices)}."
     elif not field.metadata["size"]:
@@ -68,6 +71,10 @@ def _option_of(field: "dataclasses.Field[Any]") -> _Option:
         settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
     if field.name == "carry":
         settings["multiple"] = True
+    if field.name == "columns":
+        settings["shell_complete"] = of_names(COLUMN_CHOICE, several=True)
+    if metavar in _PATHS:
+        settings["shell_complete"] = of_paths(_PATHS[metavar])
     if field.type is not bool:
         settings["metavar"] = metavar
     return _Option(
@@ -107,7 +114,7 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     short_help="Tokenize and pack text into shards.",
     epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after Ctrl-C.",
 )
-@click.argument("sources", nargs=-1, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
 @click.option(
     "-c",
     "--config",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     short_help="Fail CI when a build's numbers got worse.",
     epilog="Exit codes: 0 all numbers hold, 1 a number failed, 2 wrong usage or bad input.",
 )
-@click.argument("output", metavar="OUT|REPORT", type=OutputType())
+@click.argument("output", metavar="OUT|REPORT", type=OutputType("file"))
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Numbers to hold, or a report.json.")
 @click.option(
     "--tolerance",

@@ -16,8 +16,8 @@ _COLOURS = {"better": "green", "worse": "red", "differs": "yellow", "same": None
 
 
 @click.command("compare", short_help="Two outputs or reports side by side.")
-@click.argument("a", metavar="A", type=OutputType())
-@click.argument("b", metavar="B", type=OutputType())
+@click.argument("a", metavar="A", type=OutputType("file"))
+@click.argument("b", metavar="B", type=OutputType("file"))
 @click.option("--all", "everything", is_flag=True, help="Also the numbers that are the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
 def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from packprep.command_build import Grouped, build_options, merged_options
+from packprep.completion import of_names, of_paths
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, nearest
 from packprep.libraries import share_machine, tell_libraries
@@ -22,6 +23,12 @@ _SWEPT = ("max_length", "strategy", "overflow")
 _OVERFLOWS = ("split", "truncate", "drop")  # all: error is no plan where it differs from these
 
 
+def _known(key: str) -> tuple[str, ...]:
+    """The choices of an option of a build."""
+    [field] = [field for field in dataclasses.fields(BuildConfig) if field.name == key]
+    return get_args(field.type)
+
+
 @build_options("sources", "output", "overwrite", "shard_size", "shuffle", *_SWEPT)
 @click.command(
     "plan",
@@ -29,10 +36,20 @@ _OVERFLOWS = ("split", "truncate", "drop")  # all: error is no plan where it dif
     short_help="Compare lengths, strategies and overflow; write no shard.",
     epilog="Exit codes: 0 done, 2 wrong usage or bad input, 130 after Ctrl-C.",
 )
-@click.argument("sources", nargs=-1, metavar="SOURCE...|TOKENS|OUT|LENGTHS.npy")
+@click.argument("sources", nargs=-1, metavar="SOURCE...|TOKENS|OUT|LENGTHS.npy", shell_complete=of_paths())
 @click.option("--max-length", metavar="N,...", help="Tokens per pack, several with commas.  [default: 4096]")
-@click.option("--strategy", metavar="NAME,...", help="Strategies with commas, or all.  [default: best_fit]")
-@click.option("--overflow", metavar="NAME,...", help="split, truncate, drop, error or all.  [default: split]")
+@click.option(
+    "--strategy",
+    metavar="NAME,...",
+    shell_complete=of_names([*_known("strategy"), "all"], several=True),
+    help="Strategies with commas, or all.  [default: best_fit]",
+)
+@click.option(
+    "--overflow",
+    metavar="NAME,...",
+    shell_complete=of_names([*_known("overflow"), "all"], several=True),
+    help="split, truncate, drop, error or all.  [default: split]",
+)
 @click.option("--sample", type=float, default=1.0, metavar="SHARE", help="Share of the documents to look at, as 0.05.")
 @click.option("--global-batch-size", type=click.IntRange(1), metavar="N", help="Packs of a step, to show steps.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file of a build.")
@@ -97,8 +114,7 @@ def _whole(text: str) -> int:
 
 def _names(key: str, given: Sequence[str]) -> list[str]:
     """Names that were asked for, each once."""
-    [field] = [field for field in dataclasses.fields(BuildConfig) if field.name == key]
-    known = get_args(field.type)
+    known = _known(key)
     names = [each for name in map(str.strip, given) for each in (_all(key, known) if name == "all" else [name])]
     for name in names:
         if name not in known:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packprep.command_trace import SHARD, SPLIT
+from packprep.completion import of_paths
 from packprep.errors import ConfigError
 from packprep.outputtype import OutputType
 
@@ -30,7 +31,9 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring
 @click.option("--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment.")
 @SPLIT
 @SHARD
-@click.option("--tokenizer", metavar="PATH|NAME", help="Where the tokenizer is now, if it has moved.")
+@click.option(
+    "--tokenizer", metavar="PATH|NAME", shell_complete=of_paths(), help="Where the tokenizer is now, if it has moved."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
 def command(
     output: "Output",

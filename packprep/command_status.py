@@ -4,12 +4,18 @@ import json
 
 import click
 
+from packprep.completion import of_paths
 from packprep.printing import print_table
 
 
 @click.command("status", short_help="How far a running or stopped build is.")
-@click.argument("output", metavar="OUT", type=str)
-@click.option("--work-dir", metavar="DIR", help="Where the build of an output in a store works.  [default: here]")
+@click.argument("output", metavar="OUT", shell_complete=of_paths("dir"))
+@click.option(
+    "--work-dir",
+    metavar="DIR",
+    shell_complete=of_paths("dir"),
+    help="Where the build of an output in a store works.  [default: here]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(output: str, work_dir: str | None, as_json: bool) -> None:
     """Show how far the build of OUT is: running, stopped (the same command goes on), waiting (for more tasks of its

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packprep.completion import of_paths
 from packprep.printing import print_table
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     short_help="Check an output: every file, invariant and document.",
     epilog="Exit codes: 0 nothing found, 1 something is wrong, 2 nothing to verify there.",
 )
-@click.argument("output", metavar="OUT")
+@click.argument("output", metavar="OUT", shell_complete=of_paths("dir"))
 @click.option(
     "--level",
     type=click.Choice(["fast", "full"]),
@@ -29,8 +30,18 @@ if TYPE_CHECKING:
     "--sample", default=1000, metavar="N", type=click.IntRange(0), help="full: how many documents.  [default: 1000]"
 )
 @click.option("--seed", default=0, metavar="N", type=click.IntRange(0), help="full: which documents.  [default: 0]")
-@click.option("--root", metavar="DIR", help="full: where relative source paths start.  [default: here]")
-@click.option("--tokenizer", metavar="PATH|NAME", help="full: where the tokenizer is now, if it has moved.")
+@click.option(
+    "--root",
+    metavar="DIR",
+    shell_complete=of_paths("dir"),
+    help="full: where relative source paths start.  [default: here]",
+)
+@click.option(
+    "--tokenizer",
+    metavar="PATH|NAME",
+    shell_complete=of_paths(),
+    help="full: where the tokenizer is now, if it has moved.",
+)
 @click.option("--vocab-size", type=click.IntRange(1), metavar="N", help="Bound of the ids, where OUT has no manifest.")
 @click.option(
     "--max-findings", default=20, metavar="N", type=click.IntRange(1),
