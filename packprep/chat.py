@@ -106,7 +106,7 @@ def load_chat_template(
     date: YYYY-MM-DD, what `strftime_now` tells. variables: for the template, over the special tokens of the tokenizer.
     Raises ConfigError where there is no template, it does not parse, or it needs a date and none is given.
     """
-    sources = _from_file(Path(file)) if file is not None else dict(tokenizer.chat_templates)
+    sources = template_file(Path(file)) if file is not None else dict(tokenizer.chat_templates)
     where = str(file) if file is not None else "the tokenizer's chat template"
     if "default" not in sources:
         known = f"; it has {', '.join(sorted(sources))} and no default" if sources else ""
@@ -134,7 +134,8 @@ def load_chat_template(
     )  # fmt: skip
 
 
-def _from_file(path: Path) -> dict[str, str]:
+def template_file(path: Path) -> dict[str, str]:
+    """The one template of a file, as the default. ConfigError where it cannot be read."""
     try:
         return {"default": path.read_text("utf-8")}
     except FileNotFoundError:

@@ -32,7 +32,7 @@ from packprep.redact import redacted, redacted_source
 from packprep.schemas import is_url
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
-from packprep.sources import Source, open_hub, resolve, unpacking
+from packprep.sources import Source, check_local, open_hub, resolve, unpacking
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import quiet_datasets, tokenize_slice
 from packprep.tokenstore import TokenFile
@@ -60,6 +60,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
 
     With append it is for the sources that the output does not hold.
     """
+    check_local(config)
     tokenizer = tokenizer_of(config)
     engine = engine_of(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():

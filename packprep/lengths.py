@@ -29,7 +29,7 @@ from packprep.redact import redacted
 from packprep.schemas import MANIFEST, Column, Output, RemoteOutput, Store, is_url, read_manifest
 from packprep.shardfolder import LocalShards
 from packprep.shards import Layout, write_shard
-from packprep.sources import resolve
+from packprep.sources import check_local, resolve
 from packprep.sweep import Window, of_lengths
 from packprep.tokenizer import Special, Tokenizer, tokenizer_of
 from packprep.tokens import seal, tokenize
@@ -194,6 +194,7 @@ def _scale(whole: int, part: int, share: float) -> float:
 
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
     """Documents of text, tokenized now or found in the token store."""
+    check_local(config)
     tokenizer = tokenizer_of(config)
     for note in tokenizer.notes:
         progress.say(note)

@@ -54,12 +54,18 @@ class LocalOutput:
         """Those of the sources that are to be built: all."""
         return list(sources)
 
-    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
-        """The manifest of an output of the same inputs; None where there is none to keep; ConfigError for any other."""
+    def check(self) -> bool:
+        """Whether an output is there; ConfigError where something else is."""
         if not self.path.exists() or not any(self.path.iterdir()):
-            return None
+            return False
         if not (self.path / MANIFEST).exists():
             raise ConfigError(f"{self} exists and is not an output of packprep; choose another -o")
+        return True
+
+    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
+        """The manifest of an output of the same inputs; None where there is none to keep; ConfigError for any other."""
+        if not self.check():
+            return None
         manifest = read_manifest(self.path)
         if manifest.identity == digest_of(inputs):
             return manifest
@@ -100,7 +106,10 @@ def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput
 
         if is_there(Path(config.output)):
             return GrowingOutput(config)
-    return place_of(config)
+    place = place_of(config)
+    if isinstance(place, LocalOutput):
+        place.check()
+    return place
 
 
 def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":

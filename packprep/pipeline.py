@@ -42,7 +42,7 @@ from packprep.schemas import FormatError, Manifest, StoreError, is_url
 from packprep.shards import ShardFile
 from packprep.shares import Shares
 from packprep.signoff import name_shards, sign, write_report, write_settings
-from packprep.sources import Source, resolve
+from packprep.sources import Source, check_local, resolve
 from packprep.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import DocumentError, seal, slices_ahead, tokenize
@@ -168,6 +168,7 @@ def build_share(
 
 
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
+    check_local(config)  # a hub that is asked for a tokenizer may take its time
     tokenizer = tokenizer_of(config)
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN")

@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +20,7 @@ from packprep.config import BuildConfig
 from packprep.digests import digest_of_files, heard, in_threads
 from packprep.errors import InputError, system_error
 from packprep.gzipped import GzipReader
+from packprep.hub import asking
 from packprep.mixture import READING, is_mix
 from packprep.progress import Progress, Silent
 from packprep.redact import redacted
@@ -93,12 +95,8 @@ def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
     found: list[Source] = []
     for number, entry in enumerate(config.entries()):
         reading = config.reading(entry.reading)
-        try:
+        with _readable(entry.label):
             files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
-        except OSError as error:
-            if system_error(error) is not None:
-                raise
-            raise InputError(f"{error.filename or entry.label} cannot be read: {error.strerror}") from None
         _check_keys(entry.reading, files, f"source {entry.label}: ")
         found += [replace(source, entry=number, reading=entry.reading) for source in files]
     _check_keys({key: getattr(config, key) for key in _ONLY_FOR}, found)
@@ -126,6 +124,27 @@ def _check_repeated(found: list[Source]) -> None:
         if same in seen:
             raise InputError(f"{source.name} is in the mix twice; name it once, and repeat it with epochs")
         seen.add(same)
+
+
+def check_local(config: BuildConfig) -> None:
+    """Raise InputError for a source that is wrong by its name, kind or size: before a hub is asked, or a byte read."""
+    for entry in config.entries():
+        reading = config.reading(entry.reading)
+        with _readable(entry.label):
+            for name in entry.paths:
+                for path in _local_files(name, reading):
+                    _check_file(path)
+
+
+@contextmanager
+def _readable(label: str) -> Iterator[None]:
+    """InputError for a source that may not be read; faults of the system itself stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if system_error(error) is not None:
+            raise
+        raise InputError(f"{error.filename or label} cannot be read: {error.strerror}") from None
 
 
 def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
@@ -164,13 +183,29 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
         yield from expand_url(name, config)
         return
     path = Path(name)
+    if _is_saved(path):
+        yield _saved(path, config)
+    elif files := _local_files(name, config):
+        yield from _files(files)
+    else:
+        yield _hub(name, config)
+
+
+def _local_files(name: str, config: BuildConfig) -> list[Path]:
+    """The files here that a name of a source stands for; none for the hub, a store, standard input or a saved dataset.
+
+    InputError where it can only mean files, and there are none.
+    """
+    path = Path(name)
+    if name == "-" or is_url(name) or _is_saved(path):
+        return []
     if path.is_dir():
-        yield from _directory(path, config)
-    elif path.exists():
-        yield from _files([path])
-    elif path.is_symlink():
+        return _walked(path, config)
+    if path.exists():
+        return [path]
+    if path.is_symlink():
         raise _dangling(path)
-    elif glob.has_magic(name):
+    if glob.has_magic(name):
         matches = [Path(match) for match in sorted(glob.glob(name, recursive=True), key=os.fsencode)]
         _check_readable(Path(name))
         for match in matches:
@@ -179,11 +214,10 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
         files = [match for match in matches if not match.is_dir()]  # a pipe or a dangling link is not left out
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
-        yield from _files(files)
-    elif suffixes(name)[0] in KINDS or name.startswith((".", "/", "~")):
+        return files
+    if suffixes(name)[0] in KINDS or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
-    else:
-        yield _hub(name, config)
+    return []
 
 
 def _check_readable(pattern: Path) -> None:
@@ -206,6 +240,12 @@ def _files(paths: Sequence[Path]) -> list[Source]:
 
 
 def _file(path: Path) -> Source:
+    size = _check_file(path)
+    return Source(redacted(str(path)), KINDS[suffixes(path.name)[0]], path, size, digest_of_files([path]))
+
+
+def _check_file(path: Path) -> int:
+    """Bytes of a file that can be a source, as far as that shows without reading it; InputError for any other."""
     suffix = suffixes(path.name)[0]
     try:
         str(path).encode()
@@ -220,17 +260,20 @@ def _file(path: Path) -> Source:
         raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
     if facts.st_size == 0:
         raise InputError(f"{path} is empty; expected at least one document")
-    return Source(redacted(str(path)), KINDS[suffix], path, facts.st_size, digest_of_files([path]))
+    return facts.st_size
 
 
 def _dangling(path: Path) -> InputError:
     return InputError(f"{path} is a link to {os.readlink(path)}, which does not exist")
 
 
-def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
-    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-        yield _saved(path, config)
-        return
+def _is_saved(path: Path) -> bool:
+    """Whether a path is a directory that `save_to_disk` wrote."""
+    return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+
+
+def _walked(path: Path, config: BuildConfig) -> list[Path]:
+    """The files of a known format in a directory, sorted bytewise."""
     # The output may lie beside the sources: the same command again must find the same files.
     endings = ("", ".incomplete", ".replaced", ".appended", ".appended.incomplete", ".appended.replaced")
     beside = endings if config.output else ()
@@ -252,7 +295,7 @@ def _directory(path: Path, config: BuildConfig) -> Iterator[Source]:
         files += [Path(folder, name) for name in names if suffixes(name)[0] in KINDS and not name.startswith(".")]
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
-    yield from _files(sorted(files, key=os.fsencode))
+    return sorted(files, key=os.fsencode)
 
 
 def _saved(path: Path, config: BuildConfig) -> Source:
@@ -295,11 +338,12 @@ def open_hub(name: str, config: BuildConfig) -> Any:
     """The hub dataset, in the cache that `datasets` keeps for the user."""
     import datasets
 
-    split = config.split or "train"
+    split, unreachable = config.split or "train", ""
     try:
-        return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
+        with asking(name, "README.md", revision=config.revision, repo_type="dataset") as unreachable:
+            return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
     except Exception as error:  # the loaders' and the hub client's kinds, none of them ours to explain
-        reason = " ".join(str(error).split())[:200]
+        reason = unreachable or " ".join(str(error).split())[:200]
         raise InputError(f"{name} is no local path and no dataset came from the hub: {reason}") from None
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError, nearest
+from packprep.hub import asking, explained
 from packprep.schemas import Manifest
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ def tokenizer_of(config: BuildConfig) -> Tokenizer:
                 raise ConfigError("--bos and --eos name tokens of a tokenizer; give --tokenizer too")
             nothing = hashlib.sha256(b"").hexdigest()
             return Tokenizer(json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0)
+    if config.chats and config.chat_template is not None:
+        from packprep.chat import template_file
+
+        template_file(Path(config.chat_template))  # a hub that is asked for a tokenizer may take its time
     tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos)
     if config.chats:
         from packprep.chat import load_chat_template
@@ -261,19 +266,21 @@ def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    unreachable = ""
     try:
-        path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
-        for side in (*_SIDE_FILES, _TEMPLATE_FILE):
-            try:
-                hf_hub_download(name, side, revision=revision)
-            except LocalEntryNotFoundError:
-                # The hub did not answer: the file may be there, unless it is on record here that it is not.
-                if try_to_load_from_cache(name, side, revision=revision) is None:
-                    raise
-            except EntryNotFoundError:
-                continue
-    except Exception as error:  # the hub client has a dozen kinds, none of them ours to explain
-        reason = " ".join(str(error).split())[:200]
+        with asking(name, "tokenizer.json", revision=revision) as unreachable:
+            path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
+            for side in (*_SIDE_FILES, _TEMPLATE_FILE):
+                try:
+                    hf_hub_download(name, side, revision=revision)
+                except LocalEntryNotFoundError:
+                    # The hub did not answer: the file may be there, unless it is on record here that it is not.
+                    if try_to_load_from_cache(name, side, revision=revision) is None:
+                        raise
+                except EntryNotFoundError:
+                    continue
+    except Exception as error:  # the hub client has a dozen kinds
+        reason = unreachable or explained(error)
         raise InputError(f"{name} is no local file and no tokenizer came from the hub: {reason}") from None
     return path
 

@@ -181,6 +181,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path], missing: Except
         return str(files[file])
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr("packprep.hub._unreachable", lambda *_: "")
     return asked
 
 
