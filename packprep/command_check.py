@@ -8,7 +8,7 @@ import click
 
 from packprep.errors import ConfigError
 from packprep.outputtype import OutputType
-from packprep.printing import print_grid
+from packprep.printing import print_grid, print_sentence
 
 if TYPE_CHECKING:
     from packprep.schemas import Output
@@ -94,9 +94,10 @@ def command(
             str(output),
             titles,
             gate_output.rows(verdicts),
+            keys=2,
             left=(0, 1, 5),
             colours=["green" if verdict.passed else "red" for verdict in verdicts],
         )
         for verdict in failed:
-            click.secho(verdict.sentence, fg="red")
+            print_sentence(verdict.sentence, "red")
     return 1 if failed else 0

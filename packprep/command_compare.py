@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packprep.outputtype import OutputType
-from packprep.printing import print_grid
+from packprep.printing import print_grid, print_table
 
 if TYPE_CHECKING:
     from packprep.schemas import Output
@@ -47,11 +47,14 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
         return
     if reports[0].get("sha256") == reports[1].get("sha256"):
         click.echo(f"the data files of {a} and {b} are the same, byte for byte")
+    kept = [each for each in differences if everything or each.judgement != "same"]
+    if settings or kept:
+        print_table("compared", [("A", str(a)), ("B", str(b))])
+        click.echo()
     if settings:
         rows = [(key, *(value or "none" for value in pair)) for key, pair in settings.items()]
-        print_grid("options that differ", ("", str(a), str(b)), rows)
+        print_grid("options that differ", ("", "A", "B"), rows)
         click.echo()
-    kept = [each for each in differences if everything or each.judgement != "same"]
     if not kept:
         click.echo(f"all {len(differences)} numbers are the same")
         return
@@ -67,6 +70,6 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
     ]
     colours = [_COLOURS[each.judgement] for each in kept]
     same = sum(each.judgement == "same" for each in differences)
-    print_grid("numbers", ("", str(a), str(b), "change", f"{b} is"), rows, left=(0, 4), colours=colours)
+    print_grid("numbers", ("", "A", "B", "change", "B is"), rows, left=(0, 4), colours=colours)
     if same and not everything:
         click.echo(f"{same} more numbers are the same; --all shows them")

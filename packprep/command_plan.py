@@ -13,7 +13,7 @@ from packprep.completion import of_names, of_paths
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, nearest
 from packprep.libraries import share_machine, tell_libraries
-from packprep.printing import print_grid
+from packprep.printing import print_grid, print_sentence
 
 if TYPE_CHECKING:
     from packprep.lengths import Lengths
@@ -102,7 +102,7 @@ def command(
         return
     _print(found, rows, rate, global_batch_size, fitting)
     for note in notes:
-        click.echo(note)
+        print_sentence(note)
 
 
 def _whole(text: str) -> int:
@@ -202,4 +202,4 @@ def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | No
         )
     colours = ["green" if number in goals else None for number in range(len(rows))]
     title = f"{found.origin}: {found.documents:,} documents" + (" of a sample" if sampled else "")
-    print_grid(title, heads, cells, left=(1, 2, len(heads) - 1), colours=colours)
+    print_grid(title, heads, cells, keys=3, left=(1, 2, len(heads) - 1), colours=colours)

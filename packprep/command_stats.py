@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packprep.outputtype import OutputType
-from packprep.printing import print_grid, print_table
+from packprep.printing import print_grid, print_sentence, print_table
 
 if TYPE_CHECKING:
     from packprep.schemas import Output
@@ -49,7 +49,7 @@ def command(output: "Output", global_batch_size: int | None, world_size: int, as
     print_grid("sources", _SOURCE_HEADS, stats.source_rows(report))
     for histogram in stats.histograms(measured):
         click.echo()
-        click.secho(f"{histogram.title} ({histogram.summary})", italic=True)
+        print_sentence(f"{histogram.title} ({histogram.summary})", "italic")
         for line in histogram.lines():
             click.echo(line)
     click.echo()

@@ -68,7 +68,7 @@ def command(
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        print_columns(rows)
+        print_columns(rows, keys=3)
 
 
 def _row(segment: "Segment", sources: "Sources") -> dict[str, Any]:

@@ -88,6 +88,8 @@ def as_dict(verdict: "Verdict") -> dict[str, Any]:
 
 def _print(verdict: "Verdict") -> None:
     """Findings first, so that the last lines are the summary."""
+    from rich.text import Text
+
     for kind, kept in verdict.findings.kept.items():
         for finding in kept:
             click.echo(f"{click.style(kind, fg='red', bold=True)}  {finding}")
@@ -95,11 +97,12 @@ def _print(verdict: "Verdict") -> None:
             click.echo(f"{click.style(kind, fg='red', bold=True)}  and {more:,} more")
     found = len(verdict.findings)
     result = (
-        click.style("sound", fg="green")
-        if verdict.sound
-        else click.style("1 finding" if found == 1 else f"{found:,} findings", fg="red")
+        Text("sound", "green") if verdict.sound else Text("1 finding" if found == 1 else f"{found:,} findings", "red")
     )
-    rows = [("result", result), ("files", f"{verdict.files:,} of {verdict.bytes:,} bytes")]
+    rows: list[tuple[str, str | Text]] = [
+        ("result", result),
+        ("files", f"{verdict.files:,} of {verdict.bytes:,} bytes"),
+    ]
     rows.append(("packs", f"{verdict.packs:,} of {verdict.segments:,} segments, {verdict.tokens:,} tokens"))
     for source in verdict.sources[:12]:
         ends = [f"{source[end]:.4%} with {end.upper()}" for end in ("bos", "eos") if source[end] is not None]
