@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +47,18 @@ class PackedBatch:
     extra: Mapping[str, Array] = field(default_factory=dict)
     """the further columns the loader was asked for, [T] or [S]"""
     _block: Block | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Shapes and types, no values, on a few lines: PackedBatch(tokens=int64[8192], ..., max_seqlen=2048)."""
+        parts = [f"{each.name}={_described(getattr(self, each.name))}" for each in fields(self) if each.repr]
+        parts = [part for part in parts if not part.endswith(("=None", "={}"))]
+        return fill(
+            f"PackedBatch({', '.join(parts)})",
+            88,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
     def __len__(self) -> int:
         """Tokens, padding included."""
@@ -120,3 +133,14 @@ class PackedBatch:
         for name, value in state.items():
             setattr(self, name, value)
         self._block = None
+
+
+def _described(value: Any) -> str:
+    """An array by its type, shape and, of a GPU, device; anything else as Python writes it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_described(each)}" for name, each in value.items()) + "}"
+    if not hasattr(value, "dtype"):
+        return repr(value)
+    device = str(getattr(value, "device", "cpu"))
+    kind = str(value.dtype).removeprefix("torch.")
+    return f"{kind}{list(value.shape)}" + ("" if device == "cpu" else f" on {device}")

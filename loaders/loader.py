@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import SimpleQueue
+from textwrap import fill
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -106,6 +107,24 @@ class PackedLoader:
                 raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}")
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
+
+    def __repr__(self) -> str:
+        """Settings on a few lines; those that change nothing are left out."""
+        shape = self._shape
+        kept = {
+            "packs_per_batch": self.packs_per_batch, "seed": self.seed, "epoch": self.epoch, "rank": self.rank,
+            "world_size": self.world_size, "shuffle": None if self._window else False,
+            "shuffle_window": self._window or None, "labels": self._labels,
+            "loss_weights": self._weights, "columns": list(self._columns) or None,
+            "max_segments": shape.max_segments,
+            "pad_multiple": shape.multiple if shape.multiple > 1 else None, "remainder": self.remainder,
+            "prefetch": self.prefetch, "pin_memory": self._pin_memory or None,
+        }  # fmt: skip
+        settings = ", ".join(f"{name}={value!r}" for name, value in kept.items() if value is not None)
+        steps = "1 step" if len(self) == 1 else f"{len(self):,} steps"
+        size = f"{'' if shape.fixed else 'at most '}{shape.tokens:,}"
+        text = f"PackedLoader({self.shards!r}, {steps} of {size} tokens, {settings})"
+        return fill(text, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on every rank."""

@@ -515,3 +515,20 @@ def test_weights_of_each_mode() -> None:
         loss_weights(cu, mask, "document")
     with pytest.raises(ValueError, match="mode is 'pack'; expected token, segment or document"):
         loss_weights(cu, mask, "pack")  # type: ignore[arg-type]
+
+
+def test_a_batch_and_a_loader_are_printed_by_shapes_types_and_settings(tmp_path: Path) -> None:
+    shards = rich(tmp_path, rich_row(0, 3, 4), rich_row(2, 1))
+    loader = PackedLoader(shards, 2, shuffle=False, loss_weights="segment", columns=["weight"], prefetch=0)
+    place = repr(str(tmp_path / "rich"))
+    assert " ".join(repr(loader).split()) == (
+        f"PackedLoader(PackedShards({place}, split='train': 2 packs, 20 tokens), 1 step of at most 32 tokens, "
+        "packs_per_batch=2, seed=0, epoch=0, rank=0, world_size=1, shuffle=False, labels='hf', "
+        "loss_weights='segment', columns=['weight'], remainder='drop', prefetch=0)"
+    )
+    assert repr(loader[0]) == (
+        "PackedBatch(tokens=int64[20], position_ids=int64[20], cu_seqlens=int32[6], max_seqlen=4,\n"
+        "    labels=int64[20], label_kind='hf', document_ids=int64[5], segment_lengths=int32[5],\n"
+        "    loss_weights=float32[20], extra={weight: float32[20]})"
+    )
+    assert repr(loader[0].torch()) == repr(loader[0])
