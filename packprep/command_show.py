@@ -84,7 +84,9 @@ def command(
     for number, (found, segment) in enumerate(shown):
         colour = _COLOURS[number % len(_COLOURS)]
         click.echo()
-        click.secho(_title(segment, sources, with_pack=doc is not None), fg=colour, bold=True)
+        click.secho(
+            _title(segment, sources, _side(found, segment, manifest), with_pack=doc is not None), fg=colour, bold=True
+        )
         _print_segment(found, segment, decoder, special, colour, head)
 
 
@@ -99,7 +101,16 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
     return None if moved is None else Tokenizer.from_buffer(load_tokenizer(moved, bos="none", eos="none").json)
 
 
-def _title(segment: "Segment", sources: "Sources", *, with_pack: bool) -> str:
+def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
+    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no pairs."""
+    sides = found.columns.get("pair_sides")
+    if sides is None or (side := int(sides[segment.place.segment])) < 0:
+        return ""
+    named = manifest.data["inputs"]["options"].get("pair_columns") or ("first side", "second side")
+    return str(named[side])
+
+
+def _title(segment: "Segment", sources: "Sources", side: str, *, with_pack: bool) -> str:
     place = f"pack {segment.place.pack} " if with_pack else ""
     what = f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to {segment.end - 1:,} of the pack"
     if segment.document is None:
@@ -107,6 +118,8 @@ def _title(segment: "Segment", sources: "Sources", *, with_pack: bool) -> str:
     if segment.document < 0:
         return f"{what}: filler"
     start = f" from its token {segment.start:,}" if segment.start else ""
+    if side:  # tokens of the second side count from the first one's
+        start = f", {side}"
     padding = segment.end - segment.begin - segment.real
     return f"{what}: {sources.row(segment.document)}{start}" + (f", {padding} of padding" if padding else "")
 

@@ -19,6 +19,7 @@ from packprep.segments import TooLongError
 from packprep.strategies import STRATEGIES
 from packprep.verify import verify
 
+from .command import run
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 from .test_chat_build import CHATS, TEMPLATE, by_hand
 
@@ -133,6 +134,18 @@ def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strate
     assert (report["documents"]["in"], report["tokens"]["bos_added"]) == (60, 120)
     if strategy != "balanced":
         assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= 8
+
+
+def test_show_names_the_side_of_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
+    save_tokenizer(tmp_path / "tok")
+    options = ("--tokenizer", "tok", "--pair-columns", "chosen,rejected", "--overflow", "drop", "--order", "input")
+    assert run("build", "pairs.jsonl", "-o", "out", *options, "-q").code == 0
+    titles = [line.split(": ")[1] for line in run("show", "out").out.splitlines() if line.startswith("segment")]
+    assert titles == [f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")]
+    alone = run("show", "out", "--doc", "pairs.jsonl:1").out
+    assert "pairs.jsonl row 1, chosen\n" in alone and "pairs.jsonl row 1, rejected\n" in alone
 
 
 @pytest.mark.parametrize(
