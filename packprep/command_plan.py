@@ -58,7 +58,7 @@ def _known(key: str) -> tuple[str, ...]:
 def command(
     sources: tuple[str, ...], sample: float, global_batch_size: int | None, config: Path | None, **typed: Any
 ) -> None:
-    """Plan every combination of length, strategy and overflow; the best row for each goal is marked.
+    """Plan every combination of length, strategy and overflow; the best row for each goal is marked, if there is one.
 
     Of text, all documents or a --sample are tokenized and the tokens thrown away, unless --keep-tokens names a store.
     A token store, an output of packprep and an array of lengths (numpy.save) are read in seconds. Without a sample the
@@ -170,11 +170,13 @@ def _as_json(
 
 def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]) -> None:
     from packprep.disk import shown
-    from packprep.sweep import best
+    from packprep.sweep import best, ties
 
     goals: dict[int, list[str]] = {}
+    equal = ties(rows)
     for goal, number in best(rows).items() if len(rows) > 1 else ():
-        goals.setdefault(number, []).append(goal)
+        if goal not in equal:
+            goals.setdefault(number, []).append(goal)
     sampled = found.share < 1
     heads = ["length", "strategy", "overflow", "utilization", "tokens lost", "cut", "packs", "gap", "bias", "straggler"]
     heads += [*(["steps"] if batch else []), "bytes", "build s", "best for"]
@@ -203,3 +205,5 @@ def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | No
     colours = ["green" if number in goals else None for number in range(len(rows))]
     title = f"{found.origin}: {found.documents:,} documents" + (" of a sample" if sampled else "")
     print_grid(title, heads, cells, keys=3, left=(1, 2, len(heads) - 1), colours=colours)
+    if equal:
+        print_sentence(f"best for {', '.join(equal)}: several plans are exactly equal, so none is marked")

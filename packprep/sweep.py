@@ -35,8 +35,6 @@ _GROUPS = 10  # of the jackknife
 _MUCH = 0.01  # of the tokens lost
 _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
 
-GOALS = ("padding", "loss", "cuts", "bias", "straggler", "bytes")
-
 
 @dataclass(frozen=True)
 class Window:
@@ -302,6 +300,17 @@ def _scaled(row: Row, scale: float) -> Row:
     return replace(row, **{name: round(getattr(row, name) * scale) for name in counts}, seconds=row.seconds * scale)
 
 
+_MEASURES: dict[str, Callable[[Row], float]] = {
+    "padding": lambda row: -row.utilization,
+    "loss": lambda row: row.tokens_lost,
+    "cuts": lambda row: row.cut,
+    "bias": lambda row: abs(row.bias),
+    "straggler": lambda row: row.straggler,
+    "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
+}
+"""What is least in the best row, by goal."""
+
+
 def best(rows: Sequence[Row]) -> dict[str, int]:
     """The number of the best row for each goal; of equal rows the one that loses, pads and cuts less. {} without rows.
 
@@ -310,22 +319,26 @@ def best(rows: Sequence[Row]) -> dict[str, int]:
     padding: highest utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths mix
     most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
     """
-    planned = [number for number, row in enumerate(rows) if not row.problem]
-    planned = [number for number in planned if rows[number].tokens_lost_share <= _MUCH] or planned
+    planned = _comparable(rows)
 
     def after(row: Row) -> tuple[float, ...]:
         return row.tokens_lost, -row.utilization, row.cut, abs(row.bias), row.straggler
 
-    measures: dict[str, Callable[[Row], float]] = {
-        "padding": lambda row: -row.utilization,
-        "loss": lambda row: row.tokens_lost,
-        "cuts": lambda row: row.cut,
-        "bias": lambda row: abs(row.bias),
-        "straggler": lambda row: row.straggler,
-        "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
-    }
     return {
-        goal: min(planned, key=lambda number: (measures[goal](rows[number]), *after(rows[number])))
-        for goal in GOALS
+        goal: min(planned, key=lambda number: (measure(rows[number]), *after(rows[number])))
+        for goal, measure in _MEASURES.items()
         if planned
     }
+
+
+def ties(rows: Sequence[Row]) -> list[str]:
+    """Goals for which several rows are best, exactly equal: `best` names one of them by their other figures."""
+    planned = [rows[number] for number in _comparable(rows)]
+    values = {goal: sorted(map(measure, planned)) for goal, measure in _MEASURES.items()}
+    return [goal for goal, least in values.items() if len(least) > 1 and least[0] == least[1]]
+
+
+def _comparable(rows: Sequence[Row]) -> list[int]:
+    """Numbers of the rows that can be best for something."""
+    planned = [number for number, row in enumerate(rows) if not row.problem]
+    return [number for number in planned if rows[number].tokens_lost_share <= _MUCH] or planned

@@ -33,6 +33,17 @@ def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
     assert not any(line.endswith(" ") for line in lines) and "\x1b" not in result.out
 
 
+def test_plans_that_are_exactly_equal_have_no_winner(here: Path) -> None:
+    np.save(here / "same.npy", np.full(64, 32))
+    result = run("plan", "same.npy", "--max-length", "64", "--strategy", "best_fit,first_fit,stream")
+    rows = result.out.splitlines()[2:5]
+    assert not any(name in line for line in rows for name in ("padding", "loss", "cuts", "bias", "straggler", "bytes"))
+    assert (
+        "best for padding, loss, cuts, bias, straggler, bytes: several plans are exactly equal, so none is marked"
+        in result.out.splitlines()
+    )
+
+
 def test_json_has_the_same_and_steps(here: Path) -> None:
     result = run("plan", "l.npy", "--max-length", "64", "--strategy", "all", "--global-batch-size", 4, "--json", "-q")
     found = json.loads(result.out)

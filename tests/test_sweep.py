@@ -6,7 +6,7 @@ import pytest
 from packprep import sweep as module
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
-from packprep.sweep import Row, Window, best, combinations, of_lengths, sweep
+from packprep.sweep import Row, Window, best, combinations, of_lengths, sweep, ties
 
 from . import documents
 
@@ -99,6 +99,14 @@ def test_the_best_row_for_each_goal() -> None:
         row(utilization=0.8, cut=0, bias=0.9, straggler=2.0, bytes=11, tokens_lost=1, tokens_lost_share=0.001),
     ]
     assert best(rows) == {"padding": 1, "loss": 1, "cuts": 2, "bias": 0, "straggler": 1, "bytes": 0}
+
+
+def test_goals_for_which_several_rows_are_exactly_equal_are_ties() -> None:
+    better = row(utilization=0.9, cut=5, bias=-0.1, straggler=1.5, bytes=10)
+    other = row(utilization=0.9, cut=4, bias=0.1, straggler=1.5, bytes=9)
+    lossy = row(utilization=1.0, tokens_lost=500, tokens_lost_share=0.5)
+    assert ties([better, other, lossy]) == ["padding", "loss", "bias", "straggler"]
+    assert ties([better]) == ties([]) == []
 
 
 def test_a_row_that_throws_much_away_is_best_for_nothing_unless_all_do() -> None:
