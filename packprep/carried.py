@@ -22,6 +22,7 @@ from packprep.errors import InputError
 from packprep.schemas import NO_LOSS, Column
 
 if TYPE_CHECKING:
+    from packprep.prompted import PlainFinder
     from packprep.turns import TurnFinder
 
 _KEPT = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bool": "int8", "halffloat": "float32"}
@@ -38,7 +39,7 @@ class RowShape:
 
     carried: tuple[Column, ...] = ()
     vocab_size: int = 0
-    finder: "TurnFinder | None" = None
+    finder: "TurnFinder | PlainFinder | None" = None
     notes: tuple[str, ...] = ()
 
 

@@ -27,6 +27,7 @@ RESERVED = (
     "pair_ids", "pair_sides", "text", "ids", "group", "problem", "trained", "specials", "second", "pair_split",
 )  # fmt: skip
 
+ENDS_OF_TEMPLATE = "the template of conversations writes BOS and EOS itself; leave --bos and --eos out"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -190,8 +191,8 @@ def _check_columns(config: "BuildConfig") -> None:
         for key in ("text_template", "truncate_at", "parse_special_tokens"):
             if getattr(config, key):
                 raise ConfigError(f"{key} is for text and has no meaning for {rows}; leave it out")
-    if config.chats and not {config.bos, config.eos} <= {"auto", "none"}:
-        raise ConfigError("the template of conversations writes BOS and EOS itself; leave --bos and --eos out")
+    if config.messages_column is not None and not {config.bos, config.eos} <= {"auto", "none"}:
+        raise ConfigError(ENDS_OF_TEMPLATE)
     config.variables()
     names = [entry.partition(":")[0] for entry in config.carry]
     for entry, name in zip(config.carry, names, strict=True):

@@ -66,7 +66,12 @@ class BuildConfig:
         "Column of conversations, in place of text; auto finds it, or a prompt and its response.",
         "COLUMN",
     )
-    prompt_column: str | None = _option(None, "Sources", "Column of prompts; with --response-column.", "COLUMN")
+    prompt_column: str | None = _option(
+        None,
+        "Sources",
+        "Column of prompts; with --response-column. Without a chat template both are joined as they are.",
+        "COLUMN",
+    )
     response_column: str | None = _option(None, "Sources", "Column of responses to prompts.", "COLUMN")
     pair_columns: tuple[str, ...] = _option(
         (), "Sources", "Two columns, such as chosen,rejected: sides of a row that share a pack.", "A,B"

@@ -189,9 +189,15 @@ def _encode_chats(
 ) -> Encoded:
     """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a token is."""
     from packprep.masks import ChatTokens, encode_chats, exact_encoder
+    from packprep.prompted import encode_prompted
 
     def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
         batch = table.slice(first, last - first).combine_chunks()
+        if tokenizer.template is None:
+            prompted = encode_prompted(batch, engine.engine, tokenizer.json)
+            sides = np.repeat(numbers[first:last], 2)  # both of a row are compared, or none
+            compared = _verify(engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config)
+            return first, prompted.tokens, compared // 2
         made = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
         # A row that spells special tokens has other ids than the engines give: the template's only are parsed.
         is_plain = batch["specials"].is_null().to_numpy()
@@ -206,14 +212,29 @@ def _encode_chats(
     for _, (first, made, compared) in _in_batches(encode, text_bytes(table["text"]), engine, config, stop):
         problems |= {first + row: problem for row, problem in made.problems.items()}
         _check_ids(made.ids, tokenizer)
-        tokens.append(_lists(made.ids.astype(tokenizer.id_type), made.offsets))
-        masks.append(_lists(made.trained.astype(np.int8), made.offsets))
+        ids, trained, offsets = _chat_with_ends(made.ids, made.trained, made.offsets, tokenizer)
+        tokens.append(_lists(ids, offsets))
+        masks.append(_lists(trained, offsets))
         verified += compared
     rest = table.drop_columns(["text", "trained", "specials"])
     rest = rest.append_column("tokens", pa.chunked_array(tokens, _list_of_ids(tokenizer)))
     if config.train_on != "all":
         rest = rest.append_column("labels", pa.chunked_array(masks, pa.list_(pa.int8())))
     return Encoded(rest, verified, problems)
+
+
+def _chat_with_ends(
+    ids: Ids, trained: NDArray[np.bool_], offsets: Offsets, tokenizer: Tokenizer
+) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
+    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them: a template writes them itself."""
+    bos, eos = _end_ids(tokenizer)
+    wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+    tokens, mask = np.empty(wider[-1], tokenizer.id_type), np.zeros(wider[-1], np.int8)
+    add_ends(ids, offsets, wider, bos, eos, tokens)
+    make_room(trained.astype(np.int8), offsets, wider, int(bos >= 0), mask)
+    if eos >= 0:
+        mask[wider[1:][np.diff(wider) > 0] - 1] = 1
+    return tokens, mask, wider
 
 
 def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:

@@ -29,6 +29,7 @@ from packprep.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from packprep.conversations import ConversationColumns
+    from packprep.prompted import PlainFinder
     from packprep.turns import TurnFinder
 
 TEXT_ROWS = RowShape()
@@ -86,14 +87,18 @@ def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tok
     )
 
 
-def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "TurnFinder | None":
-    """What renders conversations; None where the tokenizer is of a build without them."""
-    if tokenizer.template is None:
+def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "TurnFinder | PlainFinder | None":
+    """What renders conversations; None for a build without them."""
+    if not config.chats:
         return None
     from packprep.masks import exact_encoder
+    from packprep.prompted import PlainFinder
     from packprep.turns import TurnFinder
 
-    return TurnFinder(tokenizer.template, exact_encoder(tokenizer.json).specials, config.train_on)
+    specials = exact_encoder(tokenizer.json).specials
+    if tokenizer.template is None:
+        return PlainFinder(specials)
+    return TurnFinder(tokenizer.template, specials, config.train_on)
 
 
 def _conversations_of(

@@ -129,7 +129,7 @@ def _config(manifest: Manifest) -> BuildConfig:
 
 def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
     """The tokenizer of the build; of rows that are token ids, only what was added to them, which the manifest says."""
-    if config.chats:
+    if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
         return _with_template(coverage.manifest, config, moved, root)
     if config.input_ids_column is None:
         return recorded_tokenizer(coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packprep.checks import ENDS_OF_TEMPLATE
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError, nearest
 from packprep.hub import asking, explained
@@ -68,7 +69,8 @@ class Special:
 
 def tokenizer_of(config: BuildConfig) -> Tokenizer:
     """The tokenizer of a build. Where rows are token ids, it only says which ids there are, and no BOS or EOS is added
-    unless asked for; with `vocab_size` it may be left out. Where rows are conversations, their template writes both.
+    unless asked for; with `vocab_size` it may be left out. Where rows are conversations, their template writes both;
+    prompts and responses need none, and have them as text has.
     """
     bos, eos = config.bos, config.eos
     if config.input_ids_column is not None or config.chats:
@@ -84,15 +86,29 @@ def tokenizer_of(config: BuildConfig) -> Tokenizer:
         from packprep.chat import template_file
 
         template_file(Path(config.chat_template))  # a hub that is asked for a tokenizer may take its time
+    if config.chats:
+        bos = eos = "none"
     tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos)
     if config.chats:
-        from packprep.chat import load_chat_template
-
-        template = load_chat_template(
-            tokenizer, config.chat_template, date=config.template_date, variables=config.variables()
-        )
-        tokenizer = replace(tokenizer, template=template, notes=(*tokenizer.notes, *template.notes))
+        tokenizer = _with_template(tokenizer, config)
     return tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
+
+
+def _with_template(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
+    """The tokenizer with its chat template; with BOS and EOS where it has none, and rows are prompts and responses."""
+    from packprep.chat import load_chat_template
+
+    asked = (config.chat_template, config.template_date, config.template_variables)
+    if config.prompt_column is not None and not tokenizer.chat_templates and asked == (None, None, None):
+        bare = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
+        note = "the tokenizer has no chat template: prompt and response follow each other as they are"
+        return replace(bare, notes=(*bare.notes, note))
+    if not {config.bos, config.eos} <= {"auto", "none"}:
+        raise ConfigError(ENDS_OF_TEMPLATE)
+    template = load_chat_template(
+        tokenizer, config.chat_template, date=config.template_date, variables=config.variables()
+    )
+    return replace(tokenizer, template=template, notes=(*tokenizer.notes, *template.notes))
 
 
 def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto", eos: str = "auto") -> Tokenizer:
