@@ -79,6 +79,16 @@ class Policy:
         pairs were truncated, each on both of its sides."""
         return (self.pairs and self.truncated > 0) or bool(set(self.dropped) - {*_WHOLE, *_TAILS})
 
+    @property
+    def one_piece(self) -> bool:
+        """Whether a segment is all that is left of a document, wherever in the document it begins."""
+        return self.cut_left and not (self.wrapped or self.pairs)
+
+    @property
+    def copies_may_lack_beginnings(self) -> bool:
+        """Whether a mix repeats documents and copies cannot be counted by their beginnings."""
+        return self.repeated > 0 and (self.any_part_may_lack or (self.cut_left and not self.one_piece))
+
 
 class _Piece(NamedTuple):
     """Arrays, [pieces] each: a segment that may not be the whole document. shard: number in the list of files."""
@@ -147,6 +157,8 @@ class Coverage:
         self._count("tokens_packed", source, lengths)
         self._count("filler", source, lengths - real)
         self._count("begun", source[begins])
+        copies = begins | later if self.policy.one_piece else begins
+        self.totals["copies"] += int(copies.sum())
 
         bos, eos = self.policy.bos, self.policy.eos
         extra = later if self.policy.continuation_bos and bos is not None else np.zeros(len(ids), np.bool_)
@@ -188,7 +200,7 @@ class Coverage:
         if (labels := view.columns.get("labels")) is not None:
             told = "the first token has a label: a trainer that shifts labels would predict it from another document"
             wrong("label at start", labels[at] != NO_LOSS, told)
-        self._see(ids[begins])
+        self._see(ids[copies])
         if cut.any():
             pieces = np.flatnonzero(cut)
             pack = np.searchsorted(view.pack_segments, kept[pieces], side="right") - 1
@@ -207,14 +219,17 @@ class Coverage:
         self.by_source[key] += counts.astype(np.int64)
 
     def _see(self, documents: Int64) -> None:
-        """Mark documents whose beginning stands in a pack; remember those that were marked before."""
+        """Mark documents of which a copy begins in a pack; remember those that were marked before."""
         distinct, counts = np.unique(documents, return_counts=True)
-        byte, bit = distinct >> 3, (1 << (distinct & 7)).astype(np.uint8)
-        before = (self._seen[byte] & bit) != 0
-        np.bitwise_or.at(self._seen, byte, bit)
+        before = self._were_seen(distinct)
+        np.bitwise_or.at(self._seen, distinct >> 3, _bit(distinct))
         self._count("documents", self.sources.of(distinct[~before]))
         if (again := before | (counts > 1)).any():
             self.repeated.append(distinct[again])
+
+    def _were_seen(self, documents: Int64) -> NDArray[np.bool_]:
+        seen: NDArray[np.bool_] = (self._seen[documents >> 3] & _bit(documents)) != 0
+        return seen
 
     def finish(self, report: Mapping[str, Any] | None, findings: Findings) -> None:
         """Compare what was counted with the manifest's ledger and, source by source, with report.json."""
@@ -237,8 +252,8 @@ class Coverage:
 
     def _count_copies(self, findings: Findings) -> None:
         """Of a mix: as many copies as the manifest says. What is repeated is known by its beginnings."""
-        policy, copies = self.policy, int(self.by_source["begun"].sum() - np.unpackbits(self._seen).sum())
-        less = policy.any_part_may_lack or policy.cut_left  # a copy may lack its beginning
+        policy, copies = self.policy, self.totals["copies"] - int(np.unpackbits(self._seen).sum())
+        less = policy.copies_may_lack_beginnings
         if policy.repeated and (copies > policy.repeated or (copies < policy.repeated and not less)):
             what = f"it has {policy.repeated:,} repeated documents, the shards hold {copies:,}"
             findings.add(Finding(kind="repeated document", file="manifest.json", what=what))
@@ -246,7 +261,8 @@ class Coverage:
     def _lay_end_to_end(self, findings: Findings) -> None:
         """Pieces of each document in order: each begins where the one before ended, and the last one has EOS.
 
-        Not of documents that a mix repeats: which piece is of which copy is not known.
+        Not of documents that a mix repeats: which piece is of which copy is not known. Where copies lack their
+        beginnings, a document may be repeated all the same, and pieces of its copies are laid out together.
         """
         if not self._pieces:
             return
@@ -277,9 +293,12 @@ class Coverage:
         new = np.append(True, piece.document[1:] != piece.document[:-1])
         later, firsts = np.flatnonzero(~new), np.flatnonzero(new)
         lasts = np.append(firsts[1:], len(new)) - 1
-        self.totals["overlap"] += int(np.maximum(piece.end[later - 1] - piece.start[later], 0).sum())
         due = piece.end[later - 1] - policy.stride
         gap, again = piece.start[later] > due, piece.start[later] < due
+        overlap = np.maximum(piece.end[later - 1] - piece.start[later], 0)
+        if policy.copies_may_lack_beginnings:  # pieces that overlap more than stride are of two copies
+            overlap = overlap[~again]
+        self.totals["overlap"] += int(overlap.sum())
         start = piece.start[firsts]
         # Documents cut to max_length tokens, at the end that truncation_side names, lack what stood there.
         truncated = (piece.end[lasts] - start == policy.max_length) & (policy.truncated > 0)
@@ -294,14 +313,15 @@ class Coverage:
             told = "{row} ends here, at its token {end}, without EOS"
             wrong("EOS", lasts[endless], told, end=piece.end[lasts[endless]])
         told = "{row}: its tokens {start} to {due} stand here again"
-        again &= policy.says_cuts and not (policy.repeated and (policy.any_part_may_lack or policy.cut_left))
+        again &= policy.says_cuts and not policy.copies_may_lack_beginnings
         wrong("repeated tokens", later[again], told, due=due[again] - 1, start=piece.start[later[again]])
 
-        source = self.sources.of(piece.document[firsts])
-        self._count("documents", source[start > 0])
+        documents = piece.document[firsts]
+        source = self.sources.of(documents)
+        self._lacking = documents[~self._were_seen(documents)]
+        self._count("documents", self.sources.of(self._lacking))
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
-        self._lacking = piece.document[firsts[start > 0]]
 
     def _compare_sources(self, report: Mapping[str, Any], findings: Findings) -> None:
         """Documents and tokens of each source as report.json counts them."""
@@ -334,3 +354,8 @@ class Coverage:
         if len(absent) == missing:
             return f"; lost: row {shown}"
         return f"; lost are {missing:,} of the {len(absent):,} rows that are in no pack: row {shown}"
+
+
+def _bit(documents: Int64) -> NDArray[np.uint8]:
+    """The bit of each document in its byte."""
+    return (1 << (documents & 7)).astype(np.uint8)

@@ -8,6 +8,7 @@ nowhere else after a build, only after their digest is right, and read up to the
 import re
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -253,7 +254,10 @@ def _compare_sides(
     """A pair against its segments: two or none, with its ids. What it may lack, its sides' lengths decide."""
     for piece in pieces:
         _compare_ids(row, ids, piece, findings)
-    if len(pieces) not in (0, 2) and not policy.any_part_may_lack:
+    sides = Counter(piece.start for piece in pieces)
+    copies = max(sides.values(), default=0)
+    whole = len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
+    if not whole and not policy.any_part_may_lack:
         what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
         findings.add(replace(pieces[0].place, kind="pair", what=what))
     if not pieces and len(ids) and not policy.dropped:
@@ -262,6 +266,7 @@ def _compare_sides(
 
 def _two_parts(piece: Ids, ids: Ids) -> bool:
     """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its labels say where."""
+    piece, ids = piece.astype(np.int32), ids.astype(np.int32)  # token files of a small vocabulary hold uint16
     same = piece == ids[: len(piece)]
     front = len(piece) if same.all() else int(np.argmin(same))
     # Any shorter beginning would need a longer part of the document behind it, so the longest one decides.

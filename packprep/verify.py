@@ -259,7 +259,7 @@ def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> No
     places: dict[int, list[str]] = {}
     with contextlib.suppress(FormatError):  # a damaged shard is a finding already
         for found in find_documents(output, coverage.manifest, documents[: findings.keep].tolist()):
-            if found.start == 0 and found.document is not None:
+            if (found.start == 0 or coverage.policy.one_piece) and found.document is not None:
                 where = f"{found.place.shard} pack {found.place.pack_in_shard} segment {found.place.segment}"
                 places.setdefault(found.document, []).append(where)
 

@@ -33,6 +33,8 @@ from . import documents as made
 from .command import run
 from .corpus import SHARED, Heard, expected_ids, needs_shared_data, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 from .files import config
+from .planted import packs_of, plant
+from .test_chat_build import TEMPLATE
 from .test_laws import configs
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -284,6 +286,61 @@ def test_verify_counts_the_copies(three: dict[str, Any]) -> None:
     write_manifest(three["output"], manifest.data | {"repeated": less}, manifest.run)
     [finding] = verify(three["output"]).findings
     assert finding.what == f"it has {less['documents']} repeated documents, the shards hold {less['documents'] + 1}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"overflow": "truncate", "truncation_side": "left"},
+        {"overflow": "truncate", "truncation_side": "left", "strategy": "wrapped"},
+        {"stride": 8, "packs_multiple_of": 8},
+        {"strategy": "wrapped", "packs_multiple_of": 8},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_verify_is_silent_where_copies_lack_their_beginning(
+    three: dict[str, Any], more: dict[str, Any], seed: int
+) -> None:
+    build(config(**amounts(three, {"epochs": 2}, {"epochs": 2}, {"epochs": 3}) | {"seed": seed} | more))
+    assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
+
+
+def test_verify_counts_the_copies_of_documents_cut_on_the_left(three: dict[str, Any]) -> None:
+    amount = amounts(three, {"epochs": 2}, {"epochs": 2}, {"epochs": 3})
+    build(config(**amount | {"overflow": "truncate", "truncation_side": "left"}))
+    repeated = read_manifest(three["output"]).data["repeated"]["documents"]
+    number = next(n for n, pack in enumerate(packs_of(three["output"])) if pack["document_starts"][0] > 0)
+    plant(three["output"], lambda packs: packs.append(packs[number]))
+    said = list(map(str, verify(three["output"]).findings))
+    assert f"manifest.json: it has {repeated:,} repeated documents, the shards hold {repeated + 1:,}" in said
+    plant(three["output"], lambda packs: packs.__delitem__(slice(-2, None)))
+    assert any("repeated documents, the shards hold" in line for line in map(str, verify(three["output"]).findings))
+
+
+def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path: Path) -> None:
+    answers = [f"the cat sat on the mat {number}" for number in range(9)]
+    chat = [{"messages": [{"role": "user", "content": "the dog " * 60}, {"role": "assistant", "content": answer}]}
+            for answer in answers]  # fmt: skip
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    sources = [{"path": write_jsonl(tmp_path / "a.jsonl", chat), "weight": 3, "max_epochs": 3}]
+    sources += [{"path": write_jsonl(tmp_path / "b.jsonl", chat), "weight": 1}]
+    build(
+        config(
+            sources=sources, output=tmp_path / "out", tokenizer=save_tokenizer(tmp_path / "t", config=side),
+            messages_column="messages", max_length=64, stride=16,
+        )
+    )  # fmt: skip
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.data["repeated"]["documents"] == 18 and "few_loss_tokens" in manifest.ledger["dropped"]
+    assert list(map(str, verify(tmp_path / "out", level="full").findings)) == []
+
+
+def test_verify_takes_repeated_pairs_for_both_of_their_sides(three: dict[str, Any]) -> None:
+    sources = [{"path": three["sources"][1]["path"], "epochs": 2}]
+    build(config(**three | {"sources": sources, "pair_columns": "q,answer", "overflow": "drop"}))
+    assert read_manifest(three["output"]).data["repeated"]["documents"] > 0
+    assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
 
 
 def test_other_weights_reuse_the_token_store_and_give_another_output(three: dict[str, Any], tmp_path: Path) -> None:

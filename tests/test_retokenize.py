@@ -21,6 +21,7 @@ from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl
 from .files import config
 from .planted import Packs, packs_of, plant
+from .test_chat_build import TEMPLATE
 
 
 @pytest.fixture
@@ -167,6 +168,16 @@ def test_rows_of_token_ids_are_compared_without_a_tokenizer(here: Path) -> None:
     plant(here / "other", edit)
     (said,) = [str(finding) for finding in verify("other", level="full").findings]
     assert said.startswith("data-00000-of-00001.arrow pack 0 segment 0: 1 ids differ from those of ids.jsonl row")
+
+
+def test_a_text_cut_in_its_middle_is_compared_whatever_type_its_token_files_have(here: Path) -> None:
+    save_tokenizer(here / "chat", config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE})
+    chat = [{"role": "user", "content": "the dog " * 9}, {"role": "assistant", "content": "the cat " * 9}]
+    write_jsonl(here / "chat.jsonl", [{"messages": chat}])
+    more = {"messages_column": "messages", "overflow": "truncate", "truncation_side": "balanced"}
+    built(sources=("chat.jsonl",), tokenizer="chat", output="chats", max_length=32, **more)
+    assert read_manifest("chats").ledger["truncated"] > 0
+    assert list(map(str, verify("chats", level="full").findings)) == []
 
 
 def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) -> None:

@@ -355,6 +355,23 @@ def test_a_document_that_stands_twice_is_named_with_both_places(out: Path) -> No
     assert f"{shard} pack {len(packs)} segment" in said
 
 
+def test_a_document_cut_on_the_left_that_stands_twice_is_named_with_both_places(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", texts(30))
+    out = tmp_path / "out"
+    build(
+        config(
+            sources=[tmp_path / "a.jsonl"], output=out, max_length=64, tokenizer=save_tokenizer(tmp_path / "tok"),
+            overflow="truncate", truncation_side="left",
+        )
+    )  # fmt: skip
+    packs = packs_of(out)
+    number = next(n for n, pack in enumerate(packs) if pack["document_starts"][0] > 0)
+    plant(out, lambda packs: packs.append(packs[number]))
+    shard = shard_paths(out)[0]
+    (said,) = [line for line in found(out) if "stands in more than one place" in line]
+    assert said.endswith(f"{shard} pack {number} segment 0 and {shard} pack {len(packs)} segment 0")
+
+
 def test_all_defects_are_told_and_not_only_the_first(out: Path) -> None:
     def edit(packs: Packs) -> None:
         for pack in packs[:6]:

@@ -1,7 +1,8 @@
 """Damage on purpose: outputs changed at random and read again, and whole builds of random corpora taken apart.
 
-`python -m tests.faults.fuzz readers --seconds 600 --seed 1` and `... corpora --count 1000 --seed 1` are the long runs;
-each prints one line. The short ones are tests (test_fuzz.py). Everything follows from the seed.
+`python -m tests.faults.fuzz readers --seconds 600 --seed 1`, `... corpora --count 1000 --seed 1` and `... mixes --count
+300 --seed 1`, of sound outputs that `verify` must not reject, are the long runs; each prints one line. The short ones
+are tests (test_fuzz.py). Everything follows from the seed.
 """
 
 import contextlib
@@ -338,6 +339,16 @@ def corpora(count: int, seed: int) -> None:
     from .corpora import check_corpora
 
     click.echo(f"corpora, seed {seed}: {check_corpora(count, seed)}")
+
+
+@main.command()
+@click.option("--count", default=300)
+@click.option("--seed", default=1)
+def mixes(count: int, seed: int) -> None:
+    """Verify random mixes that repeat documents."""
+    from .mixes import check_mixes
+
+    click.echo(f"mixes, seed {seed}: {check_mixes(count, seed)}")
 
 
 if __name__ == "__main__":

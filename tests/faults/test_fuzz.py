@@ -2,6 +2,7 @@
 
 from .corpora import check_corpora
 from .fuzz import fuzz_readers
+from .mixes import check_mixes
 
 
 def test_readers_of_damaged_outputs_read_or_raise_format_error_and_nothing_else() -> None:
@@ -14,3 +15,8 @@ def test_readers_of_damaged_outputs_read_or_raise_format_error_and_nothing_else(
 def test_every_token_of_random_corpora_is_on_disk_or_in_the_ledger() -> None:
     tally = check_corpora(30, 7)
     assert tally.outcomes["built"] > 15
+
+
+def test_verify_is_silent_on_random_mixes_that_repeat_documents() -> None:
+    tally = check_mixes(20, 7)
+    assert {"text", "chat", "ids", "pairs", "wrapped", "split", "drop", "truncate left"} <= set(tally.outcomes)

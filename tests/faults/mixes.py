@@ -1,0 +1,125 @@
+"""Random mixes that repeat documents, built and verified: `verify` must find nothing in them.
+
+A mix is two sources of texts, conversations, token ids with a loss mask, or pairs, some of them longer than a pack,
+drawn up to three times; a build is random options over it.
+"""
+
+import itertools
+import json
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from packprep import build
+from packprep.errors import ConfigError, InputError
+from packprep.verify import verify
+
+from ..corpus import save_tokenizer, texts, write_jsonl
+from ..files import config
+from ..test_chat_build import TEMPLATE
+from ..test_verify import SWEEP
+from .fuzz import Tally
+
+_KINDS: dict[str, dict[str, Any]] = {
+    "text": {},
+    "chat": {"messages_column": "messages"},
+    "ids": {"input_ids_column": "ids", "loss_mask_column": "mask"},
+    "pairs": {"pair_columns": "first,second"},
+}
+_SWEEP = SWEEP | {
+    "overflow": ["split", "truncate", "drop"],
+    "truncation_side": ["right", "left", "balanced"],
+    "min_loss_tokens": [0, 1, 5],
+    "train_overlap": [False, True],
+    "columns": ["position_ids,document_ids,document_starts"],
+    "limit": [None],
+    "truncate_at": [None],
+    "max_tokens": [None, None, 3000],
+    "seed": [0, 1, 2],
+}
+# Amounts of the two sources; the first of them repeats documents.
+_AMOUNTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"epochs": 2}, {"epochs": 1}),
+    ({"epochs": 2.5}, {"epochs": 0.4}),
+    ({"epochs": 3}, {}),
+    ({"weight": 5, "max_epochs": 3}, {"weight": 1}),
+]
+
+
+def check_mixes(count: int, seed: int) -> Tally:
+    """Check `count` random mixes with repeated documents, and those without that come up; the same for the same seed.
+
+    AssertionError names the options of one that `verify` rejects.
+    """
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+        save_tokenizer(root / "tok", config=side)
+        for kind in _KINDS:
+            for number, size in enumerate((24, 40)):
+                write_jsonl(root / f"{kind}-{number}.jsonl", _rows(kind, texts(size, seed=number)))
+        for case in itertools.count():
+            if tally.cases == count:
+                return tally
+            outcomes = _check(root, random.Random(f"mix {seed} {case}"))
+            tally.cases += bool(outcomes)
+            tally.outcomes.update(outcomes)
+    return tally
+
+
+def _rows(kind: str, texts: list[str]) -> list[dict[str, Any]]:
+    """Rows of a kind made of these texts; where there are labels, some rows have few of them."""
+    draw, rows = random.Random(0), list[dict[str, Any]]()
+    for text in texts:
+        answer = " ".join(text.split()[: draw.choice((1, 3, 40, 400))]) or "the cat"
+        if kind == "text":
+            rows.append({"text": text})
+        elif kind == "chat":
+            turns = [{"role": "user", "content": text or "the dog"}, {"role": "assistant", "content": answer}]
+            rows.append({"messages": turns * draw.choice((1, 1, 3))})
+        elif kind == "ids":
+            ids, share = [draw.randrange(320) for _ in text.split()], draw.choice((0, 0.1, 0.6, 1))
+            rows.append({"ids": ids, "mask": [int(draw.random() < share) for _ in ids]})
+        else:
+            rows.append({"first": text or "the dog", "second": answer})
+    return rows
+
+
+def _check(root: Path, draw: random.Random) -> list[str]:
+    """Build and verify one mix. Returns what it is an example of; nothing where it repeats no document, or no build
+    takes its options."""
+    kind, amounts = draw.choice(list(_KINDS)), draw.choice(_AMOUNTS)
+    options = {key: draw.choice(values) for key, values in _SWEEP.items()} | _KINDS[kind]
+    if kind == "ids":
+        options |= {"vocab_size": 320, "bos": "none", "eos": "none"}
+    else:
+        options |= {"tokenizer": str(root / "tok")}
+    if kind == "chat":
+        options |= {"bos": "auto", "eos": "auto"}
+    # Options of one mode or strategy are left out of another, so that each comes up often.
+    if options["overflow"] != "truncate":
+        options["truncation_side"] = "right"
+    if options["strategy"] == "wrapped":
+        options |= {"pad_segment_to_multiple": 1, "max_segments_per_pack": None}
+    if options["overflow"] != "split" or options["strategy"] == "wrapped":
+        options |= {"stride": 0, "continuation_bos": False}
+    options["train_overlap"] &= options["stride"] > 0
+    sources = [{"path": str(root / f"{kind}-{number}.jsonl")} | amount for number, amount in enumerate(amounts)]
+    output = root / "out"
+    try:
+        built = build(config(sources=sources, output=output, engine="hf", verify_engine=0, num_proc=1, **options))
+    except ConfigError:
+        return []
+    except InputError as error:
+        assert "no document is left" in str(error) or "has no tokens to mix" in str(error), error
+        return []
+    found = [str(finding) for finding in verify(output, level="full").findings]
+    shutil.rmtree(output)
+    assert not found, f"{json.dumps({'sources': sources} | options)}: {found}"
+    if not built.data["repeated"]["documents"]:
+        return []
+    side = f" {options['truncation_side']}" if options["overflow"] == "truncate" else ""
+    return [kind, options["strategy"], options["overflow"] + side]
