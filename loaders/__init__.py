@@ -1,6 +1,7 @@
 """Reads what packprep wrote, with numpy and pyarrow alone; torch is imported where tensors are asked for."""
 
 from .adapters import (
+    check_trl,
     to_axolotl,
     to_flattening,
     to_flex_block_mask,
@@ -11,6 +12,7 @@ from .adapters import (
     to_olmo,
     to_seq_idx,
     to_torchtitan,
+    to_torchtune,
     to_trl,
     to_trl_row,
 )
@@ -34,6 +36,7 @@ __all__ = [
     "Segment",
     "attention_backend",
     "batch_from_rows",
+    "check_trl",
     "context_indices",
     "context_slice",
     "loss_weights",
@@ -50,6 +53,7 @@ __all__ = [
     "to_olmo",
     "to_seq_idx",
     "to_torchtitan",
+    "to_torchtune",
     "to_trl",
     "to_trl_row",
     "unpack",

@@ -1,11 +1,18 @@
 """Each adapter's fields, by name, dtype, shape and value; against the installed library where there is one."""
 
+import sys
+from collections.abc import Callable
+from dataclasses import make_dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
+from packprep.loaders.adapters import _megatron_takes_total_tokens
+from packprep.schemas import FormatError
 
 from .tiny_shards import GOLDEN, RICH, rich_row, write_output
 from .torch_models import batch_of, documents, skip_without
@@ -25,6 +32,7 @@ from packprep.loaders import (  # noqa: E402
     to_olmo,
     to_seq_idx,
     to_torchtitan,
+    to_torchtune,
     to_trl,
     to_trl_row,
     varlen_attention,
@@ -47,6 +55,8 @@ def plain(fields: Any) -> Any:
     """Tensors as (dtype, list)."""
     if isinstance(fields, dict):
         return {name: plain(value) for name, value in fields.items()}
+    if isinstance(fields, tuple):
+        return tuple(map(plain, fields))
     return (str(fields.dtype).removeprefix("torch."), fields.tolist()) if isinstance(fields, torch.Tensor) else fields
 
 
@@ -54,7 +64,9 @@ def sequence(values: list[int], dtype: str = "int64") -> tuple[str, list[list[in
     return (dtype, [values])
 
 
-COMMON = {"input_ids": sequence(TOKENS), "position_ids": sequence(POSITIONS), "labels": sequence(LABELS)}
+COMMON = {
+    "input_ids": sequence(TOKENS), "position_ids": sequence(POSITIONS), "labels": sequence(LABELS), "use_cache": False
+}  # fmt: skip
 CU = ("int32", BOUNDARIES)
 FLASH = {"cu_seq_lens_q": CU, "cu_seq_lens_k": CU, "max_length_q": 3, "max_length_k": 3}
 SEQ_IDX = {"seq_idx": sequence([0, 0, 0, 1, 1, 2, 2, 2], "int32")}
@@ -65,19 +77,25 @@ NUMBERS = [1, 1, 1, 2, 2, 3, 3, 3]
 @pytest.mark.parametrize(
     ("adapter", "expected"),
     [
-        (to_hf, COMMON | FLASH | {"use_cache": False}),
+        (to_hf, COMMON | FLASH),
         (to_flattening, COMMON | FLASH),
         (to_trl, COMMON | FLASH | SEQ_IDX),
-        (to_axolotl, COMMON | {"attention_mask": sequence(NUMBERS)}),
-        (to_llama_factory, COMMON | {"attention_mask": sequence(NUMBERS, "int32")}),
+        (to_axolotl, COMMON),
+        (to_llama_factory, COMMON),
         (to_forgather, COMMON),
         (to_olmo, {
             "input_ids": sequence(TOKENS), "labels": sequence(SHIFTED),
             "doc_lens": ("int32", [[3, 2, 3]]), "max_doc_lens": [3],
         }),
-        (to_torchtitan, {
-            "input": sequence(TOKENS), "positions": sequence(POSITIONS), "labels": sequence(SHIFTED),
-            "attention_masks": {"cu_seq_q": CU, "cu_seq_k": CU, "max_q": 3, "max_k": 3},
+        (partial(to_torchtitan, version="0.3"), (
+            {"input": sequence(TOKENS), "positions": sequence(POSITIONS)}, sequence(SHIFTED),
+        )),
+        (partial(to_torchtitan, version="main"), (
+            {"input": ("int64", TOKENS), "positions": ("int64", POSITIONS)}, ("int64", SHIFTED),
+        )),
+        (to_torchtune, {
+            "tokens": sequence(TOKENS), "labels": sequence(LABELS), "input_pos": sequence(POSITIONS),
+            "mask": ("bool", [[[k <= q and NUMBERS[q] == NUMBERS[k] for k in range(8)] for q in range(8)]]),
         }),
         (to_megatron, {
             "tokens": sequence(TOKENS), "position_ids": sequence(POSITIONS),
@@ -85,6 +103,7 @@ NUMBERS = [1, 1, 1, 2, 2, 3, 3, 3]
             "loss_mask": ("float32", [[float(label >= 0) for label in SHIFTED]]),
             "packed_seq_params": {
                 "qkv_format": "thd", "max_seqlen_q": 3, "max_seqlen_kv": 3, "cu_seqlens_q": CU, "cu_seqlens_kv": CU,
+                "total_tokens": 8,
             },
         }),
     ],
@@ -93,7 +112,10 @@ def test_fields_by_name_dtype_and_value_whatever_labels_the_batch_has(adapter: A
     assert plain(adapter(example(labels=kind))) == expected
 
 
-@pytest.mark.parametrize("adapter", [to_hf, to_trl, to_axolotl, to_forgather, to_megatron, to_olmo, to_torchtitan])
+@pytest.mark.parametrize(
+    "adapter",
+    [to_hf, to_trl, to_axolotl, to_forgather, to_megatron, partial(to_torchtitan, version="main"), to_torchtune],
+)
 def test_rows_of_load_from_disk_give_what_the_loader_gives(adapter: Any) -> None:
     import datasets
 
@@ -106,8 +128,6 @@ def test_rows_of_load_from_disk_give_what_the_loader_gives(adapter: Any) -> None
 def test_one_tensor_stands_for_queries_and_keys() -> None:
     fields = to_hf(example())
     assert fields["cu_seq_lens_q"] is fields["cu_seq_lens_k"]
-    masks = to_torchtitan(example())["attention_masks"]
-    assert masks["cu_seq_q"] is masks["cu_seq_k"]
 
 
 def test_the_flattening_collator_of_transformers_makes_the_same(tmp_path: Path) -> None:
@@ -115,7 +135,10 @@ def test_the_flattening_collator_of_transformers_makes_the_same(tmp_path: Path) 
 
     collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
     expected = collate([{"input_ids": text} for text in documents(LENGTHS)])
-    assert plain(to_flattening(batch_of(tmp_path / "out", LENGTHS), return_seq_idx=True)) == plain(dict(expected))
+    ours = to_flattening(batch_of(tmp_path / "out", LENGTHS), return_seq_idx=True)
+    assert plain(ours) == plain(dict(expected)) | {"use_cache": False}
+    rows = [{"input_ids": text} for text in documents(LENGTHS)]
+    assert plain(to_flattening(rows, return_seq_idx=True)) == plain(ours)
 
 
 def test_trls_collator_makes_the_same_of_rows_by_its_names(tmp_path: Path) -> None:
@@ -127,24 +150,33 @@ def test_trls_collator_makes_the_same_of_rows_by_its_names(tmp_path: Path) -> No
     named = [to_trl_row(row) for row in rows]
     assert named[0]["seq_lengths"] == LENGTHS
     collate = sft.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
-    assert plain(to_trl(batch)) == plain(collate(named))
+    assert plain(to_trl(batch)) == plain(collate(named)) | {"use_cache": False}
     assert plain(to_trl([*rows])) == plain(to_trl(named))
+    alone = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]
+    assert plain(to_trl(alone)) == plain(collate(alone)) | {"use_cache": False}
 
 
-def test_a_mask_of_segment_numbers_gives_back_the_boundaries(tmp_path: Path) -> None:
-    """As get_unpad_data of Axolotl and LLaMA-Factory does: how often 1, 2, ... occur, and places that are not 0."""
-    for adapter in (to_axolotl, to_llama_factory):
-        batch = batch_of(tmp_path / adapter.__name__, LENGTHS, pad_to=512)
-        mask = adapter(batch)["attention_mask"]
-        lengths = torch.bincount(mask[0])[1:].tolist()
-        assert lengths == LENGTHS
-        assert mask[0].nonzero().flatten().tolist() == list(range(sum(LENGTHS)))
+@pytest.mark.parametrize("lost", [{"tokens": [1, 2]}, {"input_ids": [1, 2], "position_ids": [0, 0]}, {"labels": [1]}])
+def test_a_packed_row_that_lost_its_boundaries_is_no_document(lost: dict[str, Any]) -> None:
+    for adapter in (to_flattening, to_trl):
+        with pytest.raises(FormatError, match=r"a row has the columns .*; expected"):
+            adapter([lost])
 
 
-def test_filler_between_packs_has_no_number_and_leaves_no_gap(tmp_path: Path) -> None:
+def test_a_row_for_trl_has_no_label_on_the_first_token_of_a_segment() -> None:
+    row = {"tokens": TOKENS, "cu_seqlens": BOUNDARIES}
+    expected = {"input_ids": TOKENS, "labels": LABELS, "seq_lengths": [3, 2, 3]}
+    assert to_trl_row(row) == to_trl_row(row | {"labels": TOKENS}) == expected
+    assert to_trl_row(row | {"labels": [-100] * 7 + [2]})["labels"] == [-100] * 7 + [2]
+    assert row["tokens"] == TOKENS
+
+
+def test_filler_sees_nothing_in_the_4d_mask_and_the_packs_around_it_only_themselves(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [[rich_row(0, 3), rich_row(1, 4)]]}, RICH, max_length=16)
     (batch,) = PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False)
-    assert to_axolotl(batch)["attention_mask"].tolist() == [[1] * 4 + [0] * 4 + [2] * 4 + [0] * 4]
+    seen = to_llama_factory(batch, mask_dtype=torch.float32)["attention_mask"][0, 0] == 0
+    numbers = [1] * 4 + [0] * 4 + [2] * 4 + [0] * 4
+    assert seen.tolist() == [[numbers[q] == numbers[k] > 0 and k <= q for k in range(16)] for q in range(16)]
 
 
 def test_the_4d_mask_is_block_diagonal_and_causal() -> None:
@@ -162,12 +194,72 @@ def test_megatron_counts_real_tokens_and_places_apart_where_segments_are_padded(
     params = plain(to_megatron(batch)["packed_seq_params"])
     assert params["cu_seqlens_q"] == params["cu_seqlens_kv"] == ("int32", [0, 3, 7, 7])
     assert params["cu_seqlens_q_padded"] == params["cu_seqlens_kv_padded"] == ("int32", [0, 4, 8, 12])
+    assert params["total_tokens"] == 12
+
+
+@pytest.mark.parametrize("fields", [[], ["total_tokens"]])
+def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
+    fields: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = ModuleType("megatron.core.packed_seq_params")
+    module.PackedSeqParams = make_dataclass("PackedSeqParams", ["cu_seqlens_q", *fields])
+    for name in ("megatron", "megatron.core", module.__name__):
+        monkeypatch.setitem(sys.modules, name, module)
+    _megatron_takes_total_tokens.cache_clear()
+    try:
+        assert ("total_tokens" in to_megatron(example())["packed_seq_params"]) == bool(fields)
+    finally:
+        _megatron_takes_total_tokens.cache_clear()
+
+
+def titan_0_3(positions: Any) -> list[int]:
+    """Boundaries that torchtitan 0.3.0 reads from positions [b, s]."""
+    rows, length = positions.shape
+    return [row * length + int(at) for row in range(rows) for at in (positions[row] == 0).nonzero()] + [rows * length]
+
+
+def titan_main(positions: Any) -> list[int]:
+    """Boundaries that torchtitan's main reads from positions [T]: of [1, T] those of one row, with no error."""
+    return [int(at) for at in (positions == 0).nonzero(as_tuple=True)[0]] + [positions.shape[0]]
+
+
+@pytest.mark.parametrize(("version", "rule"), [("0.3", titan_0_3), ("main", titan_main)])
+def test_torchtitan_reads_the_boundaries_back_from_positions(version: Any, rule: Callable[[Any], list[int]]) -> None:
+    fields, _labels = to_torchtitan([{"input_ids": [7] * 9, "seq_lengths": [3, 2, 4]}], version=version)
+    assert fields["positions"].flatten().tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
+    assert rule(fields["positions"]) == [0, 3, 5, 9]
+
+
+def test_torchtitans_main_merges_documents_of_the_shape_of_0_3_so_the_version_must_be_named() -> None:
+    assert titan_main(to_torchtitan(example(), version="0.3")[0]["positions"]) == [0, 0, 0, 1]
+    with pytest.raises(TypeError, match="version"):
+        to_torchtitan(example())  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"torchtitan's version is '0\.2'; expected '0\.3', for \[1, T\], or 'main', "):
+        to_torchtitan(example(), version="0.2")  # type: ignore[arg-type]
+
+
+def test_torchtune_may_choose_the_label_that_has_no_loss() -> None:
+    assert to_torchtune(example(), padding_idx=9, ignore_idx=-1)["labels"].tolist() == [[max(n, -1) for n in LABELS]]
+
+
+def test_olmo_counts_rows_as_instances_and_padding_as_a_document() -> None:
+    rows = [{"input_ids": [1, 2, 3, 4, 5], "seq_lengths": [2, 3]}, {"input_ids": [6, 7], "seq_lengths": [2]}]
+    assert plain(to_olmo(rows)) == {
+        "input_ids": ("int64", [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]),
+        "labels": ("int64", [[2, -100, 4, 5, -100], [7, -100, -100, -100, -100]]),
+        "doc_lens": ("int32", [[2, 3], [2, 3]]),
+        "max_doc_lens": [3, 3],
+    }
+    assert to_olmo([*rows, {"input_ids": [8, 9, 8, 9, 8], "seq_lengths": [5]}])["doc_lens"].tolist() == [
+        [2, 3], [2, 3], [5, 0]
+    ]  # fmt: skip
 
 
 def test_empty_segments_of_a_static_shape_add_nothing(tmp_path: Path) -> None:
     batch = batch_of(tmp_path / "out", LENGTHS, max_segments=9)
     assert to_seq_idx(batch)[0].tolist()[:32] == [0] * 5 + [1] + [2] * 17 + [3] * 9
-    assert to_axolotl(batch)["attention_mask"].max() == 4
+    mask = to_llama_factory(batch, mask_dtype=torch.float32)["attention_mask"][0, 0]
+    assert (mask == 0).sum(1).tolist()[:32] == [*range(1, 6), 1, *range(1, 18), *range(1, 10)]
     assert to_olmo(batch)["doc_lens"].tolist() == [[5, 1, 17, 9, 480, 0, 0, 0, 0]]
 
 

@@ -16,6 +16,7 @@ import torch  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 from packprep.loaders import (  # noqa: E402
+    to_axolotl,
     to_flattening,
     to_forgather,
     to_hf,
@@ -30,10 +31,12 @@ Inputs = Callable[[PackedBatch], dict[str, Any]]
 
 ADAPTERS: dict[str, Inputs] = {
     "to_hf": to_hf,
-    "to_flattening": lambda batch: to_flattening(batch) | {"use_cache": False},
-    "to_trl": lambda batch: to_trl(batch) | {"use_cache": False},
-    "to_forgather": lambda batch: to_forgather(batch) | {"use_cache": False},
-    "to_llama_factory": lambda batch: to_llama_factory(batch, mask_dtype=torch.float32),
+    "to_flattening": to_flattening,
+    "to_trl": to_trl,
+    "to_axolotl": to_axolotl,
+    "to_forgather": to_forgather,
+    "to_llama_factory": to_llama_factory,
+    "to_llama_factory, 4-D mask": lambda batch: to_llama_factory(batch, mask_dtype=torch.float32),
 }
 
 
@@ -79,20 +82,22 @@ def test_the_flash_path_receives_the_boundaries_of_the_pack(
 ) -> None:
     stub = FlashStub(monkeypatch)
     model = stub.model()
-    for adapter in ("to_hf", "to_flattening", "to_trl"):
+    for adapter in ("to_hf", "to_flattening", "to_trl", "to_axolotl", "to_forgather", "to_llama_factory"):
         stub.boundaries.clear()
         stub.max_lengths.clear()
         found = verify_isolation(model, batch, inputs=ADAPTERS[adapter], tolerance=1e-5)
         assert found.isolated, str(found)
         assert stub.boundaries[:2] == [BOUNDARIES] * 2  # one for each layer
         assert stub.max_lengths[:2] == [50, 50]
-        assert type(stub.max_lengths[0]) is int
+        assert type(stub.max_lengths[0]) is int or "max_length_q" not in ADAPTERS[adapter](batch)
 
 
 def test_padding_is_one_more_segment_on_the_flash_path(padded: PackedBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = FlashStub(monkeypatch)
-    assert verify_isolation(stub.model(), padded, tolerance=1e-5).isolated
-    assert stub.boundaries[0] == [*BOUNDARIES, 168]
+    for adapter in ("to_hf", "to_axolotl", "to_llama_factory"):
+        stub.boundaries.clear()
+        assert verify_isolation(stub.model(), padded, inputs=ADAPTERS[adapter], tolerance=1e-5).isolated
+        assert stub.boundaries[0] == [*BOUNDARIES, 168]
 
 
 def without(batch: PackedBatch, *names: str) -> dict[str, Any]:
