@@ -200,7 +200,7 @@ def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
 def to_torchtitan(batch: PackedBatch | Rows, *, version: Literal["0.3", "main"]) -> tuple[dict[str, Tensor], Tensor]:
     """Batch of torchtitan's dataloader: ({"input", "positions"}, labels of the next token), all int64.
 
-    version: "0.3" for releases up to 0.3.0, [1, T]; "main" for what follows (since 73aed7f6c), [T]. There is no
+    version: "0.3" for release 0.3.0, [1, T]; "main" for what follows (since 73aed7f6c), [T]. There is no
     default, for main takes [1, T] without an error and merges the documents. The trainer makes its masks from
     positions, for Flex and Varlen attention; with its SDPA documents see each other. Proven with
     create_varlen_metadata_for_document of 0.3.0, and the rule of main (b5bcd76c).
