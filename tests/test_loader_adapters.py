@@ -212,6 +212,16 @@ def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
         _megatron_takes_total_tokens.cache_clear()
 
 
+def test_megatrons_rule_numbers_the_segments_from_total_tokens(tmp_path: Path) -> None:
+    """Of its main, for state-space layers: seq_idx from the places of segments, and one more behind the last."""
+    write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4)]]}, RICH, max_length=16)
+    for batch in (example(), PackedLoader(PackedShards(tmp_path / "out"), 1)[0]):
+        params = to_megatron(batch)["packed_seq_params"]
+        places = params.get("cu_seqlens_q_padded", params["cu_seqlens_q"])
+        lengths = torch.cat([places, torch.tensor([params["total_tokens"]])]).diff()
+        assert torch.arange(len(lengths)).repeat_interleave(lengths).tolist() == to_seq_idx(batch)[0].tolist()
+
+
 def titan_0_3(positions: Any) -> list[int]:
     """Boundaries that torchtitan 0.3.0 reads from positions [b, s]."""
     rows, length = positions.shape
