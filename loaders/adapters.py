@@ -21,13 +21,43 @@ Tensor = Any
 
 
 def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Keyword arguments of a transformers causal LM, any attention implementation: `model(**to_hf(batch))`.
+    """Keyword arguments of a transformers causal LM: `model(**to_hf(batch))`, SDPA, eager, flex or flash-attention.
 
     input_ids, position_ids, labels: int64 [1, T]. cu_seq_lens_q and _k: int32 [S + 1], the same tensor. max_length_q
     and _k: int. use_cache: False, for with a cache transformers no longer looks for packed sequences in position_ids.
+    seq_idx: int32 [1, T], which state-space and convolution layers need; models without such layers ignore it.
     In a Trainer set remove_unused_columns=False. Proven with transformers 4.57.6 and 5.23.
+
+    Some models do not hand position_ids on to their attention mask (gpt_oss, opt, falcon): use `to_hf_4d`, or
+    flash-attention. Some cannot be isolated (mamba, bloom); docs/isolation.md has a table, `verify_isolation` a check.
     """
-    return to_flattening(batch)
+    return to_flattening(batch, return_seq_idx=True)
+
+
+def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> dict[str, Any]:
+    """`to_hf` with the boundaries as a mask, for models that do not read them from position_ids; SDPA or eager.
+
+    config: `model.config`, for its sliding windows. dtype: of the mask, by default the config's, or float32.
+    attention_mask: float [1, 1, T, T], 0 where a token sees another and the dtype's least value elsewhere; for models
+    with both kinds of layers a dict of two, full_attention and sliding_attention. Each has T * T values. Filler sees
+    itself. As a data_collator: `functools.partial(to_hf_4d, config=model.config)`.
+
+    ValueError if the model has chunked attention, which no such mask gives.
+    """
+    import torch
+
+    batch = _tensors(batch)
+    kinds = getattr(config, "layer_types", None) or ()
+    if "chunked_attention" in kinds:
+        raise ValueError("the model has layers of chunked attention, which a 4-D mask does not give; use to_hf")
+    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    window = getattr(config, "sliding_window", None)
+    seq_idx = to_seq_idx(batch)
+    mask: Any = _block_diagonal(seq_idx + 1, dtype)
+    if window is not None and (not kinds or "sliding_attention" in kinds):
+        sliding = _block_diagonal(seq_idx + 1, dtype, window)
+        mask = {"full_attention": mask, "sliding_attention": sliding} if kinds else sliding
+    return _sequence(batch) | {"attention_mask": mask, "seq_idx": seq_idx, "use_cache": False}
 
 
 def to_flattening(batch: PackedBatch | Rows, *, return_seq_idx: bool = False) -> dict[str, Any]:
@@ -319,12 +349,16 @@ def _segment_mask(batch: PackedBatch) -> Tensor:
     return torch.repeat_interleave(numbers, batch.cu_seqlens.diff(), output_size=len(batch))[None]
 
 
-def _block_diagonal(mask: Tensor, dtype: Any) -> Tensor:
-    """float [1, 1, T, T] of an int [1, T] mask: 0 where a token sees another, the dtype's least value elsewhere."""
+def _block_diagonal(mask: Tensor, dtype: Any, window: int | None = None) -> Tensor:
+    """float [1, 1, T, T] of an int [1, T] mask: 0 where a token sees another, the dtype's least value elsewhere.
+
+    window: a token sees that many, itself among them, as transformers counts.
+    """
     import torch
 
     same = (mask[:, None, :] == mask[:, :, None]) & (mask[:, None, :] != 0)
     place = torch.arange(mask.shape[1], device=mask.device)
-    seen = same & (place[None, :] <= place[:, None])
+    back = place[:, None] - place[None, :]
+    seen = same & (back >= 0) if window is None else same & (back >= 0) & (back < window)
     least = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
     return torch.where(seen, torch.zeros((), dtype=dtype, device=mask.device), least)[:, None]

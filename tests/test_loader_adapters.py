@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import make_dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from packprep.loaders import (  # noqa: E402
     to_flex_block_mask,
     to_forgather,
     to_hf,
+    to_hf_4d,
     to_llama_factory,
     to_megatron,
     to_olmo,
@@ -77,7 +78,7 @@ NUMBERS = [1, 1, 1, 2, 2, 3, 3, 3]
 @pytest.mark.parametrize(
     ("adapter", "expected"),
     [
-        (to_hf, COMMON | FLASH),
+        (to_hf, COMMON | FLASH | SEQ_IDX),
         (to_flattening, COMMON | FLASH),
         (to_trl, COMMON | FLASH | SEQ_IDX),
         (to_axolotl, COMMON),
@@ -186,6 +187,49 @@ def test_the_4d_mask_is_block_diagonal_and_causal() -> None:
     seen = [[query >= key and NUMBERS[query] == NUMBERS[key] for key in range(8)] for query in range(8)]
     assert (mask[0, 0] == 0).tolist() == seen
     assert mask.min() == torch.finfo(torch.bfloat16).min
+
+
+def seen_by(mask: torch.Tensor) -> list[list[int]]:
+    """For each token, the tokens it sees."""
+    assert {*mask.flatten().tolist()} == {torch.finfo(mask.dtype).min, 0}
+    return [row.nonzero().flatten().tolist() for row in mask[0, 0] == 0]
+
+
+def config_of(**values: Any) -> Any:
+    return SimpleNamespace(**values)
+
+
+SEEN = [[0], [0, 1], [0, 1, 2], [3], [3, 4], [5], [5, 6], [5, 6, 7]]
+SEEN_IN_TWO = [[0], [0, 1], [1, 2], [3], [3, 4], [5], [5, 6], [6, 7]]
+
+
+def test_the_4d_form_for_transformers_has_the_boundaries_in_its_mask() -> None:
+    fields = to_hf_4d(example(), config_of(dtype=torch.bfloat16))
+    mask = fields.pop("attention_mask")
+    assert mask.dtype == torch.bfloat16
+    assert seen_by(mask) == SEEN
+    assert plain(fields) == COMMON | SEQ_IDX | {"use_cache": False}
+    assert to_hf_4d(example(), config_of(), dtype=torch.float16)["attention_mask"].dtype == torch.float16
+
+
+def test_the_4d_form_keeps_the_windows_of_the_config() -> None:
+    assert seen_by(to_hf_4d(example(), config_of(sliding_window=2))["attention_mask"]) == SEEN_IN_TWO
+    full = config_of(sliding_window=2, layer_types=["full_attention"])  # a window that no layer uses
+    assert seen_by(to_hf_4d(example(), full)["attention_mask"]) == SEEN
+    both = to_hf_4d(example(), config_of(sliding_window=2, layer_types=["sliding_attention", "full_attention"]))
+    assert {name: seen_by(mask) for name, mask in both["attention_mask"].items()} == {
+        "full_attention": SEEN,
+        "sliding_attention": SEEN_IN_TWO,
+    }
+    with pytest.raises(ValueError, match="the model has layers of chunked attention, which a 4-D mask does not give"):
+        to_hf_4d(example(), config_of(layer_types=["chunked_attention"]))
+
+
+def test_filler_sees_itself_in_the_4d_form(tmp_path: Path) -> None:
+    batch = batch_of(tmp_path / "out", [2, 1], pad_to=512)
+    seen = seen_by(to_hf_4d(batch, config_of())["attention_mask"])
+    assert seen[:5] == [[0], [0, 1], [2], [3], [3, 4]]
+    assert seen[-1] == list(range(3, 512))
 
 
 def test_megatron_counts_real_tokens_and_places_apart_where_segments_are_padded(tmp_path: Path) -> None:
