@@ -1,6 +1,6 @@
 """verify_isolation: does this model, called this way, keep the documents of a pack apart? Measured, not assumed.
 
-Runs the model on the pack and on each segment alone, and compares logits. If they differ, some token saw another
+Runs the model on the pack and on each document alone, and compares logits. If they differ, some token saw another
 document, or had another position: usually an argument that is missing or one too many, and no library says so. Run it
 once on a small batch before a long training, with the attention implementation and the arguments that will be used.
 """
@@ -8,22 +8,30 @@ once on a small batch before a long training, with the attention implementation 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from .adapters import to_hf
+from packprep.schemas import FILLER, NO_LOSS
+
+from .adapters import to_hf, to_hf_4d
 from .batch import PackedBatch
+from .rows import batch_from_rows
+
+# Sound models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the least of the known leaks is 4e-4.
+_TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
     """What verify_isolation found.
 
-    largest: the largest difference of a logit; inf where one is NaN. segment: where that is, None if there is none.
-    cause: the likely reason in a sentence, None if largest is within tolerance. hazards: everything about the call that
-    is known to lose boundaries, or time, with some attention or model, even if not with this one.
+    largest: the largest difference of a logit; inf where one is NaN. leaking: the same in a call that says nothing of
+    documents. tolerance: the share of it that counts as equal. segment: where the largest is, None if there is none.
+    cause: the likely reason in a sentence, None if all is within tolerance. hazards: everything about the call that is
+    known to lose boundaries, or time, with some attention or model, even if not with this one.
     """
 
     largest: float
+    leaking: float
     tolerance: float
     segment: int | None
     cause: str | None
@@ -34,98 +42,243 @@ class Isolation:
         return self.cause is None
 
     def __str__(self) -> str:
+        without = f"{self.leaking:.1e} without boundaries"
         if self.isolated:
             but = f"; but {self.hazards[0]}" if self.hazards else ""
-            return f"isolated: logits differ by {self.largest:.1e} at most, within {self.tolerance:.0e}{but}"
-        return f"leak: logits of segment {self.segment} differ by {self.largest:.1e}; {self.cause}"
+            return f"isolated: logits differ by {self.largest:.1e} at most, by {without}{but}"
+        return f"leak: logits of segment {self.segment} differ by {self.largest:.1e}, by {without}; {self.cause}"
+
+
+class _Documents(NamedTuple):
+    """The segments of a batch, its rows end to end. tokens: [B * T]. width: T. bounds: 0, then the end of each segment,
+    none empty. compared: for each segment, false for filler."""
+
+    tokens: Any
+    width: int
+    bounds: list[int]
+    compared: list[bool]
 
 
 def verify_isolation(
     model: Any,
-    batch: PackedBatch,
+    batch: PackedBatch | Mapping[str, Any],
     *,
-    inputs: Callable[[PackedBatch], Mapping[str, Any]] = to_hf,
-    tolerance: float = 1e-4,
+    inputs: Callable[[Any], Mapping[str, Any]] | None = None,
+    tolerance: float | None = None,
 ) -> Isolation:
-    """Compare the model's logits on the packed batch with those on each of its segments alone.
+    """Compare the model's logits on the packed batch with those on each of its documents alone.
 
-    model: a causal LM whose output has .logits [1, T, vocabulary], or is that. inputs: how you call it, as in
-    `model(**inputs(batch))`; the adapter that you train with. tolerance: what counts as equal; 1e-4 suits float32, 0.05
-    bfloat16. Runs without gradients, in evaluation mode (dropout differs by chance), one forward pass per segment.
-    Segments that end in padding are compared whole.
+    model: a causal LM whose output has .logits [B, T, vocabulary], or is that. batch: a PackedBatch, or what a trainer
+    hands to the model: a dict from its own dataloader, whose documents are those of its cu_seq_lens_q, seq_idx and
+    position_ids. inputs: how you call it, as in `model(**inputs(batch))`; the adapter that you train with, by default
+    to_hf for a PackedBatch and nothing for a dict. tolerance: what counts as equal, as a share of the difference that a
+    call without boundaries makes; by default 1e-4, or 0.05 where the model computes in bfloat16, float16 or TF32. A
+    weak leak hides in short floats, so use float32 where you can.
+
+    Runs without gradients, in evaluation mode (dropout differs by chance): a forward pass per document and two of the
+    pack. Documents that end in padding are compared whole; filler is not compared, in a dict what has no label.
+    ValueError for a batch in which no document has another before it, or that says nothing of boundaries.
     """
     import torch
 
-    batch = batch.torch()
+    batch = batch.torch() if isinstance(batch, PackedBatch) else batch
+    if inputs is not None:
+        call = dict(inputs(batch))
+    else:
+        call = to_hf(batch) if isinstance(batch, PackedBatch) else dict(batch)
+    documents = _of_batch(batch) if isinstance(batch, PackedBatch) else _of_mapping(call)
+    call.pop("labels", None)
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            given = {name: value for name, value in inputs(batch).items() if name != "labels"}
-            packed = _logits(model(**given))
-            if packed.shape[1] != len(batch):
-                raise ValueError(f"the model gave {packed.shape[1]} logits for {len(batch)} tokens; expected one each")
-            # Alone, and called with as little as can be: nothing that could leak or be lost.
-            names = "input_ids" if "input_ids" in given else next(iter(given))
-            worst, where = 0.0, None
-            for segment, (start, end) in enumerate(pairwise(batch.cu_seqlens.tolist())):
-                if start == end:
-                    continue
-                alone = _logits(model(**{names: batch.tokens[None, start:end]}, **_no_cache(given, model)))
-                difference = (packed[:, start:end].float() - alone.float()).abs().max()
-                # A NaN is a difference too: rows that no kernel wrote.
-                size = float("inf") if bool(difference.isnan()) else float(difference)
-                if size > worst:
-                    worst, where = size, segment
+            with _Precision(model) as precision:
+                packed = _logits(model, call, len(documents.tokens))
+            blind = _plain(model, call, documents.tokens.reshape(-1, documents.width))
+            largest, leaking, segment = 0.0, 0.0, None
+            for number, (start, end) in enumerate(pairwise(documents.bounds)):
+                if documents.compared[number]:
+                    alone = _plain(model, call, documents.tokens[None, start:end])
+                    leak, difference = _difference(blind[start:end], alone), _difference(packed[start:end], alone)
+                    leaking = max(leaking, 0.0 if leak == float("inf") else leak)
+                    if difference > largest:
+                        largest, segment = difference, number
+            if tolerance is None:
+                tolerance = _TOLERANCE_OF_SHORT_FLOATS if precision.short else _TOLERANCE
+            hazards = tuple(_hazards(documents, call, model))
+            cause = None
+            if segment is not None and largest > tolerance * leaking:
+                cause = next(iter(hazards), None) or _advice(model, call, documents, segment, tolerance * leaking)
     finally:
         model.train(training)
-    hazards = tuple(_hazards(batch, given, model))
-    cause = None if worst <= tolerance else next(iter(hazards), _ELSEWHERE)
-    return Isolation(largest=worst, tolerance=tolerance, segment=where, cause=cause, hazards=hazards)
+    return Isolation(
+        largest=largest, leaking=leaking, tolerance=tolerance, segment=segment, cause=cause, hazards=hazards
+    )
 
 
-def _logits(output: Any) -> Any:
-    return output.logits if hasattr(output, "logits") else output
+def _of_batch(batch: PackedBatch) -> _Documents:
+    bounds = batch.cu_seqlens.unique_consecutive().tolist()
+    real = [True] * batch.num_segments
+    if batch.document_ids is not None:
+        real = (batch.document_ids != FILLER).tolist()
+    elif batch.segment_lengths is not None:
+        real = (batch.segment_lengths > 0).tolist()
+    return _checked(_Documents(batch.tokens, len(batch), bounds, real))
 
 
-def _no_cache(given: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    return {"use_cache": False} if "use_cache" in given or hasattr(model, "config") else {}
+def _of_mapping(call: Mapping[str, Any]) -> _Documents:
+    """The documents of a call: one begins wherever any of its boundaries says so."""
+    tokens = call["input_ids"]
+    rows, width = tokens.shape
+    begins = tokens.new_zeros(rows * width).bool()
+    begins[::width] = True
+    boundaries = [call.get(name) for name in ("cu_seq_lens_q", "seq_idx", "position_ids")]
+    if all(boundary is None for boundary in boundaries):
+        raise ValueError(
+            f"the batch has {', '.join(call)}; expected position_ids, cu_seq_lens_q or seq_idx, which say where "
+            "documents begin: without any of them each token sees all before it in its row"
+        )
+    ends, numbers, positions = boundaries
+    if ends is not None:
+        begins[ends[ends < len(begins)].long().to(begins.device)] = True
+    for values, step in ((numbers, 0), (positions, 1)):
+        if values is not None:
+            flat = values.reshape(-1)[-len(begins) :]
+            begins[1:] |= flat[1:] != flat[:-1] + step
+    bounds = [*begins.nonzero()[:, 0].tolist(), len(begins)]
+    trained = [True] * (len(bounds) - 1)
+    if (labels := call.get("labels")) is not None and labels.shape == tokens.shape:
+        with_label = (labels.reshape(-1) != NO_LOSS).tolist()
+        trained = [any(with_label[start:end]) for start, end in pairwise(bounds)]
+    return _checked(_Documents(tokens.reshape(-1), width, bounds, trained))
 
 
-_ELSEWHERE = (
-    "attention or another layer mixes tokens across boundaries; compare with attn_implementation='sdpa', and give "
-    "seq_idx to state-space layers"
-)
+def _checked(documents: _Documents) -> _Documents:
+    if not any(
+        compared and start % documents.width
+        for start, compared in zip(documents.bounds, documents.compared, strict=False)
+    ):
+        raise ValueError(
+            "no document of the batch has another before it, so none could leak; give a batch with several documents"
+        )
+    return documents
 
 
-def _hazards(batch: PackedBatch, given: Mapping[str, Any], model: Any) -> Iterator[str]:
+def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
+    """[tokens, vocabulary]"""
+    output = model(**call)
+    logits = output.logits if hasattr(output, "logits") else output
+    logits = logits.reshape(-1, logits.shape[-1])
+    if len(logits) != tokens:
+        raise ValueError(f"the model gave {len(logits)} logits for {tokens} tokens; expected one each")
+    return logits
+
+
+def _plain(model: Any, call: Mapping[str, Any], rows: Any) -> Any:
+    """Logits of rows of tokens, called with as little as can be: nothing that could leak or be lost."""
+    name = "input_ids" if "input_ids" in call else next(iter(call))
+    quiet = {"use_cache": False} if "use_cache" in call or hasattr(model, "config") else {}
+    return _logits(model, {name: rows} | quiet, rows.numel())
+
+
+def _difference(logits: Any, others: Any) -> float:
+    """The largest of a logit. A NaN is a difference too: rows that no kernel wrote."""
+    difference = (logits.float() - others.float()).abs().max()
+    return float("inf") if bool(difference.isnan()) else float(difference)
+
+
+class _Precision:
+    """While it is entered, notes whether any module of the model gives bfloat16 or float16, as under autocast."""
+
+    def __init__(self, model: Any) -> None:
+        import torch
+
+        self._modules, self._hooks = model.modules(), list[Any]()
+        self._short_types = (torch.bfloat16, torch.float16)
+        self.short = torch.get_float32_matmul_precision() != "highest"
+
+    def __enter__(self) -> "_Precision":
+        self._hooks = [module.register_forward_hook(self._note) for module in self._modules]
+        return self
+
+    def _note(self, _module: Any, _arguments: Any, output: Any) -> None:
+        self.short = self.short or getattr(output, "dtype", None) in self._short_types
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _advice(model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float) -> str:
+    """The remedy where nothing is wrong with the call, found by trying a 4-D mask."""
+    if _isolated_by_mask(model, call, documents, segment, limit):
+        return (
+            "the model does not hand position_ids on to its attention mask; call it with "
+            "to_hf_4d(batch, model.config), or use flash-attention"
+        )
+    if "seq_idx" not in call:
+        return (
+            "attention or another layer mixes tokens across boundaries; give seq_idx to state-space and convolution "
+            "layers, as to_hf does, and install the kernels that read it (causal_conv1d, mamba_ssm)"
+        )
+    return (
+        "attention or another layer mixes tokens across boundaries and does not heed seq_idx, so do not train this "
+        "model on packs; docs/isolation.md lists models"
+    )
+
+
+def _isolated_by_mask(model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float) -> bool:
+    if call.get("attention_mask") is not None or not hasattr(model, "config") or _is_flash(model):
+        return False
+    bounds, device = documents.bounds, documents.tokens.device
+    row = {"tokens": documents.tokens.cpu().numpy(), "cu_seqlens": bounds}
+    dtype = next(model.parameters()).dtype
+    masked = to_hf_4d(batch_from_rows([row]).to(device), model.config, dtype=dtype)
+    del masked["labels"]
+    start, end = bounds[segment : segment + 2]
+    try:
+        logits = _logits(model, masked, len(documents.tokens))
+    except Exception:  # a model may refuse a mask in any way
+        return False
+    return _difference(logits[start:end], _plain(model, call, documents.tokens[None, start:end])) <= limit
+
+
+def _is_flash(model: Any) -> bool:
+    return "flash" in str(getattr(getattr(model, "config", None), "_attn_implementation", ""))
+
+
+def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iterator[str]:
     """What is known to make transformers lose boundaries, of all that this call does; the most harmful first."""
-    boundaries = given.get("cu_seq_lens_q")
-    positions = given.get("position_ids")
-    mask = given.get("attention_mask")
-    config = getattr(model, "config", None)
-    flash = "flash" in str(getattr(config, "_attn_implementation", ""))
-    if mask is not None and mask.dim() == 2:
+    import torch
+
+    boundaries = call.get("cu_seq_lens_q")
+    positions = call.get("position_ids")
+    mask = call.get("attention_mask")
+    segments = len(documents.bounds) - 1
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
         yield (
             "an attention_mask is given, and it makes transformers ignore packed boundaries, whatever else is given; "
             "leave it out"
         )
     if positions is None:
         yield "position_ids are missing, so positions run on across documents; give those of the batch"
-    elif (positions[0] != batch.position_ids.to(positions.device)).any():
-        if at := int(positions[0, 0]):
-            yield f"position_ids start at {at} and not at 0, which hides the first segment; number each segment from 0"
-        else:
-            starts = int((positions[0] == 0).sum())
-            yield (
-                f"position_ids make {starts} segments and cu_seqlens {batch.num_segments}; number each segment, "
-                "padding too, from 0"
-            )
-    cache = given.get("use_cache", getattr(config, "use_cache", None))
-    if cache and mask is None:
+    else:
+        flat = positions.reshape(-1)[-len(documents.tokens) :].cpu()
+        if (flat != torch.cat([torch.arange(end - start) for start, end in pairwise(documents.bounds)])).any():
+            if at := int(flat[0]):
+                yield (
+                    f"position_ids start at {at} and not at 0, which hides the first segment; number each segment "
+                    "from 0"
+                )
+            else:
+                yield (
+                    f"position_ids make {int((flat == 0).sum())} segments and cu_seqlens {segments}; number each "
+                    "segment, padding too, from 0"
+                )
+    if call.get("use_cache", getattr(getattr(model, "config", None), "use_cache", None)) and mask is None:
         yield "use_cache is on, and with a cache transformers does not look for boundaries; pass use_cache=False"
     if boundaries is None:
-        if flash:
+        if _is_flash(model):
             yield "cu_seq_lens_q and _k are missing; give them, and max_length_q and _k, as to_hf does"
-    elif boundaries.tolist() != batch.cu_seqlens.tolist():
-        yield f"cu_seq_lens_q make {len(boundaries) - 1} segments and the batch has {batch.num_segments}; give its own"
+    elif boundaries.unique_consecutive().tolist() != documents.bounds:
+        yield f"cu_seq_lens_q make {len(boundaries) - 1} segments and the batch has {segments}; give its own"

@@ -1,5 +1,7 @@
 """Packed equals alone, by every adapter that a model can be called with; and each known leak is found and named."""
 
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,17 @@ from packprep.loaders import (  # noqa: E402
     to_flattening,
     to_forgather,
     to_hf,
+    to_hf_4d,
     to_llama_factory,
     to_trl,
     verify_isolation,
 )
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+import check_families  # noqa: E402
+
+PAGE = (Path(__file__).parents[1] / "docs" / "isolation.md").read_text()
 LENGTHS = [37, 1, 50, 40]
 BOUNDARIES = [0, 37, 38, 88, 128]
 Inputs = Callable[[PackedBatch], dict[str, Any]]
@@ -37,6 +45,7 @@ ADAPTERS: dict[str, Inputs] = {
     "to_forgather": to_forgather,
     "to_llama_factory": to_llama_factory,
     "to_llama_factory, 4-D mask": lambda batch: to_llama_factory(batch, mask_dtype=torch.float32),
+    "to_hf_4d": lambda batch: to_hf_4d(batch, None),
 }
 
 
@@ -218,3 +227,152 @@ def test_the_model_stays_as_it_was(batch: PackedBatch) -> None:
 def test_logits_that_are_fewer_than_tokens_are_a_sentence(batch: PackedBatch) -> None:
     with pytest.raises(ValueError, match="the model gave 1 logits for 128 tokens; expected one each"):
         verify_isolation(tiny_llama(), batch, inputs=lambda b: to_hf(b) | {"logits_to_keep": 1})
+
+
+def in_the_page(family: str) -> list[str]:
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {family} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def verdicts(cells: list[str]) -> list[str]:
+    """The row of a table without how large each leak is."""
+    return [re.sub(r"leak [\d.]+", "leak", cell) for cell in cells]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "opt", "mpt", "bloom", "bamba", "mamba2"])
+def test_the_page_of_families_says_what_is_measured_today(family: str) -> None:
+    assert verdicts(check_families.row(family)) == verdicts(in_the_page(family))
+
+
+def test_the_page_has_every_family_of_the_script() -> None:
+    for family in check_families.FAMILIES:
+        assert in_the_page(family)
+    assert len(check_families.FAMILIES) >= 25
+
+
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [("gpt_oss", "eager"), ("opt", "sdpa"), ("opt", "eager"), ("falcon", "sdpa"), ("falcon", "eager")],
+)
+def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
+    padded: PackedBatch, family: str, attention: str
+) -> None:
+    model = check_families.tiny_model(family, attention)
+    leak = verify_isolation(model, padded)
+    assert leak.largest > 1
+    assert "leak" in str(leak)
+    assert "call it with to_hf_4d(batch, model.config), or use flash-attention" in str(leak)
+    found = verify_isolation(model, padded, inputs=lambda b: to_hf_4d(b, model.config))
+    assert found.isolated, str(found)
+    assert found.largest < 5e-6
+    packed = model(**to_hf_4d(padded, model.config))
+    assert not packed.logits.isnan().any()
+    assert packed.loss.isfinite()
+
+
+def test_to_hf_is_refused_and_does_not_leak_where_a_kernel_for_seq_idx_is_missing(batch: PackedBatch) -> None:
+    model = check_families.tiny_model("bamba", "sdpa")
+    with pytest.raises(ValueError, match="can't keep packed sequences apart without `causal_conv1d`"):
+        model(**to_hf(batch))
+
+
+def without_seq_idx(batch: PackedBatch) -> dict[str, Any]:
+    return without(batch, "seq_idx")
+
+
+def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: PackedBatch) -> None:
+    """Its logits differ by less than 1e-4, which is more than a thousandth of what they could."""
+    model = check_families.tiny_model("lfm2", "sdpa", initializer_range=0.02)
+    found = verify_isolation(model, batch, inputs=without_seq_idx)
+    assert found.largest < 1e-3
+    assert not found.isolated
+    assert found.cause is not None
+    assert "give seq_idx to state-space and convolution layers, as to_hf does, and install the kernels" in found.cause
+
+
+def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None:
+    found = verify_isolation(check_families.tiny_model("mamba2", "eager"), batch)
+    assert "another layer mixes tokens across boundaries and does not heed seq_idx" in str(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("initializer_range", [0.02, 0.2])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_sound_models_pass_and_leaking_ones_do_not_in_any_dtype(
+    batch: PackedBatch, dtype: torch.dtype, initializer_range: float, attention: str
+) -> None:
+    model = check_families.tiny_model("llama", attention, initializer_range=initializer_range).to(dtype)
+    found = verify_isolation(model, batch)
+    assert found.isolated, str(found)
+    assert found.tolerance == (1e-4 if dtype == torch.float32 else 0.05)
+    assert not verify_isolation(model, batch, inputs=lambda b: to_hf(b) | {"use_cache": True}).isolated
+
+
+def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(batch: PackedBatch) -> None:
+    model = tiny_llama()
+    forward = model.forward
+
+    def autocast(**arguments: Any) -> Any:
+        """As accelerate runs it: logits are float32 again."""
+        with torch.autocast("cpu", torch.bfloat16):
+            output = forward(**arguments)
+        return output.logits.float()
+
+    model.forward = autocast
+    found = verify_isolation(model, batch)
+    assert (found.isolated, found.tolerance) == (True, 0.05)
+    assert found.largest > 1e-4
+
+
+def test_filler_is_not_compared(padded: PackedBatch) -> None:
+    """The mask of LLaMA-Factory lets filler see nothing, so its logits are not those of filler alone."""
+    found = verify_isolation(tiny_llama(), padded, inputs=ADAPTERS["to_llama_factory"])
+    assert found.isolated, str(found)
+
+
+def test_a_batch_in_which_nothing_can_leak_is_a_sentence(tmp_path: Path) -> None:
+    lone = batch_of(tmp_path / "out", [9], pad_to=512)
+    with pytest.raises(ValueError, match="no document of the batch has another before it, so none could leak"):
+        verify_isolation(tiny_llama(), lone)
+
+
+# What a trainer's dataloader may give: the batch as the model gets it.
+TRAINERS: dict[str, Inputs] = {
+    "all boundaries": to_hf,
+    "position_ids": lambda b: without(b, *KWARGS, "seq_idx"),
+    "seq_idx and position_ids": lambda b: without(b, *KWARGS),
+    "a 4-D mask": lambda b: to_hf_4d(b, None),
+    "no labels": lambda b: without(b, "labels"),
+}
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_dict_of_a_trainer_is_checked_as_it_is(padded: PackedBatch, trainer: str) -> None:
+    found = verify_isolation(tiny_llama(), TRAINERS[trainer](padded))
+    assert (found.isolated, found.hazards) == (True, ())
+    leak = verify_isolation(tiny_llama(), TRAINERS[trainer](padded) | {"attention_mask": torch.ones(1, 168).long()})
+    assert "an attention_mask is given" in str(leak)
+
+
+def test_a_leak_of_a_dict_is_found_where_only_the_call_lost_the_boundaries(
+    batch: PackedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32)) | {"max_length_q": 128}
+    found = verify_isolation(FlashStub(monkeypatch).model(), to_hf(batch) | merged)
+    assert "cu_seq_lens_q make 1 segments and the batch has 4; give its own" in str(found)
+    found = verify_isolation(tiny_llama(), without(batch, "position_ids"))
+    assert "position_ids are missing" in str(found)
+
+
+def test_a_dict_of_several_rows_is_checked_row_by_row(batch: PackedBatch) -> None:
+    two = {name: to_hf(batch)[name].repeat(2, 1) for name in ("input_ids", "labels", "position_ids")}
+    assert verify_isolation(tiny_llama(), two | {"use_cache": False}).isolated
+    assert not verify_isolation(tiny_llama(), two | {"use_cache": True}).isolated
+
+
+def test_a_dict_that_says_nothing_of_boundaries_is_a_sentence(batch: PackedBatch) -> None:
+    row = {"input_ids": batch.tokens[None], "attention_mask": torch.ones(1, 128), "labels": batch.tokens[None]}
+    with pytest.raises(
+        ValueError, match="the batch has input_ids, attention_mask, labels; expected position_ids, cu_seq"
+    ):
+        verify_isolation(tiny_llama(), row)

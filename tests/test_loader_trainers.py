@@ -16,14 +16,14 @@ from packprep.loaders import PackedBatch, PackedLoader, PackedShards
 from .corpus import SHARED, needs_shared_data
 from .test_loader_order import packs_of
 from .tiny_shards import write_output
-from .torch_models import VOCABULARY, documents, pack_of, skip_without
+from .torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
 
 skip_without("torch", "transformers")
 
 import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from packprep.loaders import to_hf, to_trl, to_trl_row  # noqa: E402
+from packprep.loaders import to_hf, to_trl, to_trl_row, verify_isolation  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 SIZES = ["--width", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--lr", "0.01"]
@@ -152,6 +152,28 @@ def test_hf_trainer_takes_five_steps_on_rows_and_on_the_loader(real: Path, tmp_p
     for losses in (on_rows, on_loader):
         assert len(losses) == 5
         assert losses[-1] < losses[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(shards: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    import datasets
+    from transformers import Trainer, TrainingArguments
+
+    def with_mask(rows: Any) -> dict[str, Any]:
+        fields = to_hf(rows)
+        return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
+
+    arguments = TrainingArguments(output_dir=str(tmp_path), **COMMON | {"per_device_train_batch_size": 4})
+    found = []
+    for collate in (to_hf, with_mask):
+        rows = datasets.load_from_disk(shards)
+        trainer = Trainer(tiny_llama(), arguments, train_dataset=rows, data_collator=collate)
+        batch = next(iter(trainer.get_train_dataloader()))
+        assert type(batch) is dict
+        found.append(verify_isolation(trainer.model, batch))
+    assert found[0].isolated, str(found[0])
+    assert "an attention_mask is given" in str(found[1])
 
 
 @needs_shared_data
