@@ -7,7 +7,7 @@ so no rank can run dry before another. One thread makes the next batches while t
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from queue import SimpleQueue
 from textwrap import fill
 from typing import Any, Literal, get_args
@@ -45,8 +45,9 @@ class PackedLoader:
     prefetch: batches made ahead by a thread; 0 for none. A batch's memory is used again when nothing holds any array of
     it, so keep what you like. pin_memory: in page-locked memory, so that batch.to("cuda", non_blocking=True) overlaps.
 
-    Iteration starts at the beginning of the epoch, or, once, where a loaded state says. Also a map-style dataset:
-    DataLoader(loader, batch_size=None) works with any number of workers. ValueError for settings that cannot work.
+    Iteration starts at the beginning of the epoch, or, once, where a loaded state says; so does `dataloader`, which is
+    torch's DataLoader over this loader. Also a map-style dataset, for torchdata's StatefulDataLoader(loader,
+    batch_size=None), which keeps a state of its own. ValueError for settings that cannot work.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class PackedLoader:
                 f"{world_size} ranks; choose remainder='fill' or a smaller batch"
             )
         self._start = self._handed_out = 0
+        self._by_number = False
         self._order: EpochOrder | None = None
         self._maker: BatchMaker | None = None
 
@@ -130,16 +132,44 @@ class PackedLoader:
         """Steps of a whole epoch, the same on every rank."""
         return self._steps(0)
 
-    def __getitem__(self, step: int) -> PackedBatch:
-        """This rank's batch at `step` of the epoch, whatever has been iterated. IndexError outside the epoch."""
+    def __getitem__(self, step: int | list[int]) -> PackedBatch:
+        """This rank's batch at `step` of the epoch, whatever has been iterated; or the batch of a list of packs.
+
+        IndexError outside the epoch. ValueError if step 0 is the first after load_state_dict: a DataLoader made by
+        hand counts from there, and would train the first part of the epoch again.
+        """
+        if isinstance(step, list):
+            return self._make(step)
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} was asked for; the epoch has {len(self)}")
+        if step == 0 and self._start and not self._by_number:
+            raise ValueError(
+                f"step 0 was asked for and the loaded state is at pack {self._start}; iterate the loader or "
+                "loader.dataloader(...), which resume there, and not DataLoader(loader, batch_size=None)"
+            )
+        self._by_number = True  # torchdata's StatefulDataLoader, which resumes at a later step by itself
         return self._make(self._packs(0, step, step + 1)[0])
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        start, self._start = self._start, 0
-        self._handed_out = start
-        return self._prefetched(start) if self.prefetch else self._direct(start)
+        start = self._take_start()
+        return self._prefetched(start) if self.prefetch else self._counted(self._batches(start), start)
+
+    def dataloader(self, **options: Any) -> Any:
+        """torch's DataLoader over this loader, for a collate_fn or worker processes: the same batches, in order.
+
+        options: those of DataLoader, but for batch_size, shuffle and samplers. Each iteration resumes and is counted by
+        this loader's `state_dict` as the loader's own are, with any number of workers.
+        """
+        from torch.utils.data import DataLoader
+
+        loader: Any = self
+
+        class Counted(DataLoader[PackedBatch]):
+            def __iter__(self) -> Any:
+                batches = super().__iter__()  # asks the sampler, with workers twice
+                return loader._counted(batches, loader._take_start())
+
+        return Counted(loader, batch_size=None, sampler=_Steps(self), **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate this epoch next, from its beginning; a loaded state of the same epoch keeps its place."""
@@ -173,6 +203,7 @@ class PackedLoader:
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
         self._order = None
         self._start = self._handed_out = state["packs"]
+        self._by_number = False
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_order": None, "_maker": None}
@@ -202,21 +233,31 @@ class PackedLoader:
         packs += [-1] * (len(places) - len(packs))
         return [packs[at : at + batch] for at in range(0, len(packs), batch)]
 
-    def _batches(self, start: int) -> Iterator[PackedBatch]:
+    def _take_start(self) -> int:
+        """The place of a loaded state, once."""
+        start, self._start = self._start, 0
+        self._handed_out = start
+        return start
+
+    def _packs_from(self, start: int) -> Iterator[list[int]]:
+        """Pack numbers of this rank's batches from a place on, their shards read ahead."""
         steps, readahead = self._steps(start), _Readahead(self.shards, self._epoch_order())
         for first in range(0, steps, _STEPS_AT_ONCE):
             readahead.at(start + first * self.packs_per_batch * self.world_size)
-            for packs in self._packs(start, first, min(first + _STEPS_AT_ONCE, steps)):
-                yield self._make(packs)
+            yield from self._packs(start, first, min(first + _STEPS_AT_ONCE, steps))
+
+    def _batches(self, start: int) -> Iterator[PackedBatch]:
+        return map(self._make, self._packs_from(start))
 
     def _count(self, start: int, step: int) -> None:
         done = start + (step + 1) * self.packs_per_batch * self.world_size
         self._handed_out = min(done, len(self.shards))
 
-    def _direct(self, start: int) -> Iterator[PackedBatch]:
-        batches = self._batches(start)
-        for step in range(self._steps(start)):
-            held = [next(batches)]
+    def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
+        for step in count():
+            held = [*islice(batches, 1)]
+            if not held:
+                return
             self._count(start, step)
             yield held.pop()  # and hold it no longer than its reader does
 
@@ -254,6 +295,19 @@ class PackedLoader:
             stop.set()
             room.release()
             thread.join()
+
+
+class _Steps:
+    """The sampler of `dataloader`: what is left of the epoch, a list of packs a step, so that workers need no order."""
+
+    def __init__(self, loader: PackedLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._loader._packs_from(self._loader._start)
 
 
 class _Readahead:

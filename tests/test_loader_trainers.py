@@ -59,18 +59,106 @@ def test_torchs_dataloader_gives_the_same_batches_in_order(shards: Path, workers
     assert all(isinstance(batch, PackedBatch) for batch in batches)
 
 
+def in_workers(workers: int) -> dict[str, Any]:
+    """Options of a DataLoader."""
+    return {"num_workers": workers} | ({"multiprocessing_context": "spawn"} if workers else {})
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_a_stateful_dataloader_resumes_where_it_was(shards: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_dataloader_resumes_where_it_was(shards: Path, workers: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     loader = PackedLoader(PackedShards(shards), 3)
     expected = [packs_of(batch) for batch in loader]
-    first = stateful.StatefulDataLoader(loader, batch_size=None)
+    first = stateful.StatefulDataLoader(loader, batch_size=None, **in_workers(workers))
     iterator = iter(first)
     before = [packs_of(next(iterator)) for _ in range(3)]
     state = first.state_dict()
-    again = stateful.StatefulDataLoader(PackedLoader(PackedShards(shards), 3), batch_size=None)
+    again = stateful.StatefulDataLoader(PackedLoader(PackedShards(shards), 3), batch_size=None, **in_workers(workers))
     again.load_state_dict(state)
     assert before + [packs_of(batch) for batch in again] == expected
+    assert [packs_of(batch) for batch in again] == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_of_the_loader_resumes_at_its_state_and_counts(shards: Path, workers: int) -> None:
+    loader = PackedLoader(PackedShards(shards), 3, seed=5)
+    expected = [packs_of(batch) for batch in loader]
+    first = PackedLoader(PackedShards(shards), 3, seed=5)
+    iterator = iter(first.dataloader(**in_workers(workers)))
+    before = []
+    for step in range(3):
+        assert first.state_dict()["packs"] == 3 * step
+        before.append(packs_of(next(iterator)))
+    resumed = PackedLoader(PackedShards(shards), 3)
+    resumed.load_state_dict(first.state_dict())
+    batches = resumed.dataloader(**in_workers(workers))
+    assert resumed.state_dict() == first.state_dict()
+    assert before + [packs_of(batch) for batch in batches] == expected
+    assert resumed.state_dict()["packs"] == 24
+    assert [packs_of(batch) for batch in batches] == expected
+
+
+def numbers_of(batch: PackedBatch) -> list[int]:
+    """The packs of a batch, by number; pack n begins with document 3 * n."""
+    return [document // 3 for document in packs_of(batch) if document % 3 == 0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_resumes_at_another_world_size_and_batch(shards: Path, workers: int) -> None:
+    expected = [numbers_of(batch)[0] for batch in PackedLoader(PackedShards(shards), 1)]
+    first = PackedLoader(PackedShards(shards), 5, prefetch=0)
+    next(iter(first))
+    ranks = [PackedLoader(PackedShards(shards), 2, rank=rank, world_size=2) for rank in range(2)]
+    after = []
+    for loader in ranks:
+        loader.load_state_dict(first.state_dict())
+    loaders: list[Any] = [loader.dataloader(**in_workers(workers)) for loader in ranks]
+    for batches in zip(*loaders, strict=True):
+        after += [pack for packs in zip(*map(numbers_of, batches), strict=True) for pack in packs]
+    assert after == expected[5:21]
+
+
+def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
+    loader = PackedLoader(PackedShards(shards), 4)
+    batches = loader.dataloader(collate_fn=to_hf, persistent_workers=True, **in_workers(2))
+    for epoch in (0, 3):
+        loader.set_epoch(epoch)
+        expected = [to_hf(batch)["input_ids"].tolist() for batch in PackedLoader(PackedShards(shards), 4, epoch=epoch)]
+        assert [fields["input_ids"].tolist() for fields in batches] == expected
+        assert loader.state_dict()["epoch"] == epoch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_state(shards: Path, workers: int) -> None:
+    loader = PackedLoader(PackedShards(shards), 3)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    dataset: Any = loader
+    batches: Any = DataLoader(dataset, batch_size=None, **in_workers(workers))
+    with pytest.raises(
+        ValueError, match="step 0 was asked for and the loaded state is at pack 3; iterate the loader or"
+    ):
+        next(iter(batches))
+    assert packs_of(loader[1]) == packs_of(next(iterator))
+
+
+def test_the_loop_of_the_readme_checks_isolation_and_shuffles_each_epoch(
+    shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = (ROOT / "README.md").read_text().split("## Train on it")[1].split("```python\n")[1].split("```")[0]
+    code = code.replace("demo/packed", str(shards)).replace('"cuda"', '"cpu"').replace(", pin_memory=True", "")
+    assert "inputs=to_hf" in code
+    model, calls = tiny_llama(), list[Any]()
+    model.register_forward_pre_hook(lambda _, __, call: calls.append(call["input_ids"].tolist()), with_kwargs=True)
+    names: dict[str, Any] = {"rank": 0, "world_size": 1, "model": model}
+    exec(code, names)
+    assert capsys.readouterr().out.startswith("isolated: ")
+    first, second, third = (calls[-steps:][:6] for steps in (18, 12, 6))
+    assert first != second != third != first
+    assert sorted(token for (row,) in first for token in row) == sorted(token for (row,) in third for token in row)
+    assert (names["state"]["epoch"], names["state"]["packs"]) == (2, 24)
 
 
 def test_a_batch_becomes_tensors_of_the_same_memory(shards: Path) -> None:
