@@ -1,0 +1,306 @@
+"""The house: which room a module lives in, which way imports run, and what a room may hold.
+
+Imports inside functions and under TYPE_CHECKING count like any other. A module in a folder of its own package lives in
+that folder; ROOMS says the room of one that lies in the flat `packprep/`.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"packprep": "packprep", "schemas": "packprep.schemas", "loaders": "packprep.loaders"}
+"""The package of each top-level folder."""
+
+# Lowest first: a module imports from its own room and those before it. `packprep.schemas` is below all of them.
+ROOMS = {
+    "support": "errors hub redact progress memory ahead hashing lock hugepages",
+    "config": "checks mixture config settings",
+    "packing/kernels": """
+        kernels kernels_balanced kernels_deal kernels_fit kernels_optimal kernels_plan kernels_spread kernels_stream
+        gather""",
+    "packing": "order bounds plan strategies packing sampler",
+    "engines": "tokenizer engines cuts probes parity",
+    "chat": "conversations marks specials sandbox chat turns masks prompted",
+    "sources/formats": "gzipped rowbuilder jsonl jsonarray csvrows textrows arrowrows",
+    "sources": "sources storesources digests opening header reading rowtext carried units",
+    "tokens": "encoding tokens tokenstore",
+    "windows": "windows segments labels pairs packs planning mixing draw interleave",
+    "output": "staging output storeoutput publishing storelock shardfolder shards report summing signoff",
+    "inspect": """
+        outputfiles shardfiles reportfile lookup provenance histograms coverage verify retokenize unsigned show status
+        stats""",
+    "execute": """
+        pipeline job windowfiles early workers worker quarantine places shares arraytasks raytasks disk libraries
+        mapping merging appending""",
+    "preview": "lengths sweep estimate replan",
+    "reports": "facts page charts plots figures comparing gate gate_output",
+    "cli": "cli completion printing outputtype environment",
+    "cli/commands": """
+        command_build command_check command_compare command_env command_merge command_plan command_report
+        command_reshard command_show command_stats command_status command_trace command_verify""",
+    "top": "__init__ __main__",
+}
+ROOM_OF = {name: room for room, names in ROOMS.items() for name in names.split()}
+ORDER = ("schemas", *ROOMS, "loaders")
+
+# Known exceptions. Each fails its test as soon as it is no longer needed: then take it out.
+UP = {
+    ("jsonl", "rowtext"),
+    ("arrowrows", "rowtext"), ("rowbuilder", "sources"), ("tokenizer", "chat"), ("output", "appending"),
+    ("verify", "quarantine"), ("cli", "__init__"), ("environment", "__init__"), ("page", "__init__"),
+}  # fmt: skip
+CIRCLES = {
+    "chat tokenizer",
+    "checks config",
+    "masks prompted",
+    "sources storesources",
+    "appending arraytasks job merging output places shares windowfiles",
+    "retokenize unsigned verify",
+    "schemas.files schemas.manifest schemas.remote",
+}
+# By design: every command module has a `command`, and every process an entry point.
+TWINS_BY_DESIGN = {"command", "main"}
+# To shrink to nothing: public names that two modules define, with the modules.
+TWINS = {
+    "Account": "report segments",
+    "Bools": "draw interleave segments",
+    "Cut": "sweep units",
+    "Difference": "comparing parity",
+    "Histogram": "charts stats",
+    "Ids": "engines retokenize",
+    "Int32": "gather labels segments",
+    "Int64": "coverage draw gather histograms interleave labels merging mixing packs provenance segments shards",
+    "Labels": "labels loaders.fill",
+    "Layout": "loaders.context_parallel shards",
+    "Level": "schemas.files verify",
+    "Made": "ahead early encoding",
+    "Packs": "packs strategies",
+    "Piece": "charts show tokens",
+    "Place": "draw lookup places",
+    "Planner": "planning strategies",
+    "Rows": "loaders.mapped loaders.rows packs",
+    "SPLIT": "command_trace pairs",
+    "STRATEGIES": "replan strategies",
+    "Segment": "loaders.pack lookup",
+    "TRIES": "raytasks workers",
+    "Tensor": "loaders.adapters loaders.attention loaders.loss",
+    "Verdict": "gate verify",
+    "Window": "shares sweep",
+    "arranged": "order strategies",
+    "differing": "merging parity",
+    "documents_of": "kernels_deal windows",
+    "file_digest": "digests schemas.canonical",
+    "finish": "draw hashing publishing",
+    "in_threads": "digests shardfiles",
+    "measure": "histograms places",
+    "pieces": "charts cuts",
+    "read_receipt": "shards tokenstore",
+    "shown": "disk figures progress",
+    "sweep": "staging sweep",
+    "value_of": "checks figures",
+}
+
+
+class Import(NamedTuple):
+    """A statement `by` a module; `name`: of what it imports, absolute; at_top: not inside a function."""
+
+    by: str
+    name: str
+    at_top: bool
+
+
+@cache
+def modules(root: Path = ROOT) -> Mapping[str, Path]:
+    """File of every module and package by its dotted name."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            found[".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
+    return found
+
+
+@cache
+def imports(root: Path = ROOT) -> tuple[Import, ...]:
+    """Everything that is imported anywhere in the three folders."""
+    return tuple(found for by in modules(root) for found in imports_of(by, modules(root)[by]))
+
+
+def imports_of(by: str, path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text(), str(path))
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    lazy = {inner for function in functions for inner in ast.walk(function)}
+    package = by.split(".") if path.stem == "__init__" else by.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (Import(by, name, node not in lazy) for name in names)
+
+
+@cache
+def arrows(root: Path = ROOT) -> Mapping[str, frozenset[str]]:
+    """Modules of ours that each module imports. A name of a package counts as the package, a module in it as itself."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for by, name, _ in imports(root):
+        longest = next((known for known in (name, name.rpartition(".")[0]) if known in modules(root)), None)
+        if longest is not None:
+            found[by].add(longest)
+    return {by: frozenset(names) for by, names in found.items()}
+
+
+def short(module: str) -> str:
+    """The name as the tables above write it: without `packprep.`, which itself is `__init__`."""
+    return module.removeprefix("packprep").removeprefix(".") or "__init__"
+
+
+def room_of(module: str, root: Path = ROOT) -> str:
+    folder = modules(root)[module].parent.relative_to(root).as_posix()
+    return ROOM_OF.get(short(module), "none") if folder == "packprep" else folder.removeprefix("packprep/")
+
+
+def arrows_up(root: Path = ROOT) -> set[tuple[str, str]]:
+    """Imports of a higher room."""
+    rank = {room: number for number, room in enumerate(ORDER)}
+    pairs = ((by, name) for by, names in arrows(root).items() for name in names)
+    return {
+        (short(by), short(name)) for by, name in pairs if rank[room_of(by, root)] < rank[room_of(name, root)]
+    }  # fmt: skip
+
+
+def circles(root: Path = ROOT) -> set[str]:
+    """Modules that import each other, directly or through others: a line of names for each circle."""
+    reached: dict[str, set[str]] = {}
+    for start in modules(root):
+        seen, left = set[str](), [start]
+        while left:
+            for name in arrows(root).get(left.pop(), frozenset()) - seen:
+                seen.add(name)
+                left.append(name)
+        reached[start] = seen
+    rings = {frozenset(name for name in reached[start] if start in reached[name]) for start in reached}
+    return {" ".join(sorted(map(short, ring))) for ring in rings if ring}
+
+
+def public_names(path: Path) -> Iterator[str]:
+    """Names that a module defines and does not hide."""
+    for node in ast.parse(path.read_text(), str(path)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        else:
+            names = [node.target.id] if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else []
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def is_under(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def is_stdlib(name: str) -> bool:
+    return name.split(".")[0] in sys.stdlib_module_names
+
+
+def test_every_module_has_a_room_and_the_table_names_no_other() -> None:
+    flat = [short(module) for module, path in modules().items() if path.parent == ROOT / "packprep"]
+    assert sorted(ROOM_OF) == sorted(flat)
+    assert sum(len(names.split()) for names in ROOMS.values()) == len(ROOM_OF), "a module has two rooms"
+    assert {room_of(module) for module in modules()} <= set(ORDER)
+
+
+def test_an_import_points_to_its_own_room_or_a_lower_one() -> None:
+    assert arrows_up() == UP
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles() == CIRCLES
+
+
+def test_a_room_has_3_to_16_modules() -> None:
+    sizes = Counter(room_of(module) for module, path in modules().items() if path.stem != "__init__")
+    del sizes["top"]
+    assert {room: size for room, size in sizes.items() if not 3 <= size <= 16} == {}
+
+
+def test_the_docstring_of_a_room_is_one_sentence() -> None:
+    for module, path in modules().items():
+        if path.stem == "__init__" and module != "packprep":
+            said = ast.get_docstring(ast.parse(path.read_text())) or ""
+            assert re.fullmatch(r"[A-Z][^.!?]*(\.\w[^.!?]*)*\.", said), f"{module}: {said!r}"
+
+
+def test_no_public_name_is_defined_in_two_modules() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules().items():
+        for name in sorted({*public_names(path)} - TWINS_BY_DESIGN):
+            homes[name].append(short(module))
+    assert {name: " ".join(sorted(found)) for name, found in homes.items() if len(found) > 1} == TWINS
+
+
+def test_schemas_imports_only_the_standard_library_numpy_and_pyarrow() -> None:
+    for by, name, at_top in imports():
+        if is_under(by, "packprep.schemas"):
+            of_stores = by.endswith(".stores") and not at_top and is_under(name, "fsspec")  # for whoever names a URL
+            allowed = is_stdlib(name) or is_under(name, "numpy", "pyarrow", "packprep.schemas")
+            assert allowed or of_stores, f"{by} imports {name}"
+
+
+def test_loaders_import_only_numpy_pyarrow_schemas_and_libraries_where_they_are_used() -> None:
+    for by, name, at_top in imports():
+        if is_under(by, "packprep.loaders"):
+            allowed = is_stdlib(name) or is_under(name, "numpy", "pyarrow", "packprep.schemas", "packprep.loaders")
+            assert allowed or not at_top, f"{by} imports {name} at module level"
+            assert allowed or not is_under(name, "packprep", "numba", "datasets", "tokenizers"), f"{by} imports {name}"
+
+
+def test_packprep_never_imports_loaders_or_torch() -> None:
+    for by, name, _ in imports():
+        if not is_under(by, "packprep.loaders"):
+            assert not is_under(name, "packprep.loaders", "torch"), f"{by} imports {name}"
+
+
+@pytest.mark.parametrize("package", FOLDERS.values())
+def test_the_walk_sees_the_modules_of_each_package(package: str) -> None:
+    assert len({by for by, _, _ in imports() if is_under(by, package)}) >= 10
+
+
+def test_lazy_relative_and_type_checking_imports_are_seen_in_folders_too(tmp_path: Path) -> None:
+    files = {
+        "packprep/__init__.py": "",
+        "packprep/output/__init__.py": "",
+        "packprep/output/store.py": "def open():\n    from packprep.execute.job import Job\n",
+        "packprep/execute/__init__.py": "",
+        "packprep/execute/job.py": "from packprep.output import store\nfrom ..config import options as o\n",
+        "packprep/config/__init__.py": "",
+        "packprep/config/options.py": "if TYPE_CHECKING:\n    from .checks import Check\n",
+        "packprep/config/checks.py": "import packprep.schemas.errors\nfrom packprep.schemas import Other\n",
+        "schemas/__init__.py": "from .errors import Other",
+        "schemas/errors.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert {(short(by), *map(short, sorted(names))) for by, names in arrows(tmp_path).items()} == {
+        ("output.store", "execute.job"),
+        ("execute.job", "config.options", "output.store"),
+        ("config.options", "config.checks"),
+        ("config.checks", "schemas", "schemas.errors"),
+        ("schemas", "schemas.errors"),
+    }
+    assert arrows_up(tmp_path) == {("output.store", "execute.job")}
+    assert circles(tmp_path) == {"execute.job output.store"}
+    assert room_of("packprep.output.store", tmp_path) == "output"
