@@ -22,8 +22,7 @@ from packprep.errors import InputError
 from packprep.schemas import NO_LOSS, Column
 
 if TYPE_CHECKING:
-    from packprep.prompted import PlainFinder
-    from packprep.turns import TurnFinder
+    from packprep.turns import Finder
 
 _KEPT = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bool": "int8", "halffloat": "float32"}
 _FLOATS = {"float": "float32", "double": "float32"}
@@ -39,7 +38,7 @@ class RowShape:
 
     carried: tuple[Column, ...] = ()
     vocab_size: int = 0
-    finder: "TurnFinder | PlainFinder | None" = None
+    finder: "Finder | None" = None
     notes: tuple[str, ...] = ()
 
 

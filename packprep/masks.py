@@ -22,7 +22,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +33,7 @@ from packprep.conversations import BadRowError, ConversationColumns, read_conver
 from packprep.engines import Engine, Ids, Offsets, added_tokens
 from packprep.parity import differing
 from packprep.specials import Span
-from packprep.turns import TurnFinder
-
-if TYPE_CHECKING:
-    from packprep.prompted import PlainFinder
+from packprep.turns import Finder
 
 RENDERED = pa.schema(
     [
@@ -62,7 +59,7 @@ class ChatTokens:
     problems: dict[int, str] = field(default_factory=dict)
 
 
-def render_chats(table: pa.Table, columns: ConversationColumns, finder: TurnFinder | PlainFinder) -> pa.Table:
+def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
     """Rows as text: a table of schema RENDERED, [rows].
 
     trained: character positions start, stop, start, stop, ... of what is trained; null where everything is.

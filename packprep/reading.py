@@ -29,8 +29,7 @@ from packprep.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from packprep.conversations import ConversationColumns
-    from packprep.prompted import PlainFinder
-    from packprep.turns import TurnFinder
+    from packprep.turns import Finder
 
 TEXT_ROWS = RowShape()
 _UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, and name its byte
@@ -87,7 +86,7 @@ def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tok
     )
 
 
-def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "TurnFinder | PlainFinder | None":
+def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     """What renders conversations; None for a build without them."""
     if not config.chats:
         return None

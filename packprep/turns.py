@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, product
-from typing import Literal
+from typing import Literal, Protocol
 
 from packprep.chat import ChatTemplate, RenderError
 from packprep.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
@@ -50,6 +50,13 @@ class Rendered:
     text: str
     trained: list[Span] | None
     specials: list[Span] | None
+
+
+class Finder(Protocol):
+    """What makes text of conversations: a `TurnFinder`, or without a template a `prompted.PlainFinder`."""
+
+    def render(self, conversation: Conversation) -> Rendered:
+        """The text, and what of it is trained. Raises RenderError where there is none."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,6 @@ UP = {
 CIRCLES = {
     "chat tokenizer",
     "checks config",
-    "masks prompted",
     "sources storesources",
     "appending arraytasks job merging output places shares windowfiles",
     "retokenize unsigned verify",
