@@ -6,6 +6,8 @@ Names are loaded when first used, so that `import packprep` costs nothing and th
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from packprep.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from packprep.config import BuildConfig as BuildConfig
     from packprep.mapping import TokenizeAndPack as TokenizeAndPack
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from packprep.pipeline import build as build
     from packprep.plan import PackPlan as PackPlan
     from packprep.sampler import MultipackSampler as MultipackSampler
-
-__version__ = "0.1.0"
 
 _HOME = {
     "BuildConfig": "config",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep import __version__
 from packprep.printing import stopped
 from packprep.redact import redacted
+from packprep.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -6,7 +6,7 @@ import platform
 import sys
 from typing import Any
 
-from packprep import __version__
+from packprep.version import __version__
 
 _PACKAGES = (
     "click", "datasets", "numba", "numpy", "pyarrow", "pyyaml", "rich", "tokenizers", "zstandard", "fastokens",

@@ -14,11 +14,11 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from packprep import __version__
 from packprep.charts import drawing, flow, pieces
 from packprep.facts import Facts, lost, not_drawn, percent, short, visible
 from packprep.histograms import WindowPacks, read_batches
 from packprep.schemas import write_file
+from packprep.version import __version__
 
 _PACKS = 24  # in the picture
 _MUCH_LOST = 0.01  # share of the tokens

@@ -30,6 +30,7 @@ from packprep.shards import Layout, ShardFile
 from packprep.sources import Source
 from packprep.staging import NAMES
 from packprep.tokenstore import TokenFile, rows_of_sources
+from packprep.version import __version__
 
 SETTINGS = "build.yaml"
 
@@ -70,7 +71,7 @@ def name_shards(staging: Path, shards: Sequence[ShardFile], *, stay: bool = Fals
 def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
     """build.yaml, the resolved options: `packprep build -c OUT/build.yaml -o ELSEWHERE` gives the same bytes again."""
     lines = [
-        f"# Every option of this output, as packprep {importlib.metadata.version('packprep')} resolved it.",
+        f"# Every option of this output, as packprep {__version__} resolved it.",
         "# The same bytes again, from the folder of the first build: packprep build -c THIS_FILE -o ELSEWHERE",
     ]
     if not isinstance(config.tokenizer, str):
@@ -204,6 +205,6 @@ def entry_of(staging: Path, path: Path) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    names = ("packprep", "datasets", "numba", "numpy", "pyarrow", "tokenizers")
+    names = ("datasets", "numba", "numpy", "pyarrow", "tokenizers")
     python = ".".join(map(str, sys.version_info[:3]))
-    return {"python": python} | {name: importlib.metadata.version(name) for name in names}
+    return {"python": python, "packprep": __version__} | {name: importlib.metadata.version(name) for name in names}

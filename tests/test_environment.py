@@ -4,6 +4,8 @@ import importlib.metadata
 import json
 import os
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,11 @@ def test_versions_are_those_that_are_installed() -> None:
     assert found["packages"]["numpy"] == importlib.metadata.version("numpy")
     assert found["machine"]["cores"] == os.cpu_count()
     assert found["python"].endswith(".".join(map(str, sys.version_info[:3])))
+
+
+def test_the_version_is_that_of_pyproject() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert (project["version"], importlib.metadata.version("packprep")) == (__version__, __version__)
 
 
 def test_a_package_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

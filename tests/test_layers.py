@@ -21,7 +21,7 @@ FOLDERS = {"packprep": "packprep", "schemas": "packprep.schemas", "loaders": "pa
 
 # Lowest first: a module imports from its own room and those before it. `packprep.schemas` is below all of them.
 ROOMS = {
-    "support": "errors hub redact progress memory ahead hashing lock hugepages",
+    "support": "version errors hub redact progress memory ahead hashing lock hugepages",
     "config": "checks mixture config settings",
     "packing/kernels": """
         kernels kernels_balanced kernels_deal kernels_fit kernels_optimal kernels_plan kernels_spread kernels_stream
@@ -55,7 +55,7 @@ ORDER = ("schemas", *ROOMS, "loaders")
 UP = {
     ("jsonl", "rowtext"),
     ("arrowrows", "rowtext"), ("rowbuilder", "sources"), ("tokenizer", "chat"), ("output", "appending"),
-    ("verify", "quarantine"), ("cli", "__init__"), ("environment", "__init__"), ("page", "__init__"),
+    ("verify", "quarantine"),
 }  # fmt: skip
 CIRCLES = {
     "chat tokenizer",
