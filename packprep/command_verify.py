@@ -10,7 +10,7 @@ from packprep.completion import of_paths
 from packprep.printing import print_table
 
 if TYPE_CHECKING:
-    from packprep.verify import Verdict
+    from packprep.verdict import Verdict
 
 
 @click.command(

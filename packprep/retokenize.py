@@ -29,7 +29,7 @@ from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest, i
 from packprep.sources import Source, resolve
 from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.units import Part
-from packprep.verify import Verdict
+from packprep.verdict import Verdict
 
 Ids = NDArray[np.int32]
 

@@ -26,7 +26,7 @@ from packprep.schemas import (
     sound_parts,
 )
 from packprep.shardfiles import Checked, Told, in_threads, opener, read_shard
-from packprep.verify import Verdict
+from packprep.verdict import Verdict
 
 _TRL = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask")  # a value per token, whatever a trainer makes of them

@@ -10,7 +10,6 @@ A directory without a manifest, saved by TRL or any other packer, is checked for
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,33 +34,13 @@ from packprep.schemas import (
     sound_parts,
 )
 from packprep.shardfiles import Checked, Opened, Told, in_threads, read_file, read_shard
+from packprep.verdict import Verdict
 
 if TYPE_CHECKING:
     from packprep.retokenize import Sample
 
 Level = Literal["fast", "full"]
 Files = DirectoryFiles | StoreFiles
-
-
-@dataclass(kw_only=True)
-class Verdict:
-    """What was checked and what was found. not_checked: a sentence for each thing that could not be."""
-
-    output: str
-    level: str
-    findings: Findings = field(default_factory=Findings)
-    not_checked: list[str] = field(default_factory=list)
-    files: int = 0
-    bytes: int = 0
-    packs: int = 0
-    segments: int = 0
-    tokens: int = 0
-    sources: list[dict[str, Any]] = field(default_factory=list)
-    sampled: int = 0  # documents tokenized again
-
-    @property
-    def sound(self) -> bool:
-        return not len(self.findings)
 
 
 def verify(

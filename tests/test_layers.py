@@ -35,8 +35,8 @@ ROOMS = {
     "windows": "windows segments labels pairs packs planning mixing draw interleave",
     "output": "staging output storeoutput publishing storelock shardfolder shards report summing signoff",
     "inspect": """
-        outputfiles shardfiles reportfile lookup provenance histograms coverage verify retokenize unsigned show status
-        stats""",
+        outputfiles shardfiles reportfile lookup provenance histograms coverage verdict retokenize unsigned verify show
+        status stats""",
     "execute": """
         pipeline job windowfiles early workers worker quarantine places shares arraytasks raytasks disk libraries
         mapping merging appending""",
@@ -62,7 +62,6 @@ CIRCLES = {
     "checks config",
     "sources storesources",
     "appending arraytasks job merging output places shares windowfiles",
-    "retokenize unsigned verify",
     "schemas.files schemas.manifest schemas.remote",
 }
 # By design: every command module has a `command`, and every process an entry point.
@@ -91,7 +90,7 @@ TWINS = {
     "Segment": "loaders.pack lookup",
     "TRIES": "raytasks workers",
     "Tensor": "loaders.adapters loaders.attention loaders.loss",
-    "Verdict": "gate verify",
+    "Verdict": "gate verdict",
     "Window": "shares sweep",
     "arranged": "order strategies",
     "differing": "merging parity",

@@ -1,0 +1,27 @@
+"""The result of `packprep verify`: what was checked and what was found, filled in by the checks one after another."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from packprep.schemas import Findings
+
+
+@dataclass(kw_only=True)
+class Verdict:
+    """What was checked and what was found. not_checked: a sentence for each thing that could not be."""
+
+    output: str
+    level: str
+    findings: Findings = field(default_factory=Findings)
+    not_checked: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    packs: int = 0
+    segments: int = 0
+    tokens: int = 0
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    sampled: int = 0  # documents tokenized again
+
+    @property
+    def sound(self) -> bool:
+        return not len(self.findings)
