@@ -1,6 +1,7 @@
 """The files of an output as `verify` reads them: each once, from begin to end, wherever they are."""
 
 import contextlib
+import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ from packprep.schemas import (
     surplus_files,
 )
 from packprep.shardfiles import Opened, opener
+
+QUARANTINE = "quarantine.jsonl"  # rows that no worker survived
 
 
 class DirectoryFiles:
@@ -91,3 +94,11 @@ class StoreFiles:
 def files_of(output: Any) -> DirectoryFiles | StoreFiles:
     """The files of the output at a path or URL."""
     return StoreFiles(output) if is_url(output) else DirectoryFiles(Path(output))
+
+
+def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
+    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that can be read."""
+    try:
+        return [int(json.loads(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -14,12 +14,11 @@ import pyarrow.compute as pc
 
 from packprep.encoding import READ
 from packprep.job import Job
-from packprep.outputfiles import DirectoryFiles, StoreFiles
+from packprep.outputfiles import QUARANTINE
 from packprep.schemas import write_file
 from packprep.tokenstore import TokenFile, file_name
 from packprep.units import Part, Slice
 
-FILE = "quarantine.jsonl"
 POISONED = "poisoned"
 
 Failing = Sequence[tuple[int, str]]
@@ -86,16 +85,9 @@ def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path
     poisoned = [file for file in files if any(POISONED in part.skipped for part in file.parts)]
     if not poisoned:
         return None
-    write_file(output / FILE, b"".join(_beside(directory, file.unit, file.slice).read_bytes() for file in poisoned))
-    return output / FILE
-
-
-def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
-    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that can be read."""
-    try:
-        return [int(json.loads(line)["document"]) for line in files.read(FILE).splitlines()]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    lines = b"".join(_beside(directory, file.unit, file.slice).read_bytes() for file in poisoned)
+    write_file(output / QUARANTINE, lines)
+    return output / QUARANTINE
 
 
 def _beside(directory: Path, unit: int, number: int) -> Path:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from packprep.coverage import Coverage
 from packprep.errors import InputError
-from packprep.outputfiles import DirectoryFiles, StoreFiles, files_of
+from packprep.outputfiles import DirectoryFiles, StoreFiles, files_of, quarantined_documents
 from packprep.progress import Progress, Silent
 from packprep.schemas import (
     MANIFEST,
@@ -82,7 +82,6 @@ def verify(
         return verdict
     retokenized = None
     if level == "full":
-        from packprep.quarantine import quarantined_documents
         from packprep.retokenize import Sample, compare
 
         retokenized = Sample(coverage, sample, seed, quarantined_documents(files))  # those would kill this process

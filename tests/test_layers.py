@@ -55,7 +55,6 @@ ORDER = ("schemas", *ROOMS, "loaders")
 UP = {
     ("jsonl", "rowtext"),
     ("arrowrows", "rowtext"), ("rowbuilder", "sources"), ("tokenizer", "chat"), ("output", "appending"),
-    ("verify", "quarantine"),
 }  # fmt: skip
 CIRCLES = {
     "chat tokenizer",
