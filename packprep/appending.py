@@ -10,24 +10,39 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packprep.arraytasks import at_work
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.lock import locked
 from packprep.merging import differing, generations, put_together
-from packprep.output import publish, remove_replaced, replaced_of
+from packprep.output import LocalOutput, place_of, publish, remove_replaced, replaced_of
 from packprep.progress import Progress
-from packprep.schemas import MANIFEST, Manifest, digest_of, read_manifest
+from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest
 from packprep.signoff import SETTINGS
 from packprep.sources import STDIN, Source
 from packprep.staging import BUILD, Staging, difference, generation_of, staging_of
 
+if TYPE_CHECKING:
+    from packprep.storeoutput import StoreOutput
+
 _NAMED = 3  # files in a sentence
 
 
-def is_there(output: Path) -> bool:
+def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput":
+    """What a build makes. Raises ConfigError where that cannot be."""
+    if not config.output:
+        raise ConfigError("no output is given; add -o with the directory to write")
+    if config.append and not is_url(config.output) and _is_there(Path(config.output)):
+        return GrowingOutput(config)
+    place = place_of(config)
+    if isinstance(place, LocalOutput):
+        place.check()
+    return place
+
+
+def _is_there(output: Path) -> bool:
     """Whether there is an output to append to, be it that a killed swap has left it one rename short of its place."""
     return (output / MANIFEST).exists() or _half_swapped(output)
 

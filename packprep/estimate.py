@@ -23,7 +23,6 @@ from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.mixture import is_mix, targets
-from packprep.output import output_of
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import packed_tokens, plan_window, window_seed
 from packprep.progress import Silent
@@ -67,6 +66,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
         scratch = Path(folder)
         sources = resolve(config, scratch)
         if config.append:
+            from packprep.appending import output_of
+
             sources = output_of(config).wanted(sources, Silent())
         if sources:
             shape = row_shape(sources, config, scratch, tokenizer)

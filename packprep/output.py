@@ -23,7 +23,6 @@ from packprep.sources import Source
 from packprep.staging import PARTS, difference
 
 if TYPE_CHECKING:
-    from packprep.appending import GrowingOutput
     from packprep.storeoutput import StoreOutput
 
 
@@ -97,23 +96,8 @@ class LocalOutput:
         return holder(self.path)
 
 
-def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput":
-    """What a build makes. Raises ConfigError where that cannot be."""
-    if not config.output:
-        raise ConfigError("no output is given; add -o with the directory to write")
-    if config.append and not is_url(config.output):
-        from packprep.appending import GrowingOutput, is_there
-
-        if is_there(Path(config.output)):
-            return GrowingOutput(config)
-    place = place_of(config)
-    if isinstance(place, LocalOutput):
-        place.check()
-    return place
-
-
 def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":
-    """The same of a whole build."""
+    """What a build of all sources makes; one that adds to an output makes what `appending.output_of` says."""
     if not is_url(config.output):
         return LocalOutput(config)
     from packprep.storeoutput import StoreOutput

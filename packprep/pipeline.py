@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from packprep import disk
+from packprep.appending import output_of
 from packprep.arraytasks import at_work, joining, member_of, share_of, without_tasks, work_off
 from packprep.carried import RowShape
 from packprep.config import MERGE, BuildConfig
@@ -31,7 +32,6 @@ from packprep.job import Job
 from packprep.kernels import compiling
 from packprep.lock import locked
 from packprep.mixture import facts, is_mix
-from packprep.output import output_of
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import Planner, remainders
 from packprep.progress import Progress, Silent

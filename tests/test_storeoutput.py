@@ -12,10 +12,10 @@ import pytest
 from datasets import load_from_disk
 
 from packprep import BuildConfig, build, pipeline, publishing, signoff, storelock, storeoutput
+from packprep.appending import output_of
 from packprep.errors import ConfigError, StoppedError
 from packprep.loaders import PackedShards
 from packprep.lock import Held
-from packprep.output import output_of
 from packprep.pipeline import build_share
 from packprep.publishing import RECORD
 from packprep.schemas import Manifest, RemoteOutput, Store, canonical_json, read_manifest
