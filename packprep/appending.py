@@ -21,7 +21,7 @@ from packprep.output import LocalOutput, place_of, publish, remove_replaced, rep
 from packprep.progress import Progress
 from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest
 from packprep.signoff import SETTINGS
-from packprep.sources import STDIN, Source
+from packprep.source import STDIN, Source
 from packprep.staging import BUILD, Staging, difference, generation_of, staging_of
 
 if TYPE_CHECKING:

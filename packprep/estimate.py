@@ -26,12 +26,14 @@ from packprep.mixture import is_mix, targets
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import packed_tokens, plan_window, window_seed
 from packprep.progress import Silent
+from packprep.rawfiles import unpacking
 from packprep.reading import row_shape
 from packprep.redact import redacted, redacted_source
 from packprep.schemas import is_url
 from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
-from packprep.sources import Source, check_local, open_hub, resolve, unpacking
+from packprep.source import Source
+from packprep.sources import check_local, open_hub, resolve
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import quiet_datasets, tokenize_slice
 from packprep.tokenstore import TokenFile

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packprep.errors import InputError
-from packprep.sources import Source
+from packprep.source import Source
 
 
 def names_in(source: Source, path: Path | str | None) -> Sequence[str] | None:

@@ -17,7 +17,7 @@ from packprep.output import shards_of
 from packprep.planning import Planner
 from packprep.schemas import canonical_json, is_url, write_file
 from packprep.shardfolder import ShardFolder
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.staging import JOB
 from packprep.tokenizer import Special, Tokenizer
 from packprep.tokenstore import tokens_key

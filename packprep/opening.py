@@ -19,9 +19,11 @@ from packprep.carried import number_columns
 from packprep.config import BuildConfig
 from packprep.errors import InputError, system_error
 from packprep.header import json_types
+from packprep.rawfiles import unpacking
 from packprep.rowtext import columns_read, text_columns
 from packprep.schemas import FormatError, StoreError, is_url
-from packprep.sources import Source, open_hub, unpacking
+from packprep.source import Source
+from packprep.sources import open_hub
 
 if TYPE_CHECKING:
     from packprep.conversations import ConversationColumns

@@ -19,7 +19,7 @@ from packprep.lock import Holder, holder
 from packprep.progress import Progress
 from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest, sync_directory
 from packprep.shardfolder import LocalShards, ShardFolder
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.staging import PARTS, difference
 
 if TYPE_CHECKING:

@@ -42,7 +42,8 @@ from packprep.schemas import FormatError, Manifest, StoreError, is_url
 from packprep.shards import ShardFile
 from packprep.shares import Shares
 from packprep.signoff import name_shards, sign, write_report, write_settings
-from packprep.sources import Source, check_local, resolve
+from packprep.source import Source
+from packprep.sources import check_local, resolve
 from packprep.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
 from packprep.tokenizer import Tokenizer, tokenizer_of
 from packprep.tokens import DocumentError, seal, slices_ahead, tokenize

@@ -23,7 +23,7 @@ from packprep.carried import RowShape
 from packprep.job import Job
 from packprep.reading import BEGIN, RowPlace, read_rows
 from packprep.schemas import canonical_json, write_file
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.staging import PLACES, SIZES
 from packprep.tokenstore import file_name
 from packprep.units import Start, clipped, cut_rows, row_bytes

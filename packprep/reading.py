@@ -24,7 +24,7 @@ from packprep.errors import InputError
 from packprep.header import check_names, json_types, names_in
 from packprep.opening import ROWS_PER_TABLE, open_rows, readable, unpacked
 from packprep.rowtext import as_rows, columns_read, text_columns
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

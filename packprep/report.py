@@ -15,7 +15,7 @@ from packprep.config import BuildConfig
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.packs import Packs
     from packprep.planning import WindowPlan
-    from packprep.sources import Source
+    from packprep.source import Source
     from packprep.tokenstore import TokenFile
 
 _LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")

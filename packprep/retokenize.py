@@ -26,7 +26,8 @@ from packprep.parity import choose_engine
 from packprep.progress import Progress
 from packprep.reading import read_rows, row_shape
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest, is_url
-from packprep.sources import Source, resolve
+from packprep.source import Source
+from packprep.sources import resolve
 from packprep.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.units import Part
 from packprep.verdict import Verdict

@@ -12,7 +12,7 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from packprep.sources import decompressed
+from packprep.rawfiles import decompressed
 
 # UTF-16 without its mark is valid UTF-8 full of NULs, and so are most binary files.
 NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"

@@ -27,7 +27,7 @@ from packprep.schemas import (
 )
 from packprep.settings import from_yaml, to_yaml
 from packprep.shards import Layout, ShardFile
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.staging import NAMES
 from packprep.tokenstore import TokenFile, rows_of_sources
 from packprep.version import __version__

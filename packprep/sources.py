@@ -5,82 +5,29 @@ dataset on the hub. Files of a glob or directory are sorted bytewise, so documen
 """
 
 import glob
-import io
 import json
 import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from packprep.config import BuildConfig
 from packprep.digests import digest_of_files, heard, in_threads
 from packprep.errors import InputError, system_error
-from packprep.gzipped import GzipReader
 from packprep.hub import asking
 from packprep.mixture import READING, is_mix
 from packprep.progress import Progress, Silent
+from packprep.rawfiles import KINDS, SUFFIXES, suffixes
 from packprep.redact import redacted
 from packprep.schemas import FormatError, inside, is_url
+from packprep.source import STDIN, Source
+from packprep.storesources import expand_url
 
-KINDS = {
-    "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
-}  # fmt: skip
-COMPRESSED = {"gz": "gzip", "zst": "zstd"}
-STDIN = "standard input"  # its name as a source
 _ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
-SUFFIXES = "/".join(f".{suffix}" for suffix in KINDS) + " (plain, .gz or .zst)"
-
-
-@dataclass(frozen=True)
-class Source:
-    """One input file, saved dataset or hub dataset.
-
-    entry: number of the entry of `sources` that it comes from. reading: what that says of how rows are read.
-    """
-
-    name: str  # as messages, report and manifest name it: redacted
-    kind: str  # json, csv, text, parquet, arrow, saved or hub
-    path: Path | str | None  # text: a URL
-    bytes: int
-    sha256: str
-    entry: int = 0
-    reading: dict[str, Any] = field(default_factory=dict)
-    version: str = ""  # of one in a store
-
-    def facts(self) -> dict[str, Any]:
-        """What decides the documents it gives."""
-        return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
-
-    def described(self) -> dict[str, Any]:
-        """`reading` for a digest, where there is any."""
-        return {"reading": self.reading} if self.reading else {}
-
-    @property
-    def suffix(self) -> str:
-        """Suffix without compression: "tsv" of data.tsv.gz."""
-        return suffixes(str(self.path))[0]
-
-    @property
-    def delimiter(self) -> str:
-        return "\t" if self.suffix == "tsv" else ","
-
-    @property
-    def compression(self) -> str:
-        """ "gz", "zst" or nothing."""
-        return suffixes(str(self.path))[1]
-
-    def plain(self) -> io.BufferedReader:
-        """Its plain bytes."""
-        assert self.path is not None
-        return decompressed(self.path, self.version)
-
-    def raw(self) -> BinaryIO:
-        """Its bytes as they are."""
-        return _opened(str(self.path), self.version)
 
 
 def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
@@ -147,39 +94,11 @@ def _readable(label: str) -> Iterator[None]:
         raise InputError(f"{error.filename or label} cannot be read: {error.strerror}") from None
 
 
-def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
-    """The plain bytes of a file, or of an object of this version in a store.
-
-    Compressed data that ends early is an OSError, not just a shorter file.
-    """
-    return unpacking(_opened(str(path), version), suffixes(str(path))[1])
-
-
-def unpacking(file: BinaryIO, compression: str) -> io.BufferedReader:
-    """The plain bytes of an open file, which is closed with them. compression: see `Source.compression`."""
-    import pyarrow
-
-    plain = (
-        GzipReader(file) if compression == "gz" else pyarrow.input_stream(file, compression=COMPRESSED.get(compression))
-    )
-    return io.BufferedReader(plain, 1 << 20)
-
-
-def _opened(path: str, version: str) -> BinaryIO:
-    if not is_url(path):
-        return Path(path).open("rb")
-    from packprep.storesources import opened
-
-    return opened(path, version)
-
-
 def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
     if name == "-":
         yield _spool_stdin(scratch)
         return
     if is_url(name):
-        from packprep.storesources import expand_url
-
         yield from expand_url(name, config)
         return
     path = Path(name)
@@ -226,13 +145,6 @@ def _check_readable(pattern: Path) -> None:
     for folders in [*through, *pattern.parents]:
         for folder in filter(os.path.isdir, glob.glob(str(folders), recursive=True)):
             os.scandir(folder).close()
-
-
-def suffixes(name: str) -> tuple[str, str]:
-    """Format and compression: "data.jsonl.gz" gives ("jsonl", "gz")."""
-    parts = Path(name).name.lower().split(".")
-    compression = parts.pop() if parts[-1] in COMPRESSED else ""
-    return (parts[-1] if len(parts) > 1 else ""), compression
 
 
 def _files(paths: Sequence[Path]) -> list[Source]:

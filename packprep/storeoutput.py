@@ -21,7 +21,7 @@ from packprep.progress import Progress
 from packprep.publishing import begin, finish, pending, prepared, published, tidy
 from packprep.schemas import Manifest, Store, canonical_json, digest_of, write_file
 from packprep.shardfolder import StoreShards
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.staging import BUILD, NAMES, STORE, SUFFIX, difference
 from packprep.storelock import StoreLock, store_holder, store_locked
 

@@ -5,7 +5,6 @@ are fetched into scratch when their turn comes and go away after it: the disk ho
 object counts as the same while its version (an ETag) is; one that is replaced under a build ends it.
 """
 
-import errno
 import glob
 import json
 import re
@@ -13,14 +12,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from packprep.config import BuildConfig
 from packprep.digests import digest_of_stream, in_threads, known_digest, remember, together
 from packprep.errors import InputError, asked
+from packprep.rawfiles import KINDS, SUFFIXES, opened, suffixes
 from packprep.redact import redacted
-from packprep.schemas import Store, Stored, StoreError, check_path
-from packprep.sources import KINDS, SUFFIXES, Source, suffixes
+from packprep.schemas import Store, Stored, check_path
+from packprep.source import Source
 
 _BLOCK = 4 << 20
 _AT_ONCE = 8  # objects hashed
@@ -136,16 +135,6 @@ def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[
     if missing := [name for name in files if name not in found]:
         raise InputError(f"{store.url} is not whole: {missing[0]} is missing")
     return files
-
-
-def opened(url: str, version: str) -> BinaryIO:
-    """An object to read. StoreError of EBUSY where it is not, or no longer, the one of this version."""
-    store = Store(url)
-    if (found := store.find("")) is None:
-        raise StoreError(errno.EBUSY, "it is gone", url)
-    if found.version != version:
-        raise StoreError(errno.EBUSY, "it was replaced by another one", url)
-    return store.open("")
 
 
 @contextmanager

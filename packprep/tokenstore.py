@@ -18,7 +18,7 @@ import xxhash
 
 from packprep.config import BuildConfig
 from packprep.schemas import digest_of, file_size
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, Start
 

@@ -19,7 +19,7 @@ from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.reading import BEGIN, TEXT_ROWS, RowPlace, line_of_row, read_rows
-from packprep.sources import Source
+from packprep.source import Source
 
 # Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the system. 16 MB take as
 # long as 8 and leave larger holes in freed memory; each file of tokens is a mapping, of which a system allows 65,530.

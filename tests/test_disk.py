@@ -7,7 +7,7 @@ import pytest
 from packprep import BuildConfig, disk
 from packprep.errors import StoppedError
 from packprep.job import Job
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.tokenizer import load_tokenizer
 
 from .corpus import tiny_tokenizer

@@ -29,8 +29,8 @@ ROOMS = {
     "packing": "order bounds plan strategies packing sampler",
     "engines": "tokenizer engines cuts probes parity",
     "chat": "conversations marks specials sandbox chat turns masks prompted",
-    "sources/formats": "gzipped rowbuilder jsonl jsonarray csvrows textrows arrowrows",
-    "sources": "sources storesources digests opening header reading rowtext carried units",
+    "sources/formats": "gzipped rawfiles rowbuilder jsonl jsonarray csvrows textrows arrowrows",
+    "sources": "source sources storesources digests opening header reading rowtext carried units",
     "tokens": "encoding tokens tokenstore",
     "windows": "windows segments labels pairs packs planning mixing draw interleave",
     "output": "staging output storeoutput publishing storelock shardfolder shards report summing signoff",
@@ -54,12 +54,11 @@ ORDER = ("schemas", *ROOMS, "loaders")
 # Known exceptions. Each fails its test as soon as it is no longer needed: then take it out.
 UP = {
     ("jsonl", "rowtext"),
-    ("arrowrows", "rowtext"), ("rowbuilder", "sources"), ("tokenizer", "chat"),
+    ("arrowrows", "rowtext"), ("tokenizer", "chat"),
 }  # fmt: skip
 CIRCLES = {
     "chat tokenizer",
     "checks config",
-    "sources storesources",
     "schemas.files schemas.manifest schemas.remote",
 }
 # By design: every command module has a `command`, and every process an entry point.

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from packprep.errors import InputError
 from packprep.gzipped import GzipReader
-from packprep.sources import Source, decompressed, resolve
+from packprep.rawfiles import decompressed
+from packprep.source import Source
+from packprep.sources import resolve
 
 from .corpus import write_jsonl
 from .files import PACK, config

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep import BuildConfig, build, pipeline, storesources
+from packprep import BuildConfig, build, pipeline, rawfiles, storesources
 from packprep.digests import remembered
 from packprep.errors import InputError
 from packprep.estimate import estimate
@@ -122,7 +122,7 @@ def test_an_object_is_read_for_its_digest_once(
 ) -> None:
     config = BuildConfig(sources=(f"{url}/data",), **options)
     read: list[str] = []
-    opened = storesources.opened
+    opened = rawfiles.opened
 
     def counted(name: str, version: str) -> Any:
         read.append(name)

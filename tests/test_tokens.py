@@ -16,7 +16,7 @@ from packprep.encoding import cut_text, encode_table
 from packprep.engines import load_engine
 from packprep.errors import InputError
 from packprep.parity import EngineChoice, choose_engine
-from packprep.sources import Source
+from packprep.source import Source
 from packprep.tokenizer import Tokenizer, load_tokenizer
 from packprep.tokens import seal, tokenize, tokenize_slice
 from packprep.tokenstore import stored, tokens_key
