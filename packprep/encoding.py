@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.ahead import ahead
+from packprep.buildtokenizer import ChatTokenizer
 from packprep.config import BuildConfig
 from packprep.engines import Ids, Offsets
 from packprep.errors import InputError
@@ -193,7 +194,7 @@ def _encode_chats(
 
     def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
         batch = table.slice(first, last - first).combine_chunks()
-        if tokenizer.template is None:
+        if not isinstance(tokenizer, ChatTokenizer):
             prompted = encode_prompted(batch, engine.engine, tokenizer.json)
             sides = np.repeat(numbers[first:last], 2)  # both of a row are compared, or none
             compared = _verify(engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config)

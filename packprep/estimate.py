@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packprep.buildtokenizer import tokenizer_of
 from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
@@ -34,7 +35,7 @@ from packprep.segments import TooLongError
 from packprep.shards import Layout, shard_bytes
 from packprep.source import Source
 from packprep.sources import check_local, open_hub, resolve
-from packprep.tokenizer import Tokenizer, tokenizer_of
+from packprep.tokenizer import Tokenizer
 from packprep.tokens import quiet_datasets, tokenize_slice
 from packprep.tokenstore import TokenFile
 from packprep.units import Part, Slice, read_slices

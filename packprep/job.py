@@ -7,11 +7,12 @@ so a task may be done in any order, by any process, twice or by two at once, and
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packprep.buildtokenizer import ChatTokenizer, with_template
 from packprep.config import BuildConfig
 from packprep.output import shards_of
 from packprep.planning import Planner
@@ -74,8 +75,9 @@ class Job:
         A planner of the user's own is not in it: windows are then for the process that knows it.
         """
         options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
-        template = self.tokenizer.template
-        tokenizer = asdict(replace(self.tokenizer, template=None)) | {"json": self.tokenizer.json.decode()}
+        template = self.tokenizer.template if isinstance(self.tokenizer, ChatTokenizer) else None
+        tokenizer = asdict(self.tokenizer) | {"json": self.tokenizer.json.decode()}
+        tokenizer.pop("template", None)
         facts = {
             "config": options | {"tokenizer": str(self.staging / JOB)},
             "tokenizer": tokenizer,
@@ -89,19 +91,16 @@ class Job:
 def load_job(staging: Path) -> tuple[Job, Any]:
     """The job that `Job.save` wrote, and the name of its engine."""
     facts = json.loads((staging / JOB).read_bytes())
-    tokenizer = facts["tokenizer"]
-    ends = {end: tokenizer[end] and Special(**tokenizer[end]) for end in ("bos", "eos")}
-    template = facts["template"]
-    if template is not None:
+    said = facts["tokenizer"]
+    ends = {end: said[end] and Special(**said[end]) for end in ("bos", "eos")}
+    rest = {"json": said["json"].encode(), "notes": tuple(said["notes"])}
+    tokenizer = Tokenizer(**said | ends | rest)
+    if facts["template"] is not None:
         from packprep.chat import ChatTemplate
 
-        tokenizer["template"] = ChatTemplate.of(template)
-    rest = {"json": tokenizer["json"].encode(), "notes": tuple(tokenizer["notes"])}
+        tokenizer = with_template(tokenizer, ChatTemplate.of(facts["template"]))
     sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]
-    job = Job(
-        config=BuildConfig(**facts["config"]), staging=staging, tokenizer=Tokenizer(**tokenizer | ends | rest),
-        sources=sources,
-    )  # fmt: skip
+    job = Job(config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources)
     return job, facts["engine"]
 
 

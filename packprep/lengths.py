@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packprep.buildtokenizer import tokenizer_of
 from packprep.config import COLUMN_CHOICE, BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.estimate import engine_of
@@ -31,7 +32,7 @@ from packprep.shardfolder import LocalShards
 from packprep.shards import Layout, write_shard
 from packprep.sources import check_local, resolve
 from packprep.sweep import Window, of_lengths
-from packprep.tokenizer import Special, Tokenizer, tokenizer_of
+from packprep.tokenizer import Special, Tokenizer
 from packprep.tokens import seal, tokenize
 from packprep.tokenstore import STORED, TokenFile, stored, tokens_key
 from packprep.units import Part, Slice, read_slices, row_bytes

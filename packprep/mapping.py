@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packprep.buildtokenizer import ChatTokenizer, tokenizer_of
 from packprep.carried import RowShape, carried_types
 from packprep.config import BuildConfig, check_keys
 from packprep.encoding import cut_text, encode_table
@@ -25,7 +26,6 @@ from packprep.rowtext import as_rows, columns_read, text_columns
 from packprep.schemas import Column
 from packprep.segments import TooLongError
 from packprep.shards import Layout, iterate_batches
-from packprep.tokenizer import tokenizer_of
 from packprep.units import Part
 from packprep.windows import Documents, carried_columns, documents_of
 
@@ -63,8 +63,9 @@ class TokenizeAndPack:
 
     def __getstate__(self) -> dict[str, Any]:
         # Engines of Rust are not all picklable, nor is a compiled template; each process loads its own.
-        template = self.tokenizer.template
-        tokenizer = replace(self.tokenizer, template=template and replace(template))
+        tokenizer = self.tokenizer
+        if isinstance(tokenizer, ChatTokenizer):
+            tokenizer = replace(tokenizer, template=replace(tokenizer.template))
         return self.__dict__ | {"_engine": None, "_warned": False, "tokenizer": tokenizer}
 
     def __call__(self, batch: Any, indices: Sequence[int] | None = None) -> Any:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from packprep import disk
 from packprep.appending import output_of
 from packprep.arraytasks import at_work, joining, member_of, share_of, without_tasks, work_off
+from packprep.buildtokenizer import tokenizer_of
 from packprep.carried import RowShape
 from packprep.config import MERGE, BuildConfig
 from packprep.digests import remembered
@@ -45,7 +46,7 @@ from packprep.signoff import name_shards, sign, write_report, write_settings
 from packprep.source import Source
 from packprep.sources import check_local, resolve
 from packprep.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
-from packprep.tokenizer import Tokenizer, tokenizer_of
+from packprep.tokenizer import Tokenizer
 from packprep.tokens import DocumentError, seal, slices_ahead, tokenize
 from packprep.tokenstore import TokenFile, committed, start_after, stored
 from packprep.units import Slice, bad_row, read_slices, text_bytes

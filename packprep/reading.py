@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from packprep.buildtokenizer import ChatTokenizer
 from packprep.carried import RowShape, carried_types, number_columns, text_type
 from packprep.config import BuildConfig
 from packprep.errors import InputError
@@ -95,7 +96,7 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     from packprep.turns import TurnFinder
 
     specials = exact_encoder(tokenizer.json).specials
-    if tokenizer.template is None:
+    if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
     return TurnFinder(tokenizer.template, specials, config.train_on)
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.buildtokenizer import with_template
 from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
 from packprep.encoding import cut_text, encode_table
@@ -150,7 +151,7 @@ def _with_template(manifest: Manifest, config: BuildConfig, moved: Any, root: st
     if template.facts() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
         where = path or "the tokenizer's chat template"
         raise ConfigError(f"{where} is not the chat template of this output; restore it to compare documents")
-    return replace(tokenizer, template=template)
+    return with_template(tokenizer, template)
 
 
 def _source(

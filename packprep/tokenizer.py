@@ -9,20 +9,15 @@ An explicit null, or a post-processor that adds nothing at that end, means none.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from packprep.checks import ENDS_OF_TEMPLATE
-from packprep.config import BuildConfig
 from packprep.errors import ConfigError, InputError, PackprepError, nearest
 from packprep.hub import asking, explained
 from packprep.schemas import Manifest
-
-if TYPE_CHECKING:
-    from packprep.chat import ChatTemplate
 
 _SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 _TEMPLATE_FILE = "chat_template.jinja"
@@ -42,13 +37,11 @@ class Tokenizer:
     notes: tuple[str, ...] = ()
     named_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token, ...: what templates see
     chat_templates: Mapping[str, str] = field(default_factory=dict, repr=False)  # name to Jinja source
-    template: "ChatTemplate | None" = None  # what conversations are rendered with
 
     def facts(self) -> dict[str, Any]:
         """What enters the identity of a build."""
         ends = {end: token and {"token": token.text, "id": token.id} for end, token in self.ends().items()}
-        template = {"chat_template": self.template.facts()} if self.template is not None else {}
-        return {"sha256": self.sha256, "vocab_size": self.vocab_size, "pad_id": self.pad_id, **ends, **template}
+        return {"sha256": self.sha256, "vocab_size": self.vocab_size, "pad_id": self.pad_id, **ends}
 
     def ends(self) -> dict[str, "Special | None"]:
         return {"bos": self.bos, "eos": self.eos}
@@ -65,50 +58,6 @@ class Special:
 
     text: str
     id: int
-
-
-def tokenizer_of(config: BuildConfig) -> Tokenizer:
-    """The tokenizer of a build. Where rows are token ids, it only says which ids there are, and no BOS or EOS is added
-    unless asked for; with `vocab_size` it may be left out. Where rows are conversations, their template writes both;
-    prompts and responses need none, and have them as text has.
-    """
-    bos, eos = config.bos, config.eos
-    if config.input_ids_column is not None or config.chats:
-        bos, eos = ("none" if asked == "auto" else asked for asked in (bos, eos))
-        if config.tokenizer is None and not config.chats:
-            if config.vocab_size is None:
-                raise ConfigError("token ids are checked against a vocabulary; give --vocab-size or --tokenizer")
-            if (bos, eos) != ("none", "none"):
-                raise ConfigError("--bos and --eos name tokens of a tokenizer; give --tokenizer too")
-            nothing = hashlib.sha256(b"").hexdigest()
-            return Tokenizer(json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0)
-    if config.chats and config.chat_template is not None:
-        from packprep.chat import template_file
-
-        template_file(Path(config.chat_template))  # a hub that is asked for a tokenizer may take its time
-    if config.chats:
-        bos = eos = "none"
-    tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos)
-    if config.chats:
-        tokenizer = _with_template(tokenizer, config)
-    return tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
-
-
-def _with_template(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
-    """The tokenizer with its chat template; with BOS and EOS where it has none, and rows are prompts and responses."""
-    from packprep.chat import load_chat_template
-
-    asked = (config.chat_template, config.template_date, config.template_variables)
-    if config.prompt_column is not None and not tokenizer.chat_templates and asked == (None, None, None):
-        bare = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
-        note = "the tokenizer has no chat template: prompt and response follow each other as they are"
-        return replace(bare, notes=(*bare.notes, note))
-    if not {config.bos, config.eos} <= {"auto", "none"}:
-        raise ConfigError(ENDS_OF_TEMPLATE)
-    template = load_chat_template(
-        tokenizer, config.chat_template, date=config.template_date, variables=config.variables()
-    )
-    return replace(tokenizer, template=template, notes=(*tokenizer.notes, *template.notes))
 
 
 def load_tokenizer(source: Any, *, revision: str | None = None, bos: str = "auto", eos: str = "auto") -> Tokenizer:

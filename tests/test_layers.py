@@ -28,7 +28,7 @@ ROOMS = {
         gather""",
     "packing": "order bounds plan strategies packing sampler",
     "engines": "tokenizer engines cuts probes parity",
-    "chat": "conversations marks specials sandbox chat turns masks prompted",
+    "chat": "conversations marks specials sandbox chat buildtokenizer turns masks prompted",
     "sources/formats": "gzipped rawfiles rowbuilder jsonl jsonarray csvrows textrows arrowrows",
     "sources": "source sources storesources digests opening header reading rowtext carried units",
     "tokens": "encoding tokens tokenstore",
@@ -54,10 +54,9 @@ ORDER = ("schemas", *ROOMS, "loaders")
 # Known exceptions. Each fails its test as soon as it is no longer needed: then take it out.
 UP = {
     ("jsonl", "rowtext"),
-    ("arrowrows", "rowtext"), ("tokenizer", "chat"),
+    ("arrowrows", "rowtext"),
 }  # fmt: skip
 CIRCLES = {
-    "chat tokenizer",
     "checks config",
     "schemas.files schemas.manifest schemas.remote",
 }
