@@ -1,8 +1,8 @@
 """Rows of an Arrow file, stream or file format, through `datasets`.
 
 The Arrow builder of `datasets` stops at the first text that is not UTF-8, with its place in a record batch and no file.
-Here only the asked columns are looked at, what text is not UTF-8 is found row by row (`rowtext.as_text`), and offsets
-that leave the file, which crash whatever follows them, are an error before anything does.
+Here only the asked columns are looked at, what text is not UTF-8 is found row by row (`arrowcolumns.text_column`),
+and offsets that leave the file, which crash whatever follows them, are an error before anything does.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,8 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
+from packprep.arrowcolumns import sound
 from packprep.rowbuilder import RowBuilder
-from packprep.rowtext import sound
 
 
 class ArrowRows(RowBuilder):

@@ -11,13 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.ahead import ahead
+from packprep.arrowcolumns import one_array
 from packprep.buildtokenizer import ChatTokenizer
 from packprep.config import BuildConfig
 from packprep.engines import Ids, Offsets
 from packprep.errors import InputError
 from packprep.gather import add_ends, make_room, with_ends
 from packprep.parity import EngineChoice, verify_batch
-from packprep.rowtext import one_array
 from packprep.schemas import NO_LOSS
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, ranges, text_bytes

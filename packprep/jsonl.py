@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 
+from packprep.arrowcolumns import group_text
 from packprep.jsonarray import JsonArray
 from packprep.rowbuilder import RowBuilder, RowsConfig, escaped_bytes, too_large
-from packprep.rowtext import group_text
 
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
@@ -301,7 +301,7 @@ def _json(value: Any, name: str, problem: str | None) -> tuple[bytes | None, str
 
 
 def _group(value: Any, name: str, problem: str | None) -> tuple[str | None, str | None]:
-    """A value that is no text as `rowtext.group_text` has it."""
+    """A value that is no text as `arrowcolumns.group_text` has it."""
     if isinstance(value, (list, dict)):
         return None, problem or f"bad_group: {name!r} is {_word(value)}, expected text, a number, true or false"
     if isinstance(value, int) and not isinstance(value, bool):

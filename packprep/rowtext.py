@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from packprep.arrowcolumns import group_text, one_array, sound, text_column
 from packprep.carried import RowProblems, RowShape, number_columns, read_numbers
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
@@ -110,34 +111,13 @@ def _without_text(table: pa.Table) -> pa.Table:
     return pa.table({"problem": found})
 
 
-def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The groups of rows as text, and `problem` with what was wrong filled in.
-
-    A number is its digits and a boolean the word that JSON has for it, so that groups are the same in every format;
-    a whole float is the integer. Example: [1, 2] and [1.0, 2.0] -> ["1", "2"]; [true] -> ["true"]
-    """
-    array = one_array(column)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pa.types.is_nested(array.type):
-        wrong = pc.and_(pc.is_valid(array), pc.is_null(problem))
-        detail = f"bad_group: {name!r} is {array.type}, expected text, a number, true or false"
-        return pa.nulls(len(array), pa.string()), pc.if_else(wrong, detail, problem)
-    if not pa.types.is_floating(array.type):
-        return array.cast(pa.string()), problem
-    array = array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
-    whole = pc.and_(pc.equal(array, pc.floor(array)), pc.less(pc.abs(array), 2.0**63))
-    digits = pc.if_else(whole, array, pa.scalar(0, array.type)).cast(pa.int64()).cast(pa.string())
-    return pc.if_else(whole, digits, array.cast(pa.string())), problem
-
-
 def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False) -> pa.Table:
     """`text` and `problem` of rows with the columns `names`, and `second` of pairs. is_utf8: see `as_rows`."""
     count = len(table)
     problem = table["problem"].combine_chunks() if "problem" in table.column_names else pa.nulls(count, pa.string())
     columns = {}
     for name in names:
-        columns[name], problem = _text_column(table[name], name, problem, is_utf8)
+        columns[name], problem = text_column(table[name], name, problem, is_utf8)
     if config.pair_columns:
         text = columns[names[0]]
         second = pc.if_else(pc.is_valid(text), columns[names[1]], pa.scalar(None, columns[names[1]].type))
@@ -167,48 +147,3 @@ def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa
     large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
     detail = f"too_large: the text has more than {config.max_row_size:,} bytes (--max-row-size)"
     return pc.if_else(pc.and_(large, pc.is_null(problem)), detail, problem)
-
-
-def _text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool) -> tuple[pa.Array, pa.Array]:
-    """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
-    array = one_array(column)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        if str(array.type) == "string_view":
-            array = array.cast(pa.large_string())
-        else:
-            found = pc.and_(pc.is_valid(array), pc.is_null(problem))
-            return pa.nulls(len(array), pa.string()), pc.if_else(
-                found, f"not_text: {name!r} is {array.type}, expected text", problem
-            )
-    if is_utf8:
-        return array, problem
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        good = pa.array([_is_utf8(value or b"") for value in array.cast(pa.large_binary()).to_pylist()])
-        problem = pc.if_else(pc.and_(pc.invert(good), pc.is_null(problem)), f"bad_utf8: {name!r} is not UTF-8", problem)
-        array = pc.if_else(good, array, pa.scalar(None, array.type))
-    return array, problem
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array, not copied where it is one already."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def sound(array: pa.Array) -> pa.Array:
-    """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them."""
-    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
-    # Of text that is not UTF-8 more is known later.
-    (array if binary is None else array.view(binary)).validate(full=True)
-    return array
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
