@@ -5,14 +5,10 @@ from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, DType, Kind, che
 from .errors import FormatError
 from .files import (
     MANIFEST,
-    SURPLUS,
-    check_file,
-    check_files,
     check_path,
     inside,
     saved_files,
     shard_name,
-    surplus_files,
     sync_directory,
     temporary_name,
     write_dataset_dict,
@@ -21,8 +17,18 @@ from .files import (
 )
 from .findings import Finding, Findings
 from .ledger import LEDGER_KEYS, check_ledger
-from .manifest import FORMAT_VERSION, FileEntry, Manifest, SplitCounts, parse_manifest, read_manifest, write_manifest
-from .remote import Output, RemoteOutput
+from .listed import SURPLUS, check_file, check_files, surplus_files
+from .manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    Manifest,
+    Output,
+    SplitCounts,
+    parse_manifest,
+    read_manifest,
+    write_manifest,
+)
+from .remote import RemoteOutput
 from .stores import Store, Stored, StoreError, is_url
 from .validate import BatchView, check_batch, check_boundaries, sound_parts
 from .views import ListView, list_view

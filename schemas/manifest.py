@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .canonical import canonical_json, digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column, check_columns
 from .errors import FormatError
 from .files import MANIFEST, check_path, check_split, shard_name, write_file
 from .ledger import check_ledger
-
-if TYPE_CHECKING:
-    from .remote import Output
 
 FORMAT_VERSION = 1
 
@@ -114,6 +111,26 @@ class Manifest:
         return sum(counts.tokens for counts in self.splits.values())
 
 
+class FetchedOutput(Protocol):
+    """An output whose files are fetched to be read, such as `RemoteOutput`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def fetch(self, entry: FileEntry) -> Path:
+        """The file, fetched if need be. FormatError if it is missing or not what the manifest says."""
+
+    def file(self, name: str) -> Path:
+        """The same of a file by its name. FormatError where the manifest does not list it."""
+
+
+Output = Path | FetchedOutput
+"""A finished output: its directory, or what is elsewhere. `read_manifest` and `check_file` take either."""
+
+
 def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
     """Write directory/manifest.json, after the same checks that `read_manifest` makes: FormatError if they fail."""
     path = directory / MANIFEST
@@ -124,7 +141,7 @@ def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, A
     return manifest
 
 
-def read_manifest(directory: "str | Output") -> Manifest:
+def read_manifest(directory: str | Output) -> Manifest:
     """The manifest of an output. FormatError if it is absent, changed by one bit, of a newer format or inconsistent."""
     if not isinstance(directory, (str, Path)):
         return directory.manifest

@@ -125,7 +125,3 @@ class RemoteOutput:
 
 def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packprep"
-
-
-Output = Path | RemoteOutput
-"""A finished output: its directory, or what is at a URL. `read_manifest` and `check_file` take either."""

@@ -55,7 +55,6 @@ ORDER = ("schemas", *ROOMS, "loaders")
 UP: set[tuple[str, str]] = set()
 CIRCLES = {
     "checks config",
-    "schemas.files schemas.manifest schemas.remote",
 }
 # By design: every command module has a `command`, and every process an entry point.
 TWINS_BY_DESIGN = {"command", "main"}
@@ -71,7 +70,7 @@ TWINS = {
     "Int64": "coverage draw gather histograms interleave labels merging mixing packs provenance segments shards",
     "Labels": "labels loaders.fill",
     "Layout": "loaders.context_parallel shards",
-    "Level": "schemas.files verify",
+    "Level": "schemas.listed verify",
     "Made": "ahead early encoding",
     "Packs": "packs strategies",
     "Piece": "charts show tokens",
