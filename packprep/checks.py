@@ -8,16 +8,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import Field
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from packprep import mixture
 from packprep.errors import ConfigError, brief, nearest
-
-if TYPE_CHECKING:
-    from packprep.config import BuildConfig
+from packprep.options import COLUMN_CHOICE, Options
 
 MERGE = "merge"  # the task of an array that signs off
-COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to import for --help), and
 # the names that columns of shards and token files have of their own.
@@ -115,26 +112,16 @@ def parse_size(value: int | str, key: str) -> int:
         raise ConfigError(f"{key} is {brief(value)}, expected a size such as 500MB or 64MiB") from None
 
 
-def check(config: "BuildConfig") -> None:
-    """ConfigError with the first thing that is wrong, of the options of all sources and of those that each has."""
+def check(config: Options) -> None:
+    """ConfigError with the first thing that is wrong."""
     _check_ranges(config)
     _check_columns(config)
     _check_executor(config)
     _check_output(config)
     _check_packing(config)
-    for entry in config.entries():
-        for key in mixture.NUMBERS:
-            if key in entry.reading and (entry.reading[key] is None) != (getattr(config, key) is None):
-                raise ConfigError(
-                    f"source {entry.label} alone has {key}: rows of one build are alike; give the build one too"
-                )
-        try:
-            config.reading(entry.reading)
-        except ConfigError as error:
-            raise ConfigError(f"source {entry.label}: {error}") from None
 
 
-def _check_ranges(config: "BuildConfig") -> None:
+def _check_ranges(config: Options) -> None:
     least = {
         "max_length": 2, "stride": 0, "min_len": 0, "max_len": 0, "limit": 1, "max_tokens": 1, "num_proc": 1,
         "max_memory": 1, "max_row_size": 1, "unit_timeout": 1, "num_tasks": 1, "min_loss_tokens": 0,
@@ -164,7 +151,7 @@ def _check_ranges(config: "BuildConfig") -> None:
     config.cost()
 
 
-def _check_columns(config: "BuildConfig") -> None:
+def _check_columns(config: Options) -> None:
     """Which columns make a row."""
     if config.text_template is not None and config.text_column != "text":
         raise ConfigError("text_column and text_template both say what the text is; give one of them")
@@ -208,7 +195,7 @@ def _check_columns(config: "BuildConfig") -> None:
             raise ConfigError(f"carry names {name!r} twice; give it once")
 
 
-def _check_pairs(config: "BuildConfig") -> None:
+def _check_pairs(config: Options) -> None:
     if len(config.pair_columns) != 2 or config.pair_columns[0] == config.pair_columns[1]:
         raise ConfigError(f"pair_columns is {', '.join(config.pair_columns)}; expected two columns: chosen,rejected")
     for key in ("input_ids_column", "text_template", "truncate_at", "response_column"):
@@ -223,7 +210,7 @@ def _check_pairs(config: "BuildConfig") -> None:
         raise ConfigError("truncation_side balanced is for one side; pairs are cut in proportion by themselves")
 
 
-def _check_executor(config: "BuildConfig") -> None:
+def _check_executor(config: Options) -> None:
     for key, executor in (("task_index", "array"), ("num_tasks", "array"), ("ray_address", "ray")):
         if getattr(config, key) is not None and config.executor != executor:
             raise ConfigError(f"{key} is for executor {executor}, not {config.executor}; give --executor {executor}")
@@ -244,7 +231,7 @@ def _check_executor(config: "BuildConfig") -> None:
             )
 
 
-def _check_output(config: "BuildConfig") -> None:
+def _check_output(config: Options) -> None:
     in_a_store = "://" in config.output
     if not in_a_store and config.work_dir is not None:
         raise ConfigError("work_dir is for an output in a store; a directory is made beside where it will be")
@@ -267,7 +254,7 @@ def _check_output(config: "BuildConfig") -> None:
         )
 
 
-def _check_packing(config: "BuildConfig") -> None:
+def _check_packing(config: Options) -> None:
     if config.stride:
         if config.overflow != "split" or config.strategy == "wrapped":
             other = "strategy wrapped" if config.strategy == "wrapped" else f"overflow {config.overflow}"
