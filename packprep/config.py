@@ -14,9 +14,6 @@ from packprep.errors import ConfigError, nearest
 from packprep.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.options import Options
 
-# In no file of an output.
-ONCE = ("overwrite", "restart", "append", "executor", "task_index", "num_tasks", "ray_address", "work_dir")
-
 
 class BuildConfig(Options):  # a frozen dataclass by inheritance: compiling its methods twice is 15 ms at every start
     """Options of one build, checked at construction: a wrong value raises ConfigError before any work is done.
@@ -54,11 +51,10 @@ class BuildConfig(Options):  # a frozen dataclass by inheritance: compiling its 
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output; sources and tokenizer enter by digest instead."""
-        decided_by_digest = ("sources", "tokenizer", "name", "split", "revision")
         return {
             spec.name: list(value) if isinstance(value := getattr(self, spec.name), tuple) else value
             for spec in fields(self)
-            if spec.metadata["identity"] and spec.name not in decided_by_digest
+            if spec.metadata["identity"]
         }
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.options import options_in
 from packprep.provenance import Sources
 from packprep.schemas import FILLER, NO_LOSS, BatchView, Finding, Findings, FormatError, Manifest
 
@@ -25,8 +26,8 @@ Int64 = NDArray[np.int64]
 
 _WHOLE = ("too_short", "too_long", "overflow", "not_drawn")  # reasons that take whole documents
 _TAILS = ("short_tail",)  # reasons that take the end of a document; any other may take whatever part
-# Options that say how documents were cut: a merged output keeps those its parts agree on.
-_CUTTING = ("strategy", "overflow", "stride", "continuation_bos", "truncation_side")
+# Options that say how documents were cut, filters and labels apart: a merged output keeps those its parts agree on.
+_CUTTING = options_in("segments") - {"max_length", "min_len", "max_len", "min_loss_tokens", "train_overlap"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Policy:
             return Policy(
                 **ids,
                 says_ends="bos" in tokenizer and "eos" in tokenizer,
-                says_cuts="generations" not in manifest.data["inputs"] or set(_CUTTING) <= set(options),
+                says_cuts="generations" not in manifest.data["inputs"] or set(options) >= _CUTTING,
                 max_length=manifest.max_length,
                 wrapped=options.get("strategy") == "wrapped",
                 overflow=str(options.get("overflow", "split")),

@@ -19,6 +19,7 @@ from packprep.carried import RowShape, carried_types
 from packprep.config import BuildConfig, check_keys
 from packprep.encoding import cut_text, encode_table
 from packprep.errors import ConfigError, InputError
+from packprep.options import options_in
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
 from packprep.reading import BESIDE, find_columns, finder_of
@@ -30,10 +31,7 @@ from packprep.units import Part
 from packprep.windows import Documents, carried_columns, documents_of
 
 _SMALL_BATCH = 10_000  # documents; below it a warning says what the batch size costs
-_NOT_HERE = (
-    "sources", "output", "name", "split", "revision", "sample_by", "limit", "max_tokens", "weights", "max_epochs",
-    "unit_size", "window", "keep_tokens", "shard_size", "holdout", "overwrite", "packs_multiple_of", "remainder",
-)  # fmt: skip
+_NOT_HERE = options_in("read", "output", "run", "once") - {"columns"} | {"sample_by"}
 
 
 class TokenizeAndPack:

@@ -19,11 +19,9 @@ from packprep.errors import ConfigError, InputError, brief, nearest
 from packprep.redact import redacted
 
 AMOUNTS = ("weight", "epochs", "max_tokens")
-# Options of a build that a source may have for itself.
-NUMBERS = ("input_ids_column", "labels_column", "loss_mask_column")  # of all sources or of none
-READING = ("text_column", "text_template", *NUMBERS, "sample_by", "name", "split", "revision", "limit")
+NUMBERS = ("input_ids_column", "labels_column", "loss_mask_column")  # given for all sources or for none
 _MOST_TIMES = 100_000  # each copy is in a window of its own
-_KEYS = ("path", "label", *AMOUNTS, "max_epochs", *READING)
+_KEYS = ("path", "label", *AMOUNTS, "max_epochs")  # beside the options that a source may have for itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +46,13 @@ class Entry:
         return {key: _plain(amount) for key, amount in amounts.items() if amount is not None}
 
 
-def entries(sources: Sequence[str | Mapping[str, Any]], weights: Sequence[str], max_epochs: float) -> tuple[Entry, ...]:
-    """The entries of `sources`, checked. weights: one for each source, or none. ConfigError names the source."""
+def entries(
+    sources: Sequence[str | Mapping[str, Any]], weights: Sequence[str], max_epochs: float, options: Sequence[str] = ()
+) -> tuple[Entry, ...]:
+    """The entries of `sources`, checked. ConfigError names the source.
+
+    weights: one for each source, or none. options: names of those that a source may have for itself.
+    """
     if weights and len(weights) != len(sources):
         raise ConfigError(f"weights has {len(weights)} numbers for {len(sources)} sources; give one for each source")
     given: list[dict[str, Any]] = [{"path": source} if isinstance(source, str) else dict(source) for source in sources]
@@ -59,7 +62,7 @@ def entries(sources: Sequence[str | Mapping[str, Any]], weights: Sequence[str], 
         if weights:
             _refuse(label, "an amount of its own beside weights", any(key in source for key in AMOUNTS))
             source["weight"] = weights[number]
-        found.append(_entry(label, source, max_epochs))
+        found.append(_entry(label, source, max_epochs, options))
     _check_together(found)
     if max_epochs != 1 and not any(entry.weight for entry in found):
         raise ConfigError("max_epochs says how often sources with a weight may be repeated, and none has a weight")
@@ -137,10 +140,10 @@ def _label(source: Mapping[str, Any]) -> str:
     return redacted(label)
 
 
-def _entry(label: str, source: Mapping[str, Any], max_epochs: float) -> Entry:
+def _entry(label: str, source: Mapping[str, Any], max_epochs: float, options: Sequence[str]) -> Entry:
     for key in source:
-        if key not in _KEYS:
-            raise ConfigError(f"source {label} has an unknown key {brief(key)}{nearest(key[:100], _KEYS)}")
+        if key not in _KEYS and key not in options:
+            raise ConfigError(f"source {label} has an unknown key {brief(key)}{nearest(key[:100], (*_KEYS, *options))}")
     amounts = [key for key in AMOUNTS if key in source]
     if len(amounts) > 1:
         both = " and ".join(amounts)
@@ -157,7 +160,7 @@ def _entry(label: str, source: Mapping[str, Any], max_epochs: float) -> Entry:
     return Entry(
         label=label,
         paths=(paths,) if isinstance(paths, str) else tuple(paths),
-        reading={key: source[key] for key in READING if key in source},
+        reading={key: source[key] for key in options if key in source},
         weight=numbers.get("weight"),
         epochs=numbers.get("epochs"),
         max_tokens=None if tokens is None else int(tokens),

@@ -12,12 +12,17 @@ import numpy as np
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.histograms import read_windows
+from packprep.options import options_in
 from packprep.progress import Progress, Silent
 from packprep.schemas import Output, read_manifest
 from packprep.segments import cut_segments
 from packprep.sweep import Cut, Row, of_lengths, row_of
 
 _MOST_EVENED = 250_000  # segments
+# Options that another plan repeats. Filters and cuts of text have been at work already, and num_packs is a strategy's.
+_KEPT = options_in("segments", "plan", "order") - {
+    "max_length", "strategy", "min_len", "max_len", "min_loss_tokens", "train_overlap", "truncation_side", "num_packs",
+}  # fmt: skip
 
 STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
 
@@ -54,14 +59,7 @@ def replan(output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: P
 
 def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildConfig | None:
     """The options of the build with another strategy; None where the two do not go together."""
-    kept = {
-        key: options[key]
-        for key in (
-            "overflow", "stride", "continuation_bos", "max_segments_per_pack", "pad_segment_to_multiple",
-            "shuffle_documents", "order", "seed", "balance_ranks", "attention_cost",
-        )
-        if key in options
-    }  # fmt: skip
+    kept = {key: options[key] for key in _KEPT if key in options}
     if strategy == "wrapped":  # cuts where packs end, so pieces neither overlap nor begin anew
         kept = {key: value for key, value in kept.items() if key not in ("stride", "continuation_bos")}
     try:

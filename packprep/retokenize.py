@@ -23,6 +23,7 @@ from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
 from packprep.encoding import cut_text, encode_table
 from packprep.errors import ConfigError, PackprepError
+from packprep.options import options_in
 from packprep.parity import choose_engine
 from packprep.progress import Progress
 from packprep.reading import read_rows, row_shape
@@ -36,10 +37,7 @@ from packprep.verdict import Verdict
 Ids = NDArray[np.int32]
 
 # Options that decide which tokens of a text are in packs; a merged output keeps those its parts agree on.
-_SHAPING = frozenset(
-    ("text_column", "text_template", "input_ids_column", "sample_by", "on_error", "parse_special_tokens", "truncate_at",
-     "min_len", "max_len", "max_length", "strategy", "overflow", "stride", "continuation_bos", "truncation_side")
-)  # fmt: skip
+_SHAPING = options_in("rows", "tokens", "segments")
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,8 @@ def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokeni
     if not coverage.knows_documents:
         verdict.not_checked.append("documents against their sources: the shards have no document_ids")
         return
-    if missing := _SHAPING - set(coverage.manifest.data["inputs"]["options"]):
+    shaping = _SHAPING & BuildConfig().identity().keys()
+    if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
         what = f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
         verdict.not_checked.append(f"documents against their sources: {what}")
         return

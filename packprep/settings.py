@@ -6,8 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from packprep.config import ONCE, BuildConfig, check_keys
+from packprep.config import BuildConfig, check_keys
 from packprep.errors import ConfigError
+from packprep.options import options_in
 
 DEFAULT_FILE = "packprep.yaml"
 
@@ -74,4 +75,4 @@ def to_yaml(config: BuildConfig) -> str:
 
 def _not_kept(key: str, value: Any) -> bool:
     """What a file of options leaves out: what was not given, a tokenizer that is an object, how it ran this once."""
-    return value is None or key in ONCE or (key == "tokenizer" and not isinstance(value, str))
+    return value is None or key in options_in("once") or (key == "tokenizer" and not isinstance(value, str))

@@ -19,7 +19,8 @@ from packprep.config import BuildConfig
 from packprep.digests import digest_of_files, heard, in_threads
 from packprep.errors import InputError, system_error
 from packprep.hub import asking
-from packprep.mixture import READING, is_mix
+from packprep.mixture import is_mix
+from packprep.options import PER_SOURCE
 from packprep.progress import Progress, Silent
 from packprep.rawfiles import KINDS, SUFFIXES, suffixes
 from packprep.redact import redacted
@@ -66,7 +67,7 @@ def _check_repeated(found: list[Source]) -> None:
     """A file that two globs of a mix match would be repeated without a word, and be counted for both."""
     seen = set()
     for source in found:
-        columns = [source.reading.get(key) for key in READING if key != "limit"]  # other columns are other text
+        columns = [source.reading.get(key) for key in PER_SOURCE if key != "limit"]  # other columns are other text
         same = (os.path.realpath(source.path) if isinstance(source.path, Path) else source.name, *columns)
         if same in seen:
             raise InputError(f"{source.name} is in the mix twice; name it once, and repeat it with epochs")

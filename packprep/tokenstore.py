@@ -17,6 +17,7 @@ from typing import Any
 import xxhash
 
 from packprep.config import BuildConfig
+from packprep.options import options_in
 from packprep.schemas import digest_of, file_size
 from packprep.source import Source
 from packprep.tokenizer import Tokenizer
@@ -73,19 +74,14 @@ def rows_of_sources(files: Sequence[TokenFile], sources: int) -> list[int]:
 
 def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildConfig) -> str:
     """Digest of everything that decides the token files."""
-    options = config.identity()
-    names = (
-        "text_column", "text_template", "sample_by", "limit", "on_error", "unit_size", "max_row_size",
-        "parse_special_tokens", "truncate_at", "group_column", "input_ids_column", "labels_column", "loss_mask_column",
-        "carry", "messages_column", "prompt_column", "response_column", "pair_columns",
-        "train_on",
-    )  # fmt: skip
+    deciding = options_in("read", "rows", "tokens")
+    options = {name: value for name, value in config.identity().items() if name in deciding}
     return digest_of(
         {
             "version": STORE_VERSION,
             "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
             "tokenizer": tokenizer.facts(),
-            "options": {name: options[name] for name in names} | {"max_tokens": config.tokens_to_read},
+            "options": options | {"max_tokens": config.tokens_to_read},
         }
     )
 

@@ -17,9 +17,9 @@ from packprep import BuildConfig
 from packprep.cli import COMMANDS
 from packprep.command_build import command as build_command
 from packprep.command_build import resolve_options
-from packprep.config import ONCE
 from packprep.errors import ConfigError
 from packprep.libraries import is_fast
+from packprep.options import options_in
 from packprep.schemas import read_manifest
 from packprep.settings import to_yaml
 
@@ -283,7 +283,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path
     assert resolve_options(("a",), None, parameters)[0] == from_file
     assert getattr(from_file, field.name) != field.default
     (here / "resolved.yaml").write_text(to_yaml(from_file))
-    once = {key: getattr(from_file, key) for key in ONCE}
+    once = {key: getattr(from_file, key) for key in options_in("once")}
     assert replace(resolve_options((), Path("resolved.yaml"), {})[0], **once) == from_file
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.config import BuildConfig, parse_size
 from packprep.errors import ConfigError, nearest
+from packprep.options import Stage, options_in
 from packprep.settings import from_yaml, to_yaml
 from packprep.strategies import STRATEGIES
 
@@ -175,3 +176,15 @@ def test_a_file_name_that_is_no_unicode_survives_yaml(tmp_path: Path) -> None:
 def test_yaml_leaves_out_what_was_not_given_a_tokenizer_that_is_no_path_and_leave_to_throw_away() -> None:
     keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, restart=True, limit=3))).keys()
     assert "limit" in keys and not {"max_tokens", "tokenizer", "overwrite", "restart"} & keys
+
+
+def test_every_option_has_one_stage_and_only_run_and_once_are_never_part_of_the_identity() -> None:
+    stages = get_args(Stage)
+    assert all(spec.metadata["stage"] in stages for spec in fields(BuildConfig))
+    assert sorted(name for stage in stages for name in options_in(stage)) == sorted(s.name for s in fields(BuildConfig))
+    assert not options_in("run", "once") & BuildConfig().identity().keys()
+
+
+def test_options_of_one_call_are_written_to_no_file() -> None:
+    written = yaml.safe_load(to_yaml(config(output="s3://bucket/out", work_dir="scratch", executor="ray")))
+    assert not options_in("once") & written.keys()

@@ -86,6 +86,8 @@ def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(dataset: datas
 def test_options_of_a_whole_build_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"shard_size is an option of packprep\.build"):
         TokenizeAndPack(tiny_tokenizer(), shard_size="1MB", **OPTIONS)
+    with pytest.raises(ConfigError, match=r"append is an option of packprep\.build"):
+        TokenizeAndPack(tiny_tokenizer(), append=True, **OPTIONS)
     with pytest.raises(ConfigError, match="unknown option 'stratgy'; did you mean 'strategy'"):
         TokenizeAndPack(tiny_tokenizer(), stratgy="greedy", **OPTIONS)
 

@@ -15,6 +15,7 @@ from packprep import BuildConfig, build, encoding
 from packprep.encoding import cut_text, encode_table
 from packprep.engines import load_engine
 from packprep.errors import InputError
+from packprep.options import options_in
 from packprep.parity import EngineChoice, choose_engine
 from packprep.source import Source
 from packprep.tokenizer import Tokenizer, load_tokenizer
@@ -96,6 +97,20 @@ def test_the_key_changes_with_everything_that_decides_tokens_and_with_nothing_el
     assert all(tokens_key([source], policy, BuildConfig(**options)) != key for options in other)  # type: ignore[arg-type]
     assert tokens_key([dataclasses.replace(source, sha256="1" * 64)], policy, BuildConfig()) != key
     assert tokens_key([source], dataclasses.replace(policy, eos=None), BuildConfig()) != key
+
+
+def test_no_option_that_shapes_tokens_can_be_forgotten_in_the_key(
+    policy: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(name="a.jsonl", kind="json", path=None, bytes=1, sha256="0" * 64)
+    key, identity = tokens_key([source], policy, BuildConfig()), BuildConfig().identity()
+    changing = set()
+    for name in identity:
+        monkeypatch.setattr(BuildConfig, "identity", lambda _, name=name: identity | {name: "another value"})
+        if tokens_key([source], policy, BuildConfig()) != key:
+            changing.add(name)
+    # max_tokens enters as config.tokens_to_read: in a mix it stops no reading.
+    assert changing == identity.keys() & options_in("read", "rows", "tokens") - {"max_tokens"}
 
 
 def test_text_is_cut_at_the_first_match_and_counted_by_source() -> None:
