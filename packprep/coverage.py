@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.account import Dropped
 from packprep.options import options_in
 from packprep.provenance import Sources
 from packprep.schemas import FILLER, NO_LOSS, BatchView, Finding, Findings, FormatError, Manifest
 
 Int64 = NDArray[np.int64]
 
-_WHOLE = ("too_short", "too_long", "overflow", "not_drawn")  # reasons that take whole documents
-_TAILS = ("short_tail",)  # reasons that take the end of a document; any other may take whatever part
+_WHOLE = tuple(reason for reason in Dropped if reason.takes == "whole documents")
+_TAILS = tuple(reason for reason in Dropped if reason.takes == "tails")  # any other may take whatever part
 # Options that say how documents were cut, filters and labels apart: a merged output keeps those its parts agree on.
 _CUTTING = options_in("segments") - {"max_length", "min_len", "max_len", "min_loss_tokens", "train_overlap"}
 
@@ -304,7 +305,7 @@ class Coverage:
         # Documents cut to max_length tokens, at the end that truncation_side names, lack what stood there.
         truncated = (piece.end[lasts] - start == policy.max_length) & (policy.truncated > 0)
         headless = (start > 0) & ~(truncated & policy.cut_left)
-        tail_dropped = piece.full[lasts] & ("short_tail" in policy.dropped)
+        tail_dropped = piece.full[lasts] & (Dropped.SHORT_TAIL in policy.dropped)
         endless = ~piece.ends_in_eos[lasts] & ~tail_dropped & ~(truncated & (not policy.cut_left))
         if policy.says_cuts and not policy.any_part_may_lack:
             told = "{row}: its tokens {due} to {start} are in no pack"

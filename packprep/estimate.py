@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packprep.account import Sums
 from packprep.buildtokenizer import tokenizer_of
 from packprep.carried import RowShape
 from packprep.config import BuildConfig
@@ -173,7 +174,7 @@ def _prediction(
         "tokens_in": round(total["tokens"]),
         "tokens_packed": round(packed * grow),
         "packs": round(packs * grow),
-        "utilization": round(packed / (packs * config.max_length), 4) if packs else 1.0,
+        "utilization": round(Sums(tokens_packed=packed, packs=packs, max_length=config.max_length).utilization, 4),
         "bytes": round(
             float(
                 shard_bytes(

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
+from packprep.account import Dropped, Sums
 from packprep.charts import Histogram, Link, amounts, histogram, percents
 from packprep.histograms import COST_UNIT, Measured, measure
 from packprep.progress import Progress
@@ -16,15 +17,6 @@ from packprep.sweep import Row
 
 COLORS = 8
 """Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
-
-_REASONS = {
-    "truncated": "cut off: longer than a pack",
-    "overflow": "dropped: longer than a pack",
-    "too_short": "dropped: too short",
-    "too_long": "dropped: too long",
-    "short_tail": "dropped: short last pieces",
-    "remainder": "dropped: left-over packs",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +82,7 @@ class Facts:
         for number in self.by_size:
             tokens = self.report["sources"][number]["tokens"]
             filler_packs -= tokens["filler"]
-            outcomes = [("in the packs", "kept", tokens["tokens_packed"] - tokens["filler"])]
+            outcomes = [("in the packs", "kept", Sums.of_ledger(tokens).tokens_kept)]
             outcomes += [(reason, "lost", count) for reason, count in lost(tokens).items()]
             outcomes += [("not drawn for the mix", "undrawn", not_drawn(tokens))]
             outcomes += [("padding", "padding", tokens["filler"])]
@@ -154,17 +146,20 @@ def gather(output: Output, progress: Progress | None = None) -> Facts:
 
 def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
     """Tokens of a ledger that are in no pack although they were wanted there, by reason in words."""
-    counts = {"truncated": tokens["truncated"], **tokens["dropped"]}
-    return {
-        _REASONS.get(reason, f"dropped: {reason.replace('_', ' ')}"): count
-        for reason, count in counts.items()
-        if count and reason != "not_drawn"
-    }
+    counts = {"cut off: longer than a pack": tokens["truncated"]}
+    dropped = {reason: count for reason, count in tokens["dropped"].items() if reason != Dropped.NOT_DRAWN}
+    counts |= {f"dropped: {_words(reason)}": count for reason, count in dropped.items()}
+    return {words: count for words, count in counts.items() if count}
+
+
+def _words(reason: str) -> str:
+    """A later version's output may name a reason that this one does not know."""
+    return Dropped(reason).words if reason in set(Dropped) else reason.replace("_", " ")
 
 
 def not_drawn(tokens: Mapping[str, Any]) -> int:
     """Tokens that a mix left aside to hold its shares; these are not lost."""
-    count: int = tokens["dropped"].get("not_drawn", 0)
+    count: int = tokens["dropped"].get(Dropped.NOT_DRAWN, 0)
     return count
 
 

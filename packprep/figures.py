@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from packprep.account import Dropped
 from packprep.errors import ConfigError, nearest
 
 Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]
 
 GROUPS = ("tokens.dropped", "documents.dropped", "documents.skipped")
 """Tables from reason to count; a reason that is not there has the count 0."""
-_REASONS = ("too_short", "too_long", "overflow", "short_tail", "remainder", "few_loss_tokens")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def resolve_name(name: str, known: Iterable[str]) -> list[str]:
 
     tokens_dropped means tokens.dropped. An unknown name raises ConfigError that suggests the nearest.
     """
-    names = list(dict.fromkeys([*known, *(f"{group}.{reason}" for group in GROUPS for reason in _REASONS)]))
+    names = list(dict.fromkeys([*known, *(f"{group}.{reason}" for group in GROUPS for reason in Dropped)]))
     plain = name.replace(".", "_")
     if found := [each for each in names if each == name] or [each for each in names if each.replace(".", "_") == plain]:
         return found

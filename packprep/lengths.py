@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packprep.account import Sums
 from packprep.buildtokenizer import tokenizer_of
 from packprep.config import COLUMN_CHOICE, BuildConfig
 from packprep.errors import ConfigError, InputError
@@ -124,7 +125,7 @@ def _output(path: Output, config: BuildConfig) -> Lengths:
         of_lengths(packs.split, packs.window, packs.document_lengths().astype(np.int32))
         for packs in read_windows(path, manifest)
     ]
-    lost = manifest.ledger["truncated"] + sum(manifest.ledger["dropped"].values())
+    lost = Sums.of_ledger(manifest.ledger).tokens_lost
     without = f", without the {lost:,} tokens it lost" if lost else ""
     return Lengths(
         origin=redacted(f"{path}{without}"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.draw import BUCKETS, Draw, Place, buckets, finish, hashes, place
 from packprep.hashing import mix as bits
@@ -93,22 +94,21 @@ class Mix:
         times = Counter(number for touched in self._touched for number in touched)
         return int(max(sum(self._drawn[number] / times[number] for number in touched) for touched in self._touched))
 
-    def left_out(self, tokenizer: Tokenizer) -> list[Counter[str]]:
-        """For each input file what no window holds, by the names of `planning.account_by_source`, and what is repeated.
+    def left_out(self, tokenizer: Tokenizer) -> list[Sums]:
+        """For each input file what no window holds, and what is repeated.
 
         A repeated document counts in tokens_in once for each copy; `repeated` is what all but the first come to.
         """
-        ends = [end for end, token in tokenizer.ends().items() if token is not None]
+        has_bos, has_eos = tokenizer.bos is not None, tokenizer.eos is not None
         return [
-            Counter(
-                {
-                    "tokens_in": counts["not_drawn_tokens"],
-                    "dropped.not_drawn": counts["not_drawn_tokens"],
-                    "dropped_documents.not_drawn": counts["not_drawn_documents"],
-                    "repeated_documents": counts["repeated_documents"],
-                    "repeated_tokens": counts["repeated_tokens"],
-                }
-                | {f"{end}_added": counts["not_drawn_documents"] for end in ends}
+            Sums(
+                tokens_in=counts["not_drawn_tokens"],
+                dropped=Counter({Dropped.NOT_DRAWN: counts["not_drawn_tokens"]}),
+                dropped_documents=Counter({Dropped.NOT_DRAWN: counts["not_drawn_documents"]}),
+                repeated_documents=counts["repeated_documents"],
+                repeated_tokens=counts["repeated_tokens"],
+                bos_added=counts["not_drawn_documents"] * has_bos,
+                eos_added=counts["not_drawn_documents"] * has_eos,
             )
             for counts in self._counted
         ]

@@ -14,6 +14,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from packprep.account import Sums
 from packprep.charts import drawing, flow, pieces
 from packprep.facts import Facts, lost, not_drawn, percent, short, visible
 from packprep.histograms import WindowPacks, read_batches
@@ -91,7 +92,7 @@ def _account(tokens: Mapping[str, Any]) -> dict[str, Any]:
     came_out = {"= in the packs": tokens["tokens_packed"]} | {f"+ {what}": n for what, n in lost(tokens).items()}
     came_out |= {"+ not drawn for the mix": not_drawn(tokens)}
     rows = [(what, count) for what, count in (put_in | came_out).items() if count or not what.startswith("+")]
-    return {"rows": rows, "sum": sum(put_in.values())}
+    return {"rows": rows, "sum": Sums.of_ledger(tokens).tokens_put_in}
 
 
 def _undivided(facts: Facts) -> str:
@@ -144,8 +145,8 @@ def _cards(facts: Facts) -> list[dict[str, str]]:
 
 def _gone(tokens: Mapping[str, Any]) -> tuple[int, int, float]:
     """Tokens lost, tokens that were wanted in the packs, and the one as a share of the other."""
-    gone, wanted = sum(lost(tokens).values()), tokens["tokens_in"] - not_drawn(tokens)
-    return gone, wanted, gone / wanted if wanted else 0.0
+    drawn = Sums.of_ledger(tokens).drawn
+    return drawn.tokens_lost, drawn.tokens_in, drawn.tokens_lost_share
 
 
 def _step_time(facts: Facts) -> list[dict[str, str]]:
@@ -159,9 +160,10 @@ def _trained(facts: Facts) -> list[dict[str, str]]:
     """A card for builds with labels."""
     if (tokens := facts.measured.loss_tokens) is None:
         return []
-    room = max(1, facts.report["packs"] * facts.report["max_length"])
+    report = facts.report
+    sums = Sums(loss_tokens=tokens, packs=report["packs"], max_length=report["max_length"])
     note = f"of the room carry loss: {tokens:,} tokens have a label"
-    return [{"title": "Tokens trained on", "figure": percent(tokens / room), "note": note, "state": ""}]
+    return [{"title": "Tokens trained on", "figure": percent(sums.loss_utilization), "note": note, "state": ""}]
 
 
 def _state(value: float, good: float, fair: float) -> str:

@@ -9,6 +9,7 @@ Example: sides of 6 and 2 tokens, max_length=6, truncate -> 4 and 2 tokens at 0 
 
 import numpy as np
 
+from packprep.account import Dropped
 from packprep.config import BuildConfig
 from packprep.labels import Labels, proportional
 from packprep.segments import Account, Int32, Int64, Segments, TooLongError
@@ -35,8 +36,8 @@ def cut_pairs(
     over = there & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
     if config.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
-    dropped = {"too_short": short, "too_long": long, "overflow": over & (config.overflow == "drop")}
-    kept = there & ~(short | long | dropped["overflow"])
+    dropped = {Dropped.TOO_SHORT: short, Dropped.TOO_LONG: long, Dropped.OVERFLOW: over & (config.overflow == "drop")}
+    kept = there & ~(short | long | dropped[Dropped.OVERFLOW])
     own = sides.copy()
     if config.overflow == "truncate" and over.any():
         own[over] = _truncated(sides[over], config)
@@ -51,9 +52,9 @@ def cut_pairs(
     )
     if labels is not None:
         few = (segments.trained(labels, config).reshape(-1, 2) < config.min_loss_tokens).any(axis=1)
-        dropped["few_loss_tokens"] = np.isin(np.arange(len(lengths)), rows[few])
+        dropped[Dropped.FEW_LOSS_TOKENS] = np.isin(np.arange(len(lengths)), rows[few])
         segments = segments.take(np.repeat(~few, 2))
-        kept = kept & ~dropped["few_loss_tokens"]
+        kept = kept & ~dropped[Dropped.FEW_LOSS_TOKENS]
     nothing = np.zeros(len(lengths), np.int32)
     return segments, Account(
         truncated=np.where(kept, cut.sum(axis=1), 0).astype(np.int32),

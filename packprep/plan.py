@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.account import Sums
 from packprep.errors import ConfigError
 from packprep.kernels import Int32s, Int64s
 
@@ -51,7 +52,8 @@ class PackPlan:
     @property
     def utilization(self) -> float:
         """Tokens / (packs x max_length), 0..1; 1 for a plan without packs."""
-        return int(self.lengths.sum(dtype=np.int64)) / (self.num_packs * self.max_length) if self.num_packs else 1.0
+        tokens = int(self.lengths.sum(dtype=np.int64))
+        return Sums(tokens_packed=tokens, packs=self.num_packs, max_length=self.max_length).utilization
 
     @cached_property
     def _placed(self) -> Int32s:
@@ -70,12 +72,16 @@ class PackPlan:
     @property
     def gap(self) -> int:
         """Packs over the bound; 0 means that the plan is proven optimal."""
-        return self.num_packs - self.bound
+        return self._sums.gap
 
     @property
     def gap_share(self) -> float:
         """gap / bound; 0.0001 is a hundredth of a percent."""
-        return self.gap / self.bound if self.bound else 0.0
+        return self._sums.gap_share
+
+    @property
+    def _sums(self) -> Sums:
+        return Sums(planned=self.num_packs, bound=self.bound)
 
     @cached_property
     def bias(self) -> float:

@@ -1,7 +1,7 @@
 """One window from documents to packs: cut into segments, plan, account. Decides everything, moves no token."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep import order as orders
+from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.gather import tokens_at
@@ -154,51 +155,61 @@ def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
     return PackPlan(plan.lengths, plan.max_length, *ordered)
 
 
-def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs) -> list[Counter[str]]:
-    """What became of the tokens of each source, by name of the report's columns; the last entry is filler packs.
+def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs) -> list[Sums]:
+    """What became of the tokens of each source; the last entry is filler packs.
 
-    written: the packs of the plan that go into shards, with filler packs.
+    written: the packs of the plan that go into shards, with filler packs. ValueError for a reason to drop tokens that
+    is not one of `Dropped`.
     """
-    totals: list[Counter[str]] = [Counter() for _ in range(sources + 1)]
     documents, account, segments = written.documents, plan.account, written.segments
 
-    def add(key: str, source: NDArray[Any], counts: NDArray[Any]) -> None:
-        for number, total in enumerate(np.bincount(source, weights=counts, minlength=sources)):
-            if total:
-                totals[number][key] += int(total)
+    def by_source(source: NDArray[Any], counts: NDArray[Any]) -> list[int]:
+        return np.bincount(source, weights=counts, minlength=sources).astype(np.int64).tolist()  # type: ignore[no-any-return]
 
     has_ids = documents.length > 0
     split = documents.values.get(SPLIT)
     sides = has_ids if split is None else (split > 0).astype(np.int8) + (documents.length > split)
-    add("documents", documents.source, np.ones(len(documents), np.int8))
-    add("empty", documents.source, ~has_ids)
-    add("tokens_in", documents.source, documents.length)
+    in_shards = np.zeros(len(segments), np.bool_)
+    in_shards[written.order[written.order >= 0]] = True
+    of_segment = documents.source[segments.document]
+    counts: dict[str, Any] = {
+        "documents": by_source(documents.source, np.ones(len(documents), np.int8)),
+        "empty": by_source(documents.source, ~has_ids),
+        "tokens_in": by_source(documents.source, documents.length),
+        "truncated": by_source(documents.source, account.truncated),
+        "overlap": by_source(documents.source, account.overlap),
+        "continuation_bos": by_source(documents.source, account.continuation_bos),
+        "segments": by_source(of_segment, in_shards),
+        "tokens_packed": by_source(of_segment, np.where(in_shards, written.padded, 0)),
+        "filler": by_source(of_segment, np.where(in_shards, written.padded - segments.lengths, 0)),
+    }
     for end, token in tokenizer.ends().items():
         if token is not None:
-            add(f"{end}_added", documents.source, sides)
+            counts[f"{end}_added"] = by_source(documents.source, sides)
             last = documents.length.astype(np.int64) - 1
             outermost = documents.address + (0 if end == "bos" else documents.dtype.itemsize * last)
             # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
-            add(f"{end}_found", documents.source[has_ids], _are(token.id, outermost[has_ids], documents))
-    add("truncated", documents.source, account.truncated)
-    add("overlap", documents.source, account.overlap)
-    add("continuation_bos", documents.source, account.continuation_bos)
-    for reason, counts in account.dropped.items():
-        add(f"dropped.{reason}", documents.source, counts)
-        add(f"dropped_documents.{reason}", documents.source, counts > 0)
-    in_shards = np.zeros(len(segments), np.bool_)
-    in_shards[written.order[written.order >= 0]] = True
-    source = documents.source[segments.document]
-    add("segments", source, in_shards)
-    add("tokens_packed", source, np.where(in_shards, written.padded, 0))
-    add("filler", source, np.where(in_shards, written.padded - segments.lengths, 0))
-    add("dropped.remainder", source, np.where(in_shards, 0, segments.lengths))
+            are = _are(token.id, outermost[has_ids], documents)
+            counts[f"{end}_found"] = by_source(documents.source[has_ids], are)
     if plan.trained is not None:
-        totals[-1]["loss_tokens"] = 0  # so that none is a number too
-        add("loss_tokens", source, np.where(in_shards, plan.trained, 0))
-    if fillers := int((written.order < 0).sum()):
-        totals[-1].update(segments=fillers, tokens_packed=fillers, filler=fillers)
-    return totals
+        counts["loss_tokens"] = by_source(of_segment, np.where(in_shards, plan.trained, 0))
+    dropped = {Dropped(reason): by_source(documents.source, lost) for reason, lost in account.dropped.items()}
+    dropped[Dropped.REMAINDER] = by_source(of_segment, np.where(in_shards, 0, segments.lengths))
+    whose = {Dropped(reason): by_source(documents.source, lost > 0) for reason, lost in account.dropped.items()}
+    fillers = int((written.order < 0).sum())
+    return [
+        Sums(
+            **{name: count[number] for name, count in counts.items()},
+            dropped=_of_one(dropped, number),
+            dropped_documents=_of_one(whose, number),
+        )
+        for number in range(sources)
+    ] + [Sums(segments=fillers, tokens_packed=fillers, filler=fillers)]
+
+
+def _of_one(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str]:
+    """The counts of one source, by reason, those of nothing left out. counts: by reason, then by source."""
+    return Counter({reason: by_source[source] for reason, by_source in counts.items() if by_source[source]})
 
 
 def _are(token: int, address: NDArray[np.int64], documents: Documents) -> NDArray[np.bool_]:

@@ -4,11 +4,12 @@ Lengths come back from the shards, so documents that the build dropped are not t
 were kept. Planning a million documents takes some tenths of a second for all strategies together; memory is a window's.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
+from packprep.account import Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.histograms import read_windows
@@ -36,25 +37,26 @@ def replan(output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: P
     manifest = read_manifest(output)
     options = manifest.data["inputs"]["options"]
     configs = {name: config for name in strategies if (config := _config(options, manifest.max_length, name))}
-    totals: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(int))
+    sums: defaultdict[str, Sums] = defaultdict(Sums)
+    divided: Counter[str] = Counter()
     progress = progress or Silent()
     done = 0
     for packs in read_windows(output, manifest):
         done += packs.packs
         if packs.window or (len(packs.lengths) > _MOST_EVENED and options.get("strategy") != "balanced"):
             configs.pop("balanced", None)
-            totals.pop("balanced", None)
+            sums.pop("balanced", None)
         lengths = packs.document_lengths().astype(np.int32)
         if options.get("overflow") == "truncate":  # what was cut out of the middle makes a document look longer
             lengths = np.minimum(lengths, manifest.max_length)
         window = of_lengths(packs.split, packs.window, lengths)
         for name, config in configs.items():
             # No ends to leave out when text is counted: what was too short is not there.
-            cut = Cut(*cut_segments(lengths, 0, config, has_bos=True))
-            for key, figure in cut.plan(window, config).figures(config).items():
-                totals[name][key] += figure
+            plan = Cut(*cut_segments(lengths, 0, config, has_bos=True)).plan(window, config)
+            sums[name] += plan.sums(config)
+            divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")
-    return [row_of(configs[name], found, manifest.columns) for name, found in totals.items()]
+    return [row_of(configs[name], found, divided[name], manifest.columns) for name, found in sums.items()]
 
 
 def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildConfig | None:

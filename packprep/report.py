@@ -5,11 +5,12 @@ The keys of report.json are stable; `packprep.schemas` holds their JSON Schema.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
@@ -18,154 +19,123 @@ if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.source import Source
     from packprep.tokenstore import TokenFile
 
-_LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
-
 
 @dataclass
 class Account:
-    """Totals of a build, summed window by window."""
+    """The sums of a build by source, added up window by window, and what is known of each window."""
 
-    sources: list[Counter[str]]  # by source; the last is filler packs, which have none
+    sources: list[Sums]  # by source; the last is filler packs, which have none
     windows: list[dict[str, Any]] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
     mix: dict[str, Any] | None = None  # what was asked of a mix
 
     @staticmethod
     def empty(sources: int) -> "Account":
-        return Account([Counter() for _ in range(sources + 1)])
+        return Account([Sums() for _ in range(sources + 1)])
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> "Account":
         """The account that `facts` was taken of."""
         counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
-        return Account([Counter(source) for source in facts["sources"]], facts["windows"], Counter(counts))
+        return Account(list(map(Sums.from_json, facts["sources"])), facts["windows"], Counter(counts))
 
     def facts(self) -> dict[str, Any]:
         """The same as plain JSON values."""
         counts = {str(size): count for size, count in sorted(self.segments_per_pack.items())}
-        return {"sources": list(map(dict, self.sources)), "windows": self.windows, "segments_per_pack": counts}
+        sources = [source.as_dict() for source in self.sources]
+        return {"sources": sources, "windows": self.windows, "segments_per_pack": counts}
 
     def merge(self, other: "Account") -> None:
         """Count what another account of the same sources counts."""
-        for total, more in zip(self.sources, other.sources, strict=True):
-            total.update(more)
+        self._add(other.sources)
         self.segments_per_pack.update(other.segments_per_pack)
         self.windows += other.windows
 
-    def add_mix(self, asked: dict[str, Any], left_out: Sequence[Counter[str]]) -> None:
+    def add_mix(self, asked: dict[str, Any], left_out: Sequence[Sums]) -> None:
         """Count what is in no window because a mix does not draw it. asked: see `Mix.facts`."""
         self.mix = asked
-        for total, more in zip(self.sources, left_out, strict=False):
-            total.update(more)
+        self._add([*left_out, Sums()])
 
-    def add(
-        self, window: int, split: str, plan: "WindowPlan", written: "Packs", by_source: Sequence[Counter[str]]
-    ) -> None:
-        for total, more in zip(self.sources, by_source, strict=True):
-            total.update(more)
-            total["trained"] += (more["tokens_packed"] - more["filler"]) * (split == "train")
+    def add(self, window: int, split: str, plan: "WindowPlan", written: "Packs", by_source: Sequence[Sums]) -> None:
+        trained = split == "train"
+        self._add([replace(source, trained_tokens=source.tokens_kept * trained) for source in by_source])
         sizes, counts = np.unique(np.diff(written.offsets), return_counts=True)
         self.segments_per_pack.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
         self.windows.append(
             {
                 "window": window, "split": split, "packs": len(written), "segments": len(written.order),
-                "tokens": int(written.lengths.sum()), "bound": plan.bound, "gap": len(plan.packs) - plan.bound,
+                "tokens": int(written.lengths.sum()), "bound": plan.bound,
+                "gap": Sums(planned=len(plan.packs), bound=plan.bound).gap,
                 "bias": plan.bias, "straggler": plan.straggler,
             }
         )  # fmt: skip
 
+    def total(self, max_length: int) -> Sums:
+        """The sums of the whole build. max_length: of its packs."""
+        return Sums.total([*self.sources, *(_packs_of(window, max_length) for window in self.windows)])
 
-def ledger(totals: Counter[str]) -> dict[str, Any]:
-    """The terms of the ledger's equation, reasons of dropped tokens beside each other."""
-    dropped = {key.removeprefix("dropped."): count for key, count in totals.items() if key.startswith("dropped.")}
-    return {key: totals[key] for key in _LEDGER} | {
-        "dropped": {key: dropped[key] for key in sorted(dropped) if dropped[key]}
-    }
+    def _add(self, sources: Sequence[Sums]) -> None:
+        self.sources = [total + more for total, more in zip(self.sources, sources, strict=True)]
+
+
+def _packs_of(window: Mapping[str, Any], max_length: int) -> Sums:
+    """What a window, as report.json describes it, adds to the sums of its sources."""
+    return Sums(
+        max_length=max_length,
+        packs=window["packs"],
+        planned=window["bound"] + window["gap"],
+        bound=window["bound"],
+        bias=[window["bias"] * window["segments"]],
+        straggler=[window["straggler"] * window["packs"]],
+    )
 
 
 def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> dict[str, Any]:
     """The part of report.json that the build's inputs decide; the pipeline adds seconds, bytes and digest."""
-    totals: Counter[str] = Counter()
-    for source in account.sources:
-        totals.update(source)
     by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
-    packs = sum(window["packs"] for window in account.windows)
-    bound = sum(window["bound"] for window in account.windows)
-    gap = sum(window["gap"] for window in account.windows)
-    tokens = ledger(totals)
-    lost = tokens["truncated"] + sum(tokens["dropped"].values())
-    room = packs * config.max_length
-    trained = (
-        {"loss_tokens": totals["loss_tokens"], "loss_utilization": totals["loss_tokens"] / room if room else 1.0}
-        if "loss_tokens" in totals
-        else {}
-    )
     mix = {} if account.mix is None else {"mix": _of_mix(account.mix, files, account.sources)}
-    return (
-        mix
-        | {
-            "report_version": 1,
-            "documents": _sum_documents(by_source),
-            "tokens": tokens | {"bos_added": totals["bos_added"], "eos_added": totals["eos_added"]},
-            **_rates(totals),
-            "tokens_lost": lost,
-            "tokens_lost_share": lost / tokens["tokens_in"] if tokens["tokens_in"] else 0.0,
-            "max_length": config.max_length,
-            "packs": packs,
-            "segments": sum(window["segments"] for window in account.windows),
-            "utilization": (tokens["tokens_packed"] - tokens["filler"]) / (packs * config.max_length) if packs else 1.0,
-            "bound": bound,
-            "gap": gap,
-            "gap_share": gap / bound if bound else 0.0,
-            "bias": _mean(account.windows, "bias", "segments"),
-            "straggler": _mean(account.windows, "straggler", "packs"),
-            "straggler_ranks": config.balance_ranks,
-            "documents_per_pack": percentiles(account.segments_per_pack),
-            "splits": _splits(account.windows),
-            "windows": account.windows,
-            "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
-        }
-        | trained
-    )
+    return {
+        "report_version": 1,
+        "documents": _sum_documents(by_source),
+        **account.total(config.max_length).figures(),
+        "straggler_ranks": config.balance_ranks,
+        "documents_per_pack": percentiles(account.segments_per_pack),
+        "splits": _splits(account.windows),
+        "windows": account.windows,
+        "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
+        **mix,
+    }
 
 
-def _of_source(numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Counter[str]]) -> dict[str, Any]:
+def _of_source(numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Sums]) -> dict[str, Any]:
     """The account of one input file, or of several together. counted: by input file."""
-    totals = sum((counted[number] for number in numbers), Counter[str]())
+    sums = Sums.total(counted[number] for number in numbers)
     parts = [part for file in files for part in file.parts if part.source in numbers]
     cuts = [file.cut[key] for file in files for key in map(str, numbers) if key in file.cut]
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
-    prefix = "dropped_documents."
-    dropped = {key.removeprefix(prefix): count for key, count in sorted(totals.items()) if key.startswith(prefix)}
     documents = {
         "in": sum(part.rows for part in parts),
-        "empty": totals["empty"] - sum(skipped.values()),
+        "empty": sums.empty - sum(skipped.values()),
         "skipped": dict(sorted(skipped.items())),
-        "dropped": dropped,
+        "dropped": dict(sorted(sums.dropped_documents.items())),
         "cut": sum(documents for documents, _ in cuts),
         "cut_characters": sum(characters for _, characters in cuts),
     }
-    return {"documents": documents, "tokens": ledger(totals), "segments": totals["segments"], **_rates(totals)}
+    return {"documents": documents, "tokens": sums.ledger, "segments": sums.segments, **sums.rates}
 
 
-def _rates(totals: Counter[str]) -> dict[str, float]:
-    """Share of the documents with tokens that begin with BOS and that end with EOS; 0 where there is no such token."""
-    held = totals["documents"] - totals["empty"]
-    return {f"{end}_rate": totals[f"{end}_found"] / held if held else 0.0 for end in ("bos", "eos")}
-
-
-def _of_mix(asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Counter[str]]) -> dict[str, Any]:
+def _of_mix(asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]) -> dict[str, Any]:
     """Asked and achieved shares of each source of a mix, in the training split, and its account in both splits."""
-    trained = [sum(counted[number]["trained"] for number in source["files"]) for source in asked["sources"]]
-    whole = sum(trained) or 1
+    sums = [Sums.total(counted[number] for number in source["files"]) for source in asked["sources"]]
+    whole = sum(source.trained_tokens for source in sums) or 1
     sources = []
-    for source, tokens in zip(asked["sources"], trained, strict=True):
-        of_files = [counted[number] for number in source["files"]]
-        repeated = {key: sum(counts[f"repeated_{key}"] for counts in of_files) for key in ("documents", "tokens")}
+    for source, of_files in zip(asked["sources"], sums, strict=True):
+        tokens = of_files.trained_tokens
+        repeated = {"documents": of_files.repeated_documents, "tokens": of_files.repeated_tokens}
         sources.append(
             {key: source[key] for key in ("name", "asked", "asked_share")}
             | {"share": tokens / whole, "trained_tokens": tokens, "epochs": tokens / (source["available"] or 1)}
@@ -185,11 +155,6 @@ def _sum_documents(by_source: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             counts.update(table[key])
         summed[key] = dict(sorted(counts.items()))
     return summed
-
-
-def _mean(windows: Sequence[Mapping[str, Any]], key: str, weight: str) -> float:
-    total = sum(window[weight] for window in windows)
-    return sum(window[key] * window[weight] for window in windows) / total if total else 0.0
 
 
 def percentiles(counts: Counter[int]) -> dict[str, int]:
@@ -235,9 +200,9 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if documents["cut"]:
         rows.append(("text cut", f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents"))
     rows.append(("tokens lost", f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"))
-    if not_drawn := tokens["dropped"].get("not_drawn"):
-        lost, drawn = report["tokens_lost"] - not_drawn, tokens["tokens_in"] - not_drawn
-        rows[-1] = ("tokens lost", f"{lost:,} ({lost / (drawn or 1):.3%}) of those drawn")
+    if tokens["dropped"].get(Dropped.NOT_DRAWN):
+        drawn = Sums.of_ledger(tokens).drawn
+        rows[-1] = ("tokens lost", f"{drawn.tokens_lost:,} ({drawn.tokens_lost_share:.3%}) of those drawn")
     rows += [_mixed(source) for source in mix["sources"]] if mix else []
     splits = {name: counts["packs"] for name, counts in report["splits"].items()} if len(report["splits"]) > 1 else {}
     rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.account import Dropped
 from packprep.buildtokenizer import with_template
 from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
@@ -205,7 +206,7 @@ def _compare(
 ) -> None:
     """One document against its segments: the same ids, and every token it should have once."""
     row, policy = coverage.sources.row(document), coverage.policy
-    if not pieces and "not_drawn" in policy.dropped:
+    if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
     if config.pair_columns:
         _compare_sides(row, ids, pieces, config, policy, findings)
@@ -229,7 +230,7 @@ def _compare(
         if piece.start > reached and not policy.any_part_may_lack:
             break
         reached = max(reached, stop)
-    tail_may_lack = end - reached < config.min_len and "short_tail" in policy.dropped
+    tail_may_lack = end - reached < config.min_len and Dropped.SHORT_TAIL in policy.dropped
     if reached < end and not tail_may_lack and not policy.any_part_may_lack:
         what = f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack" if pieces else f"{row} is in no pack"
         findings.add(Finding(kind="lost tokens", what=what))

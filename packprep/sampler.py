@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packprep.account import Sums
 from packprep.errors import ConfigError
 from packprep.kernels import shuffle, sub_seed
 from packprep.order import PackOrder
@@ -108,7 +109,8 @@ class MultipackSampler:
         step = self.batch_size * self.world_size
         used = self._uses(0)
         filled = int(self.plan.fills[used].sum())
-        return filled / (used.size * self.max_length) if used.size >= step else 1.0
+        packs = used.size if used.size >= step else 0
+        return Sums(tokens_packed=filled, packs=packs, max_length=self.max_length).utilization
 
     def __len__(self) -> int:
         """Batches of this rank that are still to come in the current epoch; the same on every rank."""

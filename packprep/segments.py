@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.account import Dropped
 from packprep.config import BuildConfig
 from packprep.errors import InputError
 from packprep.labels import Labels, proportional
@@ -83,7 +84,7 @@ class Account:
     truncated: Int32
     overlap: Int64
     continuation_bos: Int32
-    dropped: dict[str, Int32]
+    dropped: dict[Dropped, Int32]
 
 
 def cut_segments(
@@ -100,13 +101,13 @@ def cut_segments(
     short = (lengths > 0) & (lengths < config.min_len + ends)
     long = lengths > config.max_len + ends if config.max_len is not None else np.zeros(len(lengths), np.bool_)
     over = (lengths > config.max_length) & ~short & ~long
-    dropped = {"too_short": np.where(short, lengths, 0), "too_long": np.where(long, lengths, 0)}
+    dropped = {Dropped.TOO_SHORT: np.where(short, lengths, 0), Dropped.TOO_LONG: np.where(long, lengths, 0)}
     kept = np.where(short | long, 0, lengths)
     truncated = start = nothing
     if config.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
     if config.overflow == "drop":
-        dropped["overflow"] = np.where(over, lengths, 0)
+        dropped[Dropped.OVERFLOW] = np.where(over, lengths, 0)
         kept = np.where(over, 0, kept)
     elif config.overflow == "truncate":
         truncated = np.where(over, lengths - config.max_length, 0)
@@ -170,12 +171,12 @@ def _kept(segments: Segments, kept: Bools, account: Account, lengths: Int32) -> 
     empty = held == 0
     truncated = np.where(empty, 0, account.truncated).astype(np.int32)
     few = np.where(empty, gone + account.truncated, gone - held).astype(np.int32)
-    few += account.dropped.get("few_loss_tokens", np.zeros(documents, np.int32))
+    few += account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(documents, np.int32))
     return segments, Account(
         truncated=truncated,
         overlap=overlap,
         continuation_bos=_sum(segments.document, segments.bos.astype(np.int64), documents),
-        dropped=account.dropped | {"few_loss_tokens": few},
+        dropped=account.dropped | {Dropped.FEW_LOSS_TOKENS: few},
     )
 
 
@@ -189,7 +190,7 @@ class TooLongError(InputError):
 
 
 def _split(
-    lengths: Int32, dropped: dict[str, Int32], config: BuildConfig, *, has_bos: bool
+    lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
 ) -> tuple[Segments, Account]:
     """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones may carry a BOS."""
     extra = int(config.continuation_bos and has_bos)
@@ -205,7 +206,7 @@ def _split(
     new = np.where(number > 0, own - config.stride, own)
     tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_len)
     if tail.any():
-        dropped = dropped | {"short_tail": _sum(document[tail], new[tail], len(lengths))}
+        dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail
     pieces_more = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
     account = Account(

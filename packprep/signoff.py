@@ -2,16 +2,16 @@
 
 import importlib.metadata
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packprep import memory
+from packprep.account import Sums
 from packprep.config import BuildConfig
 from packprep.mixture import is_mix
-from packprep.report import Account, ledger, make_report
+from packprep.report import Account, make_report
 from packprep.schemas import (
     FORMAT_VERSION,
     Manifest,
@@ -125,7 +125,7 @@ def write_report(
         "bytes": sum(shard["bytes"] for shard in shards),
         "shards": len(shards),
         "seconds": seconds,
-        "tokens_per_second": round(report["tokens"]["tokens_in"] / max(seconds["total"], 1e-9), 1),
+        "tokens_per_second": Sums.of_ledger(report["tokens"]).tokens_per_second(seconds["total"]),
         "peak_memory_bytes": memory.peak(),
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
@@ -150,7 +150,7 @@ def sign(
 
     poisoned: quarantine.jsonl, if there is one.
     """
-    rows = rows_of_sources(files, len(sources))
+    rows, sums = rows_of_sources(files, len(sources)), Sums.total(account.sources)
     data = {
         "format_version": FORMAT_VERSION,
         "inputs": inputs,
@@ -164,10 +164,10 @@ def sign(
         ],
         "splits": report["splits"],
         "files": list(entries),
-        "ledger": ledger(totals := sum(account.sources, Counter())),
+        "ledger": sums.ledger,
     }
     if account.mix is not None:
-        data["repeated"] = {key: totals[f"repeated_{key}"] for key in ("documents", "tokens")}
+        data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
     facts = {
         "executor": config.executor,
         "verified_documents": sum(file.verified for file in files),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.account import Sums
 from packprep.errors import ConfigError
 from packprep.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
 from packprep.schemas import Manifest, Output
@@ -123,11 +124,11 @@ def training(
             segments += int(np.count_nonzero(window.real))
             real += int(window.real.sum())
             loss += window.loss_tokens
-    slots = packs * manifest.max_length
+    sums = Sums(tokens_packed=real, loss_tokens=loss, packs=packs, max_length=manifest.max_length)
     facts: dict[str, Any] = {"split": split, "packs": packs, "documents": segments, "tokens": real}
-    facts["token_utilization"] = real / slots if slots else 0.0
+    facts["token_utilization"] = sums.utilization
     if measured.loss_tokens is not None:
-        facts |= {"loss_tokens": loss, "loss_utilization": loss / slots if slots else 0.0}
+        facts |= {"loss_tokens": loss, "loss_utilization": sums.loss_utilization}
     if global_batch_size is None:
         return facts
     if global_batch_size % world_size:
@@ -178,7 +179,7 @@ def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
         named = ", ".join(f"{count:,} {reason}" for reason, count in lost.items() if count)
         counts = (
             documents["in"], documents["empty"], sum(documents["skipped"].values()),
-            sum(documents["dropped"].values()), tokens["tokens_in"], tokens["tokens_packed"] - tokens["filler"],
+            sum(documents["dropped"].values()), tokens["tokens_in"], Sums.of_ledger(tokens).tokens_kept,
         )  # fmt: skip
         rates = (f"{source[key]:.2%}" if key in source else "" for key in ("bos_rate", "eos_rate"))
         rows.append((source["name"], *(f"{count:,}" for count in counts), named or "0", *rates))

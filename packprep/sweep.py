@@ -10,7 +10,7 @@ its shares may be off is told by a jackknife: ten plans that leave out a tenth o
 
 import itertools
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.hashing import mix
@@ -166,7 +167,7 @@ def _plan_group(
         if config.strategy == "balanced" and len(windows) > len({window.split for window in windows}):
             yield Row(**_named(config), problem=f"balanced packs one window and the input makes {len(windows)}")
             continue
-        totals: defaultdict[str, Any] = defaultdict(int)
+        sums, divided = Sums(), 0
         started = time.perf_counter()
         try:
             changes = _changes(windows, config, tokenizer)
@@ -175,8 +176,8 @@ def _plan_group(
                 plan = cut.plan(window, config)
                 if len(windows) == 1:
                     kept = replace(cut, bound=None if config.strategy == "wrapped" else plan.bound)
-                for name, figure in plan.figures(config, change).items():
-                    totals[name] += figure
+                sums += plan.sums(config, change)
+                divided += plan.cut
         except TooLongError as error:
             yield Row(**_named(config), problem=f"a document has {error.tokens:,} tokens")
             continue
@@ -184,7 +185,7 @@ def _plan_group(
             yield Row(**_named(config), problem=str(error))
             continue
         columns = Layout.of(config, tokenizer, carried).columns
-        yield row_of(config, totals, columns, time.perf_counter() - started)
+        yield row_of(config, sums, divided, columns, time.perf_counter() - started)
 
 
 def _named(config: BuildConfig) -> dict[str, Any]:
@@ -217,28 +218,44 @@ class Planned:
     account: Account
     bound: int
 
-    def figures(self, config: BuildConfig, change: int = 0) -> dict[str, float]:
-        """What it adds to a row; means are weighted as in report.json. change: packs to add or leave out."""
+    def sums(self, config: BuildConfig, change: int = 0) -> Sums:
+        """Its sums, as a build counts them. change: packs to add or leave out."""
         written, account = resized(self.packs, change, config), self.account
         lengths, padded = written.segments.lengths, written.padded
         real = written.order[written.order >= 0] if change else slice(None)  # without a change all segments are there
-        kept, filler = int(lengths[real].sum(dtype=np.int64)), int((written.order < 0).sum()) if change else 0
-        left_out = int(lengths.sum(dtype=np.int64)) - kept
-        dropped = sum(int(counts.sum(dtype=np.int64)) for counts in account.dropped.values())
+        kept, fillers = int(lengths[real].sum(dtype=np.int64)), int((written.order < 0).sum()) if change else 0
+        stored = int(padded[real].sum(dtype=np.int64)) + fillers
+        dropped = Counter[str]({Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()})
+        dropped[Dropped.REMAINDER] = _sum(lengths) - kept
         packs, segments = len(written), len(written.order)
-        return {
-            "tokens_in": int(written.documents.length.sum(dtype=np.int64)),
-            "tokens_kept": kept,
-            "tokens_lost": int(account.truncated.sum(dtype=np.int64)) + dropped + left_out,
-            "tokens_stored": int(padded[real].sum(dtype=np.int64)) + filler,
-            "cut": _documents_cut(written.segments, account),
-            "packs": packs,
-            "segments": segments,
-            "bound": self.bound,
-            "gap": len(self.packs) - self.bound,
-            "bias": self.plan.bias * segments,
-            "straggler": self.plan.straggler(config.balance_ranks, config.cost()) * packs,
-        }
+        return Sums(
+            tokens_in=_sum(written.documents.length),
+            overlap=_sum(account.overlap),
+            continuation_bos=_sum(account.continuation_bos),
+            filler=stored - kept,
+            tokens_packed=stored,
+            truncated=_sum(account.truncated),
+            dropped=dropped,
+            segments=segments,
+            max_length=config.max_length,
+            packs=packs,
+            planned=len(self.packs),
+            bound=self.bound,
+            bias=[self.plan.bias * segments],
+            straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
+        )
+
+    @property
+    def cut(self) -> int:
+        """Documents in several pieces, and those with tokens cut off."""
+        segments = self.packs.segments
+        cut = self.account.truncated > 0
+        cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
+        return int(np.count_nonzero(cut))
+
+
+def _sum(counts: NDArray[Any]) -> int:
+    return int(counts.sum(dtype=np.int64))
 
 
 def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer) -> list[int]:
@@ -255,25 +272,22 @@ def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenize
     return changes
 
 
-def _documents_cut(segments: Segments, account: Account) -> int:
-    """Documents in several pieces, and those with tokens cut off."""
-    cut = account.truncated > 0
-    cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
-    return int(np.count_nonzero(cut))
-
-
-def row_of(config: BuildConfig, totals: Mapping[str, Any], columns: Sequence[Column], seconds: float = 0.0) -> Row:
-    """The row of the figures of all windows, added up. columns: of the shards."""
-    packs, segments, tokens_in, bound = (totals[name] for name in ("packs", "segments", "tokens_in", "bound"))
+def row_of(config: BuildConfig, sums: Sums, cut: int, columns: Sequence[Column], seconds: float = 0.0) -> Row:
+    """The row of the sums of all windows. cut: see `Planned`. columns: of the shards."""
     return Row(
         **_named(config),
-        **{name: totals[name] for name in ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap")},
-        utilization=totals["tokens_kept"] / (packs * config.max_length) if packs else 1.0,
-        tokens_lost_share=totals["tokens_lost"] / tokens_in if tokens_in else 0.0,
-        gap_share=totals["gap"] / bound if bound else 0.0,
-        bias=totals["bias"] / segments if segments else 0.0,
-        straggler=totals["straggler"] / packs if packs else 0.0,
-        bytes=column_bytes(columns, totals["tokens_stored"], segments, packs),
+        utilization=sums.utilization,
+        tokens_in=sums.tokens_in,
+        tokens_lost=sums.tokens_lost,
+        tokens_lost_share=sums.tokens_lost_share,
+        cut=cut,
+        packs=sums.packs,
+        bound=sums.bound,
+        gap=sums.gap,
+        gap_share=sums.gap_share,
+        bias=sums.mean_bias,
+        straggler=sums.mean_straggler,
+        bytes=column_bytes(columns, sums.tokens_packed, sums.segments, sums.packs),
         seconds=seconds,
     )
 

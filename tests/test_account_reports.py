@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.account import Sums
+from packprep.facts import lost
+from packprep.histograms import measure
 from packprep.merging import merge
+from packprep.schemas import read_manifest
+from packprep.stats import training
+from packprep.summing import sums_of
 
 from .corpus import build_options
 
@@ -75,3 +81,17 @@ def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(outputs: 
     }
     found = {name: {key: report[key] for key in golden[name]} for name, report in reports.items()}
     assert numbers(found) == golden
+
+
+def test_build_merge_manifest_and_statistics_agree_on_every_figure(outputs: dict[str, Path]) -> None:
+    report = report_of(outputs["pieces"])
+    alone, figures = report_of(outputs["pieces alone"]), sums_of(report).figures()
+    assert numbers({key: alone[key] for key in figures}) == numbers({key: report[key] for key in figures})
+
+    manifest = read_manifest(outputs["pieces"])
+    assert manifest.ledger == Sums.of_ledger(report["tokens"]).ledger
+    assert sum(lost(report["tokens"]).values()) == report["tokens_lost"]
+
+    cut = report_of(outputs["cut"])  # one split, so the statistics of the split are those of the output
+    found = training(outputs["cut"], read_manifest(outputs["cut"]), measure(outputs["cut"]), None, 1)
+    assert (found["token_utilization"], found["loss_utilization"]) == (cut["utilization"], cut["loss_utilization"])

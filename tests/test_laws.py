@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from packprep.account import Sums
 from packprep.config import BuildConfig
 from packprep.packs import Packs
 from packprep.planning import WindowPlan, account_by_source, plan_window, resized
-from packprep.report import ledger
 from packprep.schemas import check_batch, check_ledger
 from packprep.shards import Layout, iterate_batches
 from packprep.strategies import STRATEGIES
@@ -113,9 +113,9 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     totals["overlap"] = sum(count - 1 for places in seen for count in places.values())
     totals["packed"] = sum(len(places) for places in seen)
     [counts, filler] = account_by_source(plan, policy, 1, packs)
-    book = ledger(counts)
+    book = counts.ledger
     check_ledger(book)
-    assert not filler
+    assert filler == Sums()
     assert book["tokens_in"] == sum(map(len, originals))
     assert (book["overlap"], book["continuation_bos"]) == (totals["overlap"], totals["continuation_bos"])
     assert book["truncated"] + sum(book["dropped"].values()) == sum(map(len, originals)) - totals["packed"]
@@ -180,8 +180,8 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
             assert len(kept) >= config.min_loss_tokens or config.strategy == "wrapped"
         assert sum(label != -100 for label in row["labels"]) >= config.min_loss_tokens
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
-    check_ledger(ledger(counts))
-    assert counts["loss_tokens"] == labels_seen
+    check_ledger(counts.ledger)
+    assert counts.loss_tokens == labels_seen
 
 
 @settings(max_examples=200)
@@ -222,8 +222,6 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int],
         check_batch(batch, layout.columns, max_length=8, vocab_size=layout.vocab_size, where="the batch")
     kept = sorted(packs.lengths.tolist())[-change:] if change < 0 else packs.lengths.tolist() + [1] * change
     assert sorted(written.lengths.tolist()) == sorted(kept)
-    counts: Counter[str] = Counter()
-    for part in account_by_source(plan, policy, 1, written):
-        counts.update(part)
-    check_ledger(ledger(counts))
-    assert ledger(counts)["tokens_packed"] == int(written.lengths.sum())
+    counts = Sums.total(account_by_source(plan, policy, 1, written))
+    check_ledger(counts.ledger)
+    assert counts.tokens_packed == int(written.lengths.sum())

@@ -26,7 +26,7 @@ ROOMS = {
     "packing/kernels": """
         kernels kernels_balanced kernels_deal kernels_fit kernels_optimal kernels_plan kernels_spread kernels_stream
         gather""",
-    "packing": "order bounds plan strategies packing sampler",
+    "packing": "account order bounds plan strategies packing sampler",
     "engines": "tokenizer engines cuts probes parity",
     "chat": "conversations marks specials sandbox chat buildtokenizer turns masks prompted",
     "sources/formats": "gzipped rawfiles rowbuilder jsonl jsonarray csvrows textrows arrowcolumns arrowrows",

@@ -21,7 +21,6 @@ from packprep.errors import ConfigError, InputError
 from packprep.loaders import PackedShards
 from packprep.mixing import Mix
 from packprep.planning import account_by_source, packed_tokens, plan_window
-from packprep.report import ledger
 from packprep.reportfile import read_report
 from packprep.schemas import check_ledger, read_manifest, write_manifest
 from packprep.tokenstore import TokenFile
@@ -129,24 +128,24 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
                 plan = plan_window(documents, POLICY, options, seed=window)
                 by_source = account_by_source(plan, POLICY, count, plan.packs)
                 for source in range(count):
-                    totals[source].update(by_source[source])
+                    totals[source] += by_source[source]
                     if split == "train":
-                        packed[window, source] = by_source[source]["tokens_packed"] - by_source[source]["filler"]
+                        packed[window, source] = by_source[source].tokens_kept
 
     drawn = copies["train"] + copies["validation"]
     assert not copies["train"].keys() & copies["validation"].keys()
     assert not copies["validation"] or max(copies["validation"].values()) == 1
     for source in range(count):
         ids = [document for document, its in enumerate(source_of) if its == source]
-        book = ledger(totals[source])
+        book = totals[source].ledger
         check_ledger(book)
         assert book["tokens_in"] == sum(int(length_of[document]) * max(1, drawn[document]) for document in ids)
         assert book["dropped"].get("not_drawn", 0) == sum(
             int(length_of[document]) for document in ids if not drawn[document]
         )
         again = {document: drawn[document] - 1 for document in ids if drawn[document] > 1}
-        assert totals[source]["repeated_documents"] == sum(again.values())
-        assert totals[source]["repeated_tokens"] == sum(int(length_of[d]) * times for d, times in again.items())
+        assert totals[source].repeated_documents == sum(again.values())
+        assert totals[source].repeated_tokens == sum(int(length_of[d]) * times for d, times in again.items())
         assert all(drawn[document] == 1 for document in ids if not length_of[document])
     wanted = np.array(mix.wanted[:count])
     assert (packed.sum(axis=0) <= wanted).all()

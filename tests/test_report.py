@@ -1,11 +1,12 @@
 from collections import Counter
 
-from packprep.report import ledger, percentiles, table
+from packprep.account import Dropped, Sums
+from packprep.report import percentiles, table
 
 
 def test_the_ledger_names_only_reasons_that_dropped_something() -> None:
-    counts = Counter({"tokens_in": 9, "tokens_packed": 5, "dropped.too_long": 4, "dropped.overflow": 0})
-    assert ledger(counts) == {
+    dropped = Counter[str]({Dropped.TOO_LONG: 4, Dropped.OVERFLOW: 0})
+    assert Sums(tokens_in=9, tokens_packed=5, dropped=dropped).ledger == {
         "tokens_in": 9,
         "overlap": 0,
         "continuation_bos": 0,

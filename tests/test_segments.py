@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from packprep.account import Dropped
 from packprep.config import BuildConfig
 from packprep.labels import Labels, proportional
 from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap, wrap_documents
@@ -58,7 +59,7 @@ def test_truncate_keeps_exactly_max_length_of_either_side() -> None:
 def test_drop_counts_every_token_of_a_document_over_max_length() -> None:
     segments, account = cut([5, 4], overflow="drop")
     assert pieces(segments) == [(1, 0, 4)]
-    assert account.dropped["overflow"].tolist() == [5, 0]
+    assert account.dropped[Dropped.OVERFLOW].tolist() == [5, 0]
 
 
 def test_error_names_the_first_document_over_max_length() -> None:
@@ -70,14 +71,14 @@ def test_error_names_the_first_document_over_max_length() -> None:
 def test_min_len_and_max_len_count_text_tokens_without_bos_and_eos() -> None:
     segments, account = cut([4, 5, 8, 9], ends=2, max_length=16, min_len=3, max_len=6)
     assert pieces(segments) == [(1, 0, 5), (2, 0, 8)]
-    assert account.dropped["too_short"].tolist() == [4, 0, 0, 0]
-    assert account.dropped["too_long"].tolist() == [0, 0, 0, 9]
+    assert account.dropped[Dropped.TOO_SHORT].tolist() == [4, 0, 0, 0]
+    assert account.dropped[Dropped.TOO_LONG].tolist() == [0, 0, 0, 9]
 
 
 def test_a_last_piece_with_too_few_new_tokens_is_dropped_as_short_tail() -> None:
     segments, account = cut([8], stride=1, min_len=2)
     assert pieces(segments) == [(0, 0, 4), (0, 3, 4)]
-    assert account.dropped["short_tail"].tolist() == [1]
+    assert account.dropped[Dropped.SHORT_TAIL].tolist() == [1]
 
 
 def test_wrap_fills_every_pack_but_the_last() -> None:
@@ -184,7 +185,7 @@ def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
     labels = labels_of([[False] * 3, [True, False, False], [False, True, True]], as_mask=True)
     segments, account = cut_segments(np.array([3, 3, 3], np.int32), 0, BuildConfig(), has_bos=False, labels=labels)
     assert pieces(segments) == [(2, 0, 3)], "the first token of a row is never trained"
-    assert account.dropped["few_loss_tokens"].tolist() == [3, 3, 0]
+    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [3, 3, 0]
 
 
 def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
@@ -195,7 +196,7 @@ def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
     assert pieces(segments) == [(0, 8, 16)], "the first piece has 4 trained tokens"
     assert segments.trained(labels, config).tolist() == [10]
     assert account.overlap.tolist() == [0], "nothing is in two pieces"
-    assert account.dropped["few_loss_tokens"].tolist() == [8]
+    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
 
 def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> None:
@@ -205,7 +206,7 @@ def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> Non
     segments, account = cut_segments(np.array([16], np.int32), 0, config, has_bos=False, labels=labels)
     # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none of its own.
     assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
-    assert account.dropped["few_loss_tokens"].tolist() == [8]
+    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
 
 @given(st.lists(st.integers(0, 30), max_size=6), st.integers(0), st.integers(2, 12), st.integers(0, 4))
@@ -229,7 +230,7 @@ def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
     held = Counter(dict.fromkeys(range(len(texts)), 0))
     for document, _, own in found:
         held[document] += own
-    dropped = account.dropped.get("few_loss_tokens", np.zeros(len(texts), np.int32))
+    dropped = account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(len(texts), np.int32))
     assert dropped.tolist() == [text - held[document] for document, text in enumerate(texts)]
 
 
@@ -238,7 +239,7 @@ def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
     config = BuildConfig(max_length=4, overflow="truncate")
     segments, account = cut_segments(np.array([6], np.int32), 0, config, has_bos=False, labels=labels)
     assert (pieces(segments), account.truncated.tolist()) == ([], [0])
-    assert account.dropped["few_loss_tokens"].tolist() == [6]
+    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [6]
 
 
 def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response() -> None:

@@ -123,7 +123,15 @@ def test_a_source_says_for_what_reasons_it_lost_tokens() -> None:
     source: dict[str, Any] = {
         "name": "a",
         "documents": {"in": 1000, "empty": 2, "skipped": {"null": 1}, "dropped": {"too_long": 3}},
-        "tokens": {"tokens_in": 5000, "tokens_packed": 4000, "filler": 10, "truncated": 7, "dropped": {"too_long": 99}},
+        "tokens": {
+            "tokens_in": 5000,
+            "overlap": 0,
+            "continuation_bos": 0,
+            "filler": 10,
+            "tokens_packed": 4000,
+            "truncated": 7,
+            "dropped": {"too_long": 99},
+        },
         "bos_rate": 0.5,
     }
     assert source_rows({"sources": [source]}) == [

@@ -9,10 +9,16 @@ def test_nothing_adds_up_to_nothing() -> None:
     assert summed([]) == {}
 
 
+LEDGER = {
+    "tokens_in": 50, "overlap": 0, "continuation_bos": 0, "filler": 0, "tokens_packed": 50, "truncated": 0,
+    "dropped": {},
+}  # fmt: skip
+
+
 def report(rows: int, bos_rate: float, loss_tokens: int) -> dict[str, object]:
     documents = {"in": rows + 3, "empty": 1, "skipped": {"null": 2}, "dropped": {}}
     return {
-        "documents": documents, "tokens": {"tokens_in": 50, "tokens_packed": 50, "filler": 0}, "tokens_lost": 0,
+        "documents": documents, "tokens": LEDGER, "tokens_lost": 0,
         "packs": 10, "max_length": 10, "segments": 10, "bound": 9, "gap": 1, "bias": 0.0, "straggler": 1.0,
         "splits": {}, "windows": [], "sources": [], "seconds": {"total": 1.0}, "peak_memory_bytes": 1,
         "bos_rate": bos_rate, "eos_rate": 1.0, "loss_tokens": loss_tokens, "loss_utilization": loss_tokens / 100,

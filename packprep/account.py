@@ -1,0 +1,223 @@
+"""The account: sums of tokens, documents and packs, and every figure that follows from them.
+
+Windows, sources, plans and whole outputs fill the same `Sums`. Sums add up; shares, rates and means do not, so each is
+computed here, from sums, and nowhere else: report.json, a merge of several, the rows of a plan and the statistics of
+an output cannot disagree on what utilization is.
+"""
+
+import dataclasses
+import operator
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Takes = Literal["whole documents", "tails", "any part"]
+
+
+class Dropped(StrEnum):
+    """Reason for which tokens of documents are in no pack, as the ledger names it.
+
+    takes: the part of a document that is gone. words: for people.
+    """
+
+    TOO_SHORT = "too_short", "whole documents", "too short"
+    TOO_LONG = "too_long", "whole documents", "too long"
+    OVERFLOW = "overflow", "whole documents", "longer than a pack"
+    SHORT_TAIL = "short_tail", "tails", "short last pieces"
+    FEW_LOSS_TOKENS = "few_loss_tokens", "any part", "few loss tokens"
+    REMAINDER = "remainder", "any part", "left-over packs"
+    NOT_DRAWN = "not_drawn", "whole documents", "not drawn"
+
+    takes: Takes
+    words: str
+
+    def __new__(cls, value: str, takes: Takes = "any part", words: str = "") -> "Dropped":
+        reason = str.__new__(cls, value)
+        reason._value_, reason.takes, reason.words = value, takes, words
+        return reason
+
+
+@dataclass(kw_only=True)
+class Sums:
+    """Counts of a window, a source, a plan or an output; `+` adds two of them.
+
+    The ledger holds: tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated + sum(dropped).
+
+    dropped: tokens by reason. documents, empty: rows, and those of them without tokens. bos_found, eos_found: documents
+    that begin with BOS, that end with EOS, read from the tokens. loss_tokens: labels; None where rows have none.
+    trained_tokens: in packs of the training split. repeated_documents, repeated_tokens: copies that a mix draws.
+    max_length: places of a pack; 0 where packs are not counted. planned: packs before remainders were dropped or
+    filled. bound: packs that no plan can go below. bias, straggler: a term for each window, weighted; see `mean_bias`.
+    """
+
+    tokens_in: int = 0
+    overlap: int = 0
+    continuation_bos: int = 0
+    filler: int = 0
+    tokens_packed: int = 0
+    truncated: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    documents: int = 0
+    empty: int = 0
+    dropped_documents: Counter[str] = field(default_factory=Counter)
+    bos_added: int = 0
+    eos_added: int = 0
+    bos_found: int = 0
+    eos_found: int = 0
+    segments: int = 0
+    loss_tokens: int | None = None
+    trained_tokens: int = 0
+    repeated_documents: int = 0
+    repeated_tokens: int = 0
+    max_length: int = 0
+    packs: int = 0
+    planned: int = 0
+    bound: int = 0
+    bias: list[float] = field(default_factory=list)
+    straggler: list[float] = field(default_factory=list)
+
+    def __add__(self, other: "Sums") -> "Sums":
+        """Both together. ValueError where their packs differ in length: their places do not add up."""
+        if self.max_length and other.max_length and self.max_length != other.max_length:
+            raise ValueError(f"packs of {self.max_length} tokens and packs of {other.max_length} are different packs")
+        added = {name: operator.add(getattr(self, name), getattr(other, name)) for name in _ADDED}
+        labels = [sums.loss_tokens for sums in (self, other) if sums.loss_tokens is not None]
+        loss_tokens = sum(labels) if labels else None
+        return Sums(**added, loss_tokens=loss_tokens, max_length=self.max_length or other.max_length)
+
+    @staticmethod
+    def total(parts: "Iterable[Sums]") -> "Sums":
+        """All of them together."""
+        return sum(parts, Sums())
+
+    @staticmethod
+    def of_ledger(ledger: Mapping[str, Any]) -> "Sums":
+        """The sums that a ledger holds, of report.json or of a manifest, with BOS and EOS added where it counts them.
+
+        Reasons may be those of a later version: what is only read again need not be known.
+        """
+        counts = {key: ledger[key] for key in _LEDGER}
+        counts |= {key: ledger[key] for key in ("bos_added", "eos_added") if key in ledger}
+        return Sums(**counts, dropped=Counter(ledger["dropped"]))
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Sums":
+        """The sums that `as_dict` gave. TypeError or ValueError for anything else."""
+        counters = {name: Counter({Dropped(reason): n for reason, n in values[name].items()}) for name in _COUNTERS}
+        return Sums(**{**values, **counters})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {name: getattr(self, name) for name in _FIELDS} | {name: dict(getattr(self, name)) for name in _COUNTERS}
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """The terms of the ledger's equation, with the reasons that dropped something."""
+        dropped = {reason: self.dropped[reason] for reason in sorted(self.dropped) if self.dropped[reason]}
+        return {key: getattr(self, key) for key in _LEDGER} | {"dropped": dropped}
+
+    @property
+    def tokens_put_in(self) -> int:
+        """The left side of the ledger's equation."""
+        return self.tokens_in + self.overlap + self.continuation_bos + self.filler
+
+    @property
+    def tokens_kept(self) -> int:
+        """Tokens in packs that are no padding."""
+        return self.tokens_packed - self.filler
+
+    @property
+    def tokens_lost(self) -> int:
+        """Tokens of the input that are in no pack."""
+        return self.truncated + self.dropped.total()
+
+    @property
+    def tokens_lost_share(self) -> float:
+        return _share(self.tokens_lost, self.tokens_in, 0.0)
+
+    @property
+    def drawn(self) -> "Sums":
+        """The same without the tokens that a mix does not draw."""
+        not_drawn = self.dropped[Dropped.NOT_DRAWN]
+        dropped = self.dropped - Counter({Dropped.NOT_DRAWN: not_drawn})
+        return dataclasses.replace(self, tokens_in=self.tokens_in - not_drawn, dropped=dropped)
+
+    @property
+    def places(self) -> int:
+        """Tokens that the packs have room for."""
+        return self.packs * self.max_length
+
+    @property
+    def utilization(self) -> float:
+        """Share of the places that hold tokens of documents, 0..1; 1 without packs: nothing is wasted."""
+        return _share(self.tokens_kept, self.places, 1.0)
+
+    @property
+    def loss_utilization(self) -> float:
+        """Share of the places that have a label, 0..1; 1 without packs."""
+        return _share(self.loss_tokens or 0, self.places, 1.0)
+
+    @property
+    def gap(self) -> int:
+        """Packs over the bound."""
+        return self.planned - self.bound
+
+    @property
+    def gap_share(self) -> float:
+        return _share(self.gap, self.bound, 0.0)
+
+    @property
+    def mean_bias(self) -> float:
+        """Mean over windows, by their segments: the terms of `bias` are bias x segments."""
+        return _share(sum(self.bias), self.segments, 0.0)
+
+    @property
+    def mean_straggler(self) -> float:
+        """Mean over windows, by their packs: the terms of `straggler` are straggler x packs."""
+        return _share(sum(self.straggler), self.packs, 0.0)
+
+    @property
+    def documents_with_tokens(self) -> int:
+        return self.documents - self.empty
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Share of the documents with tokens that begin with BOS and that end with EOS; 0 where there is none."""
+        found = {"bos_rate": self.bos_found, "eos_rate": self.eos_found}
+        return {name: _share(count, self.documents_with_tokens, 0.0) for name, count in found.items()}
+
+    def tokens_per_second(self, seconds: float) -> float:
+        return round(self.tokens_in / max(seconds, 1e-9), 1)
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers of report.json that sums decide, by their keys."""
+        figures = {
+            "tokens": self.ledger | {"bos_added": self.bos_added, "eos_added": self.eos_added},
+            **self.rates,
+            "tokens_lost": self.tokens_lost,
+            "tokens_lost_share": self.tokens_lost_share,
+            "max_length": self.max_length,
+            "packs": self.packs,
+            "segments": self.segments,
+            "utilization": self.utilization,
+            "bound": self.bound,
+            "gap": self.gap,
+            "gap_share": self.gap_share,
+            "bias": self.mean_bias,
+            "straggler": self.mean_straggler,
+        }
+        if self.loss_tokens is None:
+            return figures
+        return figures | {"loss_tokens": self.loss_tokens, "loss_utilization": self.loss_utilization}
+
+
+_FIELDS = tuple(each.name for each in dataclasses.fields(Sums))
+_COUNTERS = ("dropped", "dropped_documents")
+_ADDED = tuple(name for name in _FIELDS if name not in ("loss_tokens", "max_length"))
+_LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
+
+
+def _share(part: float, whole: int, of_nothing: float) -> float:
+    return part / whole if whole else of_nothing
