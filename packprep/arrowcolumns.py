@@ -3,6 +3,8 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from packprep.problems import BadRow, Problem, with_problem
+
 
 def text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool) -> tuple[pa.Array, pa.Array]:
     """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
@@ -13,17 +15,15 @@ def text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: 
         if str(array.type) == "string_view":
             array = array.cast(pa.large_string())
         else:
-            found = pc.and_(pc.is_valid(array), pc.is_null(problem))
-            return pa.nulls(len(array), pa.string()), pc.if_else(
-                found, f"not_text: {name!r} is {array.type}, expected text", problem
-            )
+            wrong = Problem(BadRow.NOT_TEXT, f"{name!r} is {array.type}, expected text")
+            return pa.nulls(len(array), pa.string()), with_problem(problem, pc.is_valid(array), wrong)
     if is_utf8:
         return array, problem
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
         good = pa.array([_is_utf8(value or b"") for value in array.cast(pa.large_binary()).to_pylist()])
-        problem = pc.if_else(pc.and_(pc.invert(good), pc.is_null(problem)), f"bad_utf8: {name!r} is not UTF-8", problem)
+        problem = with_problem(problem, pc.invert(good), Problem(BadRow.BAD_UTF8, f"{name!r} is not UTF-8"))
         array = pc.if_else(good, array, pa.scalar(None, array.type))
     return array, problem
 
@@ -38,9 +38,8 @@ def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[p
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_nested(array.type):
-        wrong = pc.and_(pc.is_valid(array), pc.is_null(problem))
-        detail = f"bad_group: {name!r} is {array.type}, expected text, a number, true or false"
-        return pa.nulls(len(array), pa.string()), pc.if_else(wrong, detail, problem)
+        wrong = Problem(BadRow.BAD_GROUP, f"{name!r} is {array.type}, expected text, a number, true or false")
+        return pa.nulls(len(array), pa.string()), with_problem(problem, pc.is_valid(array), wrong)
     if not pa.types.is_floating(array.type):
         return array.cast(pa.string()), problem
     array = array.cast(pa.float32()) if pa.types.is_float16(array.type) else array

@@ -13,6 +13,7 @@ import datasets
 import pyarrow as pa
 
 from packprep.arrowcolumns import sound
+from packprep.problems import no_problems
 from packprep.rowbuilder import RowBuilder
 
 
@@ -26,7 +27,7 @@ class ArrowRows(RowBuilder):
                 for block, batch in enumerate(batches):
                     columns = [sound(batch.column(place)) for place in places]
                     names = [*(schema.names[place] for place in places), "problem"]
-                    table = pa.table([*columns, pa.nulls(len(batch), pa.string())], names=names)
+                    table = pa.table([*columns, no_problems(len(batch))], names=names)
                     yield datasets.builder.Key(number, block), table
 
 

@@ -5,7 +5,7 @@ the data's: whole numbers keep theirs (true and false become 0 and 1, JSON's are
 `carry` may say another, "reward:float64". The first rows of the first source decide; a later row that does not fit is
 an error that names it.
 
-What is wrong with a row is one of these reasons: null, not_numbers, bad_ids, bad_labels, bad_mask, bad_carry.
+What is wrong with a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_CARRY of problems.py.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.errors import InputError
+from packprep.problems import BadRow, Problem, problem_array, problems_in
 from packprep.schemas import NO_LOSS, Column
 
 if TYPE_CHECKING:
@@ -89,17 +90,17 @@ def _is_number(values: pa.DataType) -> bool:
 
 
 class RowProblems:
-    """What is wrong with each row of a table: the first thing found, as "reason: detail"."""
+    """What is wrong with each row of a table: the first thing found."""
 
     def __init__(self, found: pa.Array) -> None:
-        self._found: list[str | None] = found.to_pylist()
+        self._found: list[Problem | None] = problems_in(found)
 
-    def add(self, row: int, problem: str) -> None:
-        self._found[row] = self._found[row] or problem
+    def add(self, row: int, reason: BadRow, detail: str) -> None:
+        self._found[row] = self._found[row] or Problem(reason, detail)
 
     @property
     def array(self) -> pa.Array:
-        return pa.array(self._found, pa.string())
+        return problem_array(self._found)
 
     @property
     def usable(self) -> NDArray[np.bool_]:
@@ -116,14 +117,14 @@ def read_numbers(table: pa.Table, config: BuildConfig, shape: RowShape, problems
     scalars: dict[str, pa.Array] = {}
     if config.input_ids_column is not None:
         name = config.input_ids_column
-        ids = _Lists.of(table[name], name, "int32", "bad_ids", problems)
+        ids = _Lists.of(table[name], name, "int32", BadRow.BAD_IDS, problems)
         ids.check(ids.values.view(np.uint32) >= shape.vocab_size, f"0 to {shape.vocab_size - 1:,}")
         lists["ids"] = ids
         labels = _labels(table, config, shape.vocab_size, ids, problems)
         lists |= {"labels": labels} if labels is not None else {}
     for column in shape.carried:
         if column.kind == "token":
-            lists[column.name] = _Lists.of(table[column.name], column.name, column.dtype, "bad_carry", problems)
+            lists[column.name] = _Lists.of(table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems)
             lists[column.name].check_length(lists["ids"])
         else:
             scalars[column.name] = _scalars(table[column.name], column, problems)
@@ -140,12 +141,12 @@ def _labels(
     """Labels as ids where rows have them, as a mask where they have only that; with both, no loss where either says."""
     labels = mask = None
     if (name := config.labels_column) is not None:
-        labels = _Lists.of(table[name], name, "int32", "bad_labels", problems)
+        labels = _Lists.of(table[name], name, "int32", BadRow.BAD_LABELS, problems)
         outside = (labels.values.view(np.uint32) >= vocab_size) & (labels.values != NO_LOSS)
         labels.check(outside, f"{NO_LOSS} or 0 to {vocab_size - 1:,}")
         labels.check_length(ids)
     if (name := config.loss_mask_column) is not None:
-        mask = _Lists.of(table[name], name, "int8", "bad_mask", problems)
+        mask = _Lists.of(table[name], name, "int8", BadRow.BAD_MASK, problems)
         mask.check((mask.values != 0) & (mask.values != 1), "0 or 1")
         mask.check_length(ids)
     if labels is None or mask is None:
@@ -163,11 +164,11 @@ class _Lists:
     values: NDArray[Any]
     offsets: NDArray[np.int64]
     name: str
-    reason: str
+    reason: BadRow
     problems: RowProblems
 
     @staticmethod
-    def of(column: pa.ChunkedArray, name: str, dtype: str, reason: str, problems: RowProblems) -> "_Lists":
+    def of(column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems) -> "_Lists":
         """The column's lists as numbers of this type; rows whose values are none, or do not fit, are problems."""
         array = column.combine_chunks()
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -175,7 +176,7 @@ class _Lists:
         nothing = _Lists(np.empty(0, dtype), np.zeros(rows + 1, np.int64), name, reason, problems)
         if not _is_list(found) or not (_is_number(found.value_type) or pa.types.is_null(found.value_type)):
             for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
-                problems.add(int(row), f"not_numbers: {name!r} is {found}, expected a list of numbers")
+                problems.add(int(row), BadRow.NOT_NUMBERS, f"{name!r} is {found}, expected a list of numbers")
             _add_nulls(array, name, problems)
             return nothing
         _add_nulls(array, name, problems)
@@ -193,7 +194,7 @@ class _Lists:
     def _add(self, place: int, found: Any, expected: str) -> None:
         row = int(np.searchsorted(self.offsets, place, side="right")) - 1
         where = f"{self.name!r} has {found} at {place - int(self.offsets[row])}"
-        self.problems.add(row, f"{self.reason}: {where}, expected {expected}")
+        self.problems.add(row, self.reason, f"{where}, expected {expected}")
 
     def check(self, wrong: NDArray[np.bool_], expected: str) -> None:
         """Note the rows of values that are wrong."""
@@ -206,8 +207,8 @@ class _Lists:
         for row in np.flatnonzero(lengths != expected):
             self.problems.add(
                 int(row),
-                f"{self.reason}: {self.name!r} has {lengths[row]:,} values and {ids.name!r} {expected[row]:,}, "
-                "expected one for each",
+                self.reason,
+                f"{self.name!r} has {lengths[row]:,} values and {ids.name!r} {expected[row]:,}, expected one for each",
             )
 
     def array(self, usable: NDArray[np.bool_]) -> pa.Array:
@@ -226,13 +227,13 @@ def _scalars(column: pa.ChunkedArray, of: Column, problems: RowProblems) -> pa.A
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
     def add(row: int, found: Any, expected: str) -> None:
-        problems.add(row, f"bad_carry: {of.name!r} is {found}, expected {expected}")
+        problems.add(row, BadRow.BAD_CARRY, f"{of.name!r} is {found}, expected {expected}")
 
     if pa.types.is_string(array.type):  # of CSV
         array = _of_text(array, add)
     if not _is_number(array.type):
         for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
-            problems.add(int(row), f"not_numbers: {of.name!r} is {array.type}, expected a number")
+            problems.add(int(row), BadRow.NOT_NUMBERS, f"{of.name!r} is {array.type}, expected a number")
         array = pa.nulls(len(array), pa.int8())
     _add_nulls(array, of.name, problems)
     return pa.array(_converted(array, of.dtype, add))
@@ -267,7 +268,7 @@ def _of_text(array: pa.Array, add: Any) -> pa.Array:
 def _add_nulls(array: pa.Array, name: str, problems: RowProblems) -> None:
     if array.null_count:
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
-            problems.add(int(row), f"null: the row has no {name!r}")
+            problems.add(int(row), BadRow.NULL, f"the row has no {name!r}")
 
 
 def _converted(values: pa.Array, dtype: str, add: Any) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from packprep.errors import InputError, brief
+from packprep.problems import BadRow
 
 Message = dict[str, Any]
 
@@ -47,9 +48,9 @@ class Conversation:
 
 
 class BadRowError(InputError):
-    """A row that is no conversation. reason: one word to count by; the row is the caller's to name."""
+    """A row that is no conversation; the row is the caller's to name."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: BadRow, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
@@ -137,10 +138,10 @@ def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conve
         messages = _messages(_parsed(row[columns.names[0]], columns.names[0]), columns.names[0])
     tools = _parsed(row[columns.tools], columns.tools) if columns.tools else None
     if tools is not None and not isinstance(tools, list):
-        raise BadRowError("bad_tools", f"{columns.tools!r} is {_kind(tools)}, expected a list")
+        raise BadRowError(BadRow.BAD_TOOLS, f"{columns.tools!r} is {_kind(tools)}, expected a list")
     variables = _parsed(row[columns.variables], columns.variables) if columns.variables else None
     if variables is not None and not isinstance(variables, dict):
-        raise BadRowError("bad_variables", f"{columns.variables!r} is {_kind(variables)}, expected an object")
+        raise BadRowError(BadRow.BAD_VARIABLES, f"{columns.variables!r} is {_kind(variables)}, expected an object")
     return Conversation(messages, tools or None, variables or {})
 
 
@@ -153,17 +154,17 @@ def _pair(prompt: Any, response: Any, *, names: Sequence[str]) -> list[Message]:
         elif isinstance(value, str):
             messages.append({"role": role, "content": value})
         else:
-            raise BadRowError("no_content", f"{name!r} is {_kind(value)}, expected text")
+            raise BadRowError(BadRow.NO_CONTENT, f"{name!r} is {_kind(value)}, expected text")
     return messages
 
 
 def _messages(value: Any, column: str) -> list[Message]:
     if value is None:
-        raise BadRowError("null", f"{column!r} is null, expected a list of messages")
+        raise BadRowError(BadRow.NULL, f"{column!r} is null, expected a list of messages")
     if not isinstance(value, list):
-        raise BadRowError("not_messages", f"{column!r} is {_kind(value)}, expected a list of messages")
+        raise BadRowError(BadRow.NOT_MESSAGES, f"{column!r} is {_kind(value)}, expected a list of messages")
     if not value:
-        raise BadRowError("no_messages", f"{column!r} is empty, expected at least one message")
+        raise BadRowError(BadRow.NO_MESSAGES, f"{column!r} is empty, expected at least one message")
     return [_message(message, number) for number, message in enumerate(value)]
 
 
@@ -171,7 +172,7 @@ def _message(value: Any, number: int) -> Message:
     """A message with its keys as templates expect them: nulls left out, ShareGPT's names translated."""
     if not isinstance(value, dict):
         raise BadRowError(
-            "not_messages", f"message {number} is {_kind(value)}, expected an object with role and content"
+            BadRow.NOT_MESSAGES, f"message {number} is {_kind(value)}, expected an object with role and content"
         )
     message = {key: item for key, item in value.items() if item is not None}
     if "from" in message and "role" not in message:
@@ -181,18 +182,20 @@ def _message(value: Any, number: int) -> Message:
             message["content"] = message.pop("value")
     if "role" not in message:
         raise BadRowError(
-            "no_role", f"message {number} has no role; it has {', '.join(map(repr, message)) or 'nothing'}"
+            BadRow.NO_ROLE, f"message {number} has no role; it has {', '.join(map(repr, message)) or 'nothing'}"
         )
     role = message["role"]
     if not isinstance(role, str) or role not in ROLES:
         raise BadRowError(
-            "bad_role", f"message {number} has the role {brief(role)}, expected one of {', '.join(sorted(ROLES))}"
+            BadRow.BAD_ROLE, f"message {number} has the role {brief(role)}, expected one of {', '.join(sorted(ROLES))}"
         )
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
-        raise BadRowError("no_content", f"message {number} ({role}) has no content")
+        raise BadRowError(BadRow.NO_CONTENT, f"message {number} ({role}) has no content")
     if content is not None and not isinstance(content, (str, list, dict)):
-        raise BadRowError("no_content", f"message {number} ({role}) has {_kind(content)} as content, expected text")
+        raise BadRowError(
+            BadRow.NO_CONTENT, f"message {number} ({role}) has {_kind(content)} as content, expected text"
+        )
     reasoning = next((message[key] for key in _REASONING if key in message), None)
     if reasoning is not None:  # one thought, several names for it: templates read one or another
         message = {**message, "reasoning_content": reasoning, "thinking": message.get("thinking", reasoning)}
@@ -209,9 +212,9 @@ def _parsed(value: Any, column: str | None) -> Any:
             json.dumps(parsed, ensure_ascii=False).encode()
         return parsed
     except UnicodeEncodeError:
-        raise BadRowError("bad_utf8", f"{column!r} has a lone surrogate") from None
+        raise BadRowError(BadRow.BAD_UTF8, f"{column!r} has a lone surrogate") from None
     except (ValueError, RecursionError) as error:
-        raise BadRowError("bad_json", f"{column!r} is text but not JSON: {error}") from None
+        raise BadRowError(BadRow.BAD_JSON, f"{column!r} is text but not JSON: {error}") from None
 
 
 def _kind(value: Any) -> str:

@@ -3,7 +3,7 @@
 The CSV builder of `datasets` guesses: digits become numbers, a row with fewer fields than the header gets empty ones,
 and a first row with more shifts every column. Here 007 stays 007, and a row that does not fit the header is a finding.
 
-Each table has the asked columns as strings and `problem`, null or "reason: detail".
+Each table has the asked columns as strings and `problem` (see problems.py).
 """
 
 import csv
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from packprep.errors import InputError
+from packprep.problems import BadRow, Problem, problem_array
 from packprep.rowbuilder import NUL, RowBuilder, RowsConfig, escaped_bytes
 
 _ROWS = 1000
@@ -71,7 +72,7 @@ class CsvReader:
         except csv.Error as error:
             raise self._stop(f"{error}; quote it as CSV does") from None
 
-    def rows(self, header: Sequence[str]) -> Iterator[tuple[list[str], str | None]]:
+    def rows(self, header: Sequence[str]) -> Iterator[tuple[list[str], Problem | None]]:
         """Rows that are not blank, each with what is wrong with it."""
         while True:
             self._size, self._line = 0, self._reader.line_num + 1
@@ -80,17 +81,18 @@ class CsvReader:
             except csv.Error as error:
                 if "unexpected end" in str(error):  # a quote that took all rows behind it: their number is not known
                     raise self._stop("a quote in this row is never closed; quote it as CSV does") from None
-                yield [], f"bad_csv: line {self._reader.line_num}: {error}"
+                yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num}: {error}")
                 continue
             if row is None:
                 return
             if len(row) == len(header):
                 yield row, None
             elif row:
-                yield [], f"bad_csv: line {self._reader.line_num} has {len(row)} fields, the header {len(header)}"
+                fields = f"{len(row)} fields, the header {len(header)}"
+                yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num} has {fields}")
 
 
-def _table(rows: Sequence[tuple[list[str], str | None]], header: Sequence[str], columns: Sequence[str]) -> pa.Table:
+def _table(rows: Sequence[tuple[list[str], Problem | None]], header: Sequence[str], columns: Sequence[str]) -> pa.Table:
     problems = [problem for _, problem in rows]
     arrays = []
     for name in columns:
@@ -108,6 +110,6 @@ def _table(rows: Sequence[tuple[list[str], str | None]], header: Sequence[str], 
             )
             if wrong:
                 values[number] = None
-                problems[number] = problems[number] or f"bad_utf8: {name!r} {wrong}"
+                problems[number] = problems[number] or Problem(BadRow.BAD_UTF8, f"{name!r} {wrong}")
         arrays.append(pa.array(values, pa.string()))
-    return pa.table([*arrays, pa.array(problems, pa.string())], names=[*columns, "problem"])
+    return pa.table([*arrays, problem_array(problems)], names=[*columns, "problem"])

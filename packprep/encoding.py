@@ -18,6 +18,7 @@ from packprep.engines import Ids, Offsets
 from packprep.errors import InputError
 from packprep.gather import add_ends, make_room, with_ends
 from packprep.parity import EngineChoice, verify_batch
+from packprep.problems import Problem
 from packprep.schemas import NO_LOSS
 from packprep.tokenizer import Tokenizer
 from packprep.units import Part, ranges, text_bytes
@@ -33,12 +34,12 @@ Made = TypeVar("Made")
 
 
 class Encoded(NamedTuple):
-    """table: as a token file has it. verified: documents compared with the reference. problems: "reason: detail" of
-    rows that could not be encoded, by place; they have no tokens."""
+    """table: as a token file has it. verified: documents compared with the reference. problems: of rows that
+    could not be encoded, by place; they have no tokens."""
 
     table: pa.Table
     verified: int = 0
-    problems: Mapping[int, str] = {}
+    problems: Mapping[int, Problem] = {}
 
 
 def encode_table(
@@ -209,7 +210,7 @@ def _encode_chats(
         return first, made, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
 
     tokens, masks, verified = [], [], 0
-    problems: dict[int, str] = {}
+    problems: dict[int, Problem] = {}
     for _, (first, made, compared) in _in_batches(encode, text_bytes(table["text"]), engine, config, stop):
         problems |= {first + row: problem for row, problem in made.problems.items()}
         _check_ids(made.ids, tokenizer)

@@ -7,16 +7,20 @@ sources.0.bos_rate. What the schema adds later has a name at once, and no better
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from packprep.account import Dropped
 from packprep.errors import ConfigError, nearest
+from packprep.problems import BadRow
 
 Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]
 
-GROUPS = ("tokens.dropped", "documents.dropped", "documents.skipped")
-"""Tables from reason to count; a reason that is not there has the count 0."""
+GROUPS: Mapping[str, type[StrEnum]] = {
+    "tokens.dropped": Dropped, "documents.dropped": Dropped, "documents.skipped": BadRow,
+}  # fmt: skip
+"""Tables from reason to count, and their reasons; a reason that is not there has the count 0."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ def resolve_name(name: str, known: Iterable[str]) -> list[str]:
 
     tokens_dropped means tokens.dropped. An unknown name raises ConfigError that suggests the nearest.
     """
-    names = list(dict.fromkeys([*known, *(f"{group}.{reason}" for group in GROUPS for reason in Dropped)]))
+    names = list(
+        dict.fromkeys([*known, *(f"{group}.{reason}" for group, reasons in GROUPS.items() for reason in reasons)])
+    )
     plain = name.replace(".", "_")
     if found := [each for each in names if each == name] or [each for each in names if each.replace(".", "_") == plain]:
         return found

@@ -5,7 +5,7 @@ key stops it, and a number in the text column becomes text. Here other columns m
 that is not text stays a finding, and the row that is wrong is known.
 
 Each table has the asked columns as strings, as numbers of a given type, or as JSON again where they are nested (null
-where the row has none), and `problem`, null or "reason: detail". A column of groups is text whatever its values are.
+where the row has none), and `problem` (see problems.py). A column of groups is text whatever its values are.
 """
 
 import dataclasses
@@ -21,7 +21,8 @@ import pyarrow.json as paj
 
 from packprep.arrowcolumns import group_text
 from packprep.jsonarray import JsonArray
-from packprep.rowbuilder import RowBuilder, RowsConfig, escaped_bytes, too_large
+from packprep.problems import BadRow, Problem, no_problems, problem_array, too_large
+from packprep.rowbuilder import RowBuilder, RowsConfig, escaped_bytes
 
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
@@ -134,7 +135,7 @@ def _tables(file: Any, columns: Columns, limit: int = 1 << 30, source: str = "")
         yield _from_values(_single_object(block) or _lines(block), columns, limit) if table is None else table
         if endless:
             arrays = [pa.nulls(1, kind) for kind in columns.values()]
-            yield pa.table([*arrays, pa.array([too_large("the line", limit)])], names=[*columns, "problem"])
+            yield pa.table([*arrays, problem_array([too_large("the line", limit)])], names=[*columns, "problem"])
             while rest and not rest.endswith(b"\n"):  # the rest of the line is passed over, never kept
                 rest = file.readline(BLOCK_BYTES)
         block = file.read(BLOCK_BYTES)
@@ -163,7 +164,7 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
         if not _one_a_line(block.lstrip(b"\n"), len(table)):
             return None
         table = table.cast(pa.schema(list(columns.items())))
-        return table.append_column("problem", pa.nulls(len(table), pa.string()))
+        return table.append_column("problem", no_problems(len(table)))
     return None
 
 
@@ -218,23 +219,23 @@ def _single_object(block: bytes) -> list[Any] | None:
 def _from_values(rows: Iterable[Any], columns: Columns, limit: int = 0) -> pa.Table:
     """Rows given as JSON bytes, of `limit` at most, or as parsed values."""
     values: dict[str, list[Any]] = {name: [] for name in columns}
-    problems: list[str | None] = []
+    problems: list[Problem | None] = []
     for row in rows:
         parsed, problem = _loads(row, columns, limit) if isinstance(row, bytes) else (row, None)
         if parsed is None:
             parsed = {}  # null is a row without columns, as the compiled parser has it
         if not isinstance(parsed, dict):
-            problem = problem or f"bad_json: it is {_word(parsed)}, expected an object"
+            problem = problem or Problem(BadRow.BAD_JSON, f"it is {_word(parsed)}, expected an object")
             parsed = {}
         for name, kind in columns.items():
             value, problem = _value(parsed, name, kind, problem)
             values[name].append(value)
         problems.append(problem)
     arrays = [pa.array(values[name], kind) for name, kind in columns.items()]
-    return pa.table([*arrays, pa.array(problems, pa.string())], names=[*columns, "problem"])
+    return pa.table([*arrays, problem_array(problems)], names=[*columns, "problem"])
 
 
-def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, str | None]:
+def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, Problem | None]:
     """The value of a line, or what is wrong with it. A line that the compiled parser takes by itself is good, whatever
     stands beside it: that parser minds neither deep nesting nor wrong bytes in columns that are not asked for."""
     if len(row) > limit:
@@ -245,17 +246,21 @@ def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, str | None]:
     return value, problem
 
 
-def _decoded(row: bytes) -> tuple[Any, str | None]:
+def _decoded(row: bytes) -> tuple[Any, Problem | None]:
     try:
         return _DECODER.decode(row.decode()), None
     except UnicodeDecodeError as error:
-        return None, f"bad_utf8: byte {error.start} of the line is not UTF-8"
+        return None, Problem(BadRow.BAD_UTF8, f"byte {error.start} of the line is not UTF-8")
     except json.JSONDecodeError as error:
         if row.startswith(b"\xef\xbb\xbf"):  # files that were put behind each other
-            return None, "bad_json: it begins with a byte order mark, which has its place at the start of a file"
-        return None, f"bad_json: it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}"
+            return None, Problem(
+                BadRow.BAD_JSON, "it begins with a byte order mark, which has its place at the start of a file"
+            )
+        return None, Problem(
+            BadRow.BAD_JSON, f"it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}"
+        )
     except (ValueError, RecursionError) as error:
-        return None, f"bad_json: it is not JSON: {error}"
+        return None, Problem(BadRow.BAD_JSON, f"it is not JSON: {error}")
 
 
 class _Pairs(dict[str, Any]):
@@ -278,10 +283,10 @@ def _whole(text: str) -> int | float:
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_whole)
 
 
-def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:
+def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: Problem | None) -> tuple[Any, Problem | None]:
     value = row.get(name)
     if name in getattr(row, "twice", ()):
-        return None, problem or f"bad_json: the key {name!r} stands twice"
+        return None, problem or Problem(BadRow.BAD_JSON, f"the key {name!r} stands twice")
     if value is None:
         return None, problem
     if kind == _JSON:
@@ -291,31 +296,32 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: str | Non
     return _numbers(value, name, kind, problem) if kind in _TYPES.values() else _text(value, name, problem)
 
 
-def _json(value: Any, name: str, problem: str | None) -> tuple[bytes | None, str | None]:
+def _json(value: Any, name: str, problem: Problem | None) -> tuple[bytes | None, Problem | None]:
     try:
         return json.dumps(value, ensure_ascii=False).encode(), problem
     except UnicodeEncodeError:
-        return None, problem or f"bad_utf8: {name!r} has a lone surrogate"
+        return None, problem or Problem(BadRow.BAD_UTF8, f"{name!r} has a lone surrogate")
     except RecursionError:
-        return None, problem or f"bad_json: {name!r} is nested too deeply"
+        return None, problem or Problem(BadRow.BAD_JSON, f"{name!r} is nested too deeply")
 
 
-def _group(value: Any, name: str, problem: str | None) -> tuple[str | None, str | None]:
+def _group(value: Any, name: str, problem: Problem | None) -> tuple[str | None, Problem | None]:
     """A value that is no text as `arrowcolumns.group_text` has it."""
     if isinstance(value, (list, dict)):
-        return None, problem or f"bad_group: {name!r} is {_word(value)}, expected text, a number, true or false"
+        what = f"{name!r} is {_word(value)}, expected text, a number, true or false"
+        return None, problem or Problem(BadRow.BAD_GROUP, what)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value), problem  # of any size
-    text, _ = group_text(pa.chunked_array([[value]]), name, pa.nulls(1, pa.string()))
+    text, _ = group_text(pa.chunked_array([[value]]), name, no_problems(1))
     return text[0].as_py(), problem
 
 
-def _numbers(value: Any, name: str, kind: pa.DataType, problem: str | None) -> tuple[Any, str | None]:
+def _numbers(value: Any, name: str, kind: pa.DataType, problem: Problem | None) -> tuple[Any, Problem | None]:
     """A number or a list of them as a column of this type takes it."""
     is_list = pa.types.is_list(kind)
     if isinstance(value, list) != is_list:
         expected = "a list of numbers" if is_list else "a number"
-        return None, problem or f"not_numbers: {name!r} is {_word(value)}, expected {expected}"
+        return None, problem or Problem(BadRow.NOT_NUMBERS, f"{name!r} is {_word(value)}, expected {expected}")
     single = kind.value_type if is_list else kind
     wanted = {pa.bool_(): (bool,), pa.int64(): (int,), pa.float64(): (int, float)}[single]
     said = {pa.bool_(): "true or false", pa.int64(): "a whole number", pa.float64(): "a number"}[single]
@@ -323,18 +329,20 @@ def _numbers(value: Any, name: str, kind: pa.DataType, problem: str | None) -> t
         right = isinstance(item, wanted) and isinstance(item, bool) == (single == pa.bool_())
         if item is not None and (not right or (isinstance(item, int) and not -(2**63) <= item < 2**63)):
             shown = item if isinstance(item, (int, float)) else _word(item)
-            return None, problem or f"not_numbers: {name!r} has {shown}, expected {said} as in the first rows"
+            return None, problem or Problem(
+                BadRow.NOT_NUMBERS, f"{name!r} has {shown}, expected {said} as in the first rows"
+            )
     if single == pa.float64():
         value = [item if item is None else float(item) for item in value] if is_list else float(value)
     return value, problem
 
 
-def _text(value: Any, name: str, problem: str | None) -> tuple[str | None, str | None]:
+def _text(value: Any, name: str, problem: Problem | None) -> tuple[str | None, Problem | None]:
     if not isinstance(value, str):
-        return None, problem or f"not_text: {name!r} is {_word(value)}, expected text"
+        return None, problem or Problem(BadRow.NOT_TEXT, f"{name!r} is {_word(value)}, expected text")
     if (at := escaped_bytes(value)) >= 0:
         what = "has a lone surrogate" + (" or is not UTF-8" if "\udc80" <= value[at] <= "\udcff" else "")
-        return None, problem or f"bad_utf8: {name!r} {what}"
+        return None, problem or Problem(BadRow.BAD_UTF8, f"{name!r} {what}")
     return value, problem
 
 

@@ -22,6 +22,7 @@ from packprep.errors import ConfigError, InputError
 from packprep.options import options_in
 from packprep.parity import EngineChoice, choose_engine
 from packprep.planning import plan_window, window_seed
+from packprep.problems import problem_at
 from packprep.reading import BESIDE, find_columns, finder_of
 from packprep.rowtext import as_rows, columns_read, text_columns
 from packprep.schemas import Column
@@ -100,7 +101,7 @@ class TokenizeAndPack:
         bad = text["problem"].is_valid().to_numpy()
         if self.config.on_error == "stop" and bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise InputError(f"row {ids[row]}: {text['problem'][row].as_py().split(': ', 1)[1]}; see on_error")
+            raise InputError(f"row {ids[row]}: {problem_at(text['problem'], row).detail}; see on_error")
         for name in {"text", "second"} & set(text.column_names):
             column = text.schema.get_field_index(name)
             text = text.set_column(column, name, text[name].cast(pa.large_string()))
@@ -116,7 +117,7 @@ class TokenizeAndPack:
         encoded = encode_table(text, ids, self._engine, self.tokenizer, self.config)
         if self.config.on_error == "stop" and encoded.problems:
             row, problem = min(encoded.problems.items())
-            raise InputError(f"row {ids[row]}: {problem.split(': ', 1)[1]}; see on_error")
+            raise InputError(f"row {ids[row]}: {problem.detail}; see on_error")
         batches = encoded.table.drop_columns(["problem"]).combine_chunks().to_batches()
         documents = documents_of(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
         return self._packed(documents, carried_columns(batches[0].schema))

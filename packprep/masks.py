@@ -8,8 +8,8 @@ nothing is added: the template wrote BOS and EOS. The mask comes from encoding t
 begins and ends: where the pieces give the same ids their lengths are the mask. Where they do not, because a token
 reaches over a cut, the reference tokenizer says what each token covers, and one with a trained character is trained.
 
-Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). `problem` has the form of
-`reading`'s: "reason: detail".
+Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). For `problem` see
+problems.py.
 
 A row whose text spells special tokens is encoded by the reference tokenizer between the template's own special tokens,
 where nothing is parsed; it is refused if these cuts would change any other id.
@@ -32,6 +32,7 @@ from packprep.chat import RenderError
 from packprep.conversations import BadRowError, ConversationColumns, read_conversations
 from packprep.engines import Engine, Ids, Offsets, added_tokens
 from packprep.parity import differing
+from packprep.problems import PROBLEM, BadRow, Problem
 from packprep.specials import Span
 from packprep.turns import Finder
 
@@ -40,7 +41,7 @@ RENDERED = pa.schema(
         ("text", pa.large_string()),
         ("trained", pa.list_(pa.int32())),
         ("specials", pa.list_(pa.int32())),
-        ("problem", pa.string()),
+        ("problem", PROBLEM),
     ]
 )
 
@@ -49,14 +50,14 @@ RENDERED = pa.schema(
 class ChatTokens:
     """Ids of a batch of conversations.
 
-    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: "reason: detail" of rows that
-    cannot be encoded, which have no tokens.
+    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: of rows that cannot be encoded,
+    which have no tokens.
     """
 
     ids: Ids
     offsets: Offsets
     trained: NDArray[np.bool_]
-    problems: dict[int, str] = field(default_factory=dict)
+    problems: dict[int, Problem] = field(default_factory=dict)
 
 
 def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
@@ -64,22 +65,22 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
 
     trained: character positions start, stop, start, stop, ... of what is trained; null where everything is.
     specials: the same of the template's own special tokens, where the text spells others; null elsewhere.
-    problem: null, or "reason: detail" where there is no text.
+    problem: null but where there is no text.
     """
     texts: list[str | None] = []
     trained: list[list[int] | None] = []
     specials: list[list[int] | None] = []
-    problems: list[str | None] = []
+    problems: list[Problem | None] = []
     for conversation in read_conversations(table, columns):
         problem = text = spans = own = None
         if isinstance(conversation, BadRowError):
-            problem = f"{conversation.reason}: {conversation}"
+            problem = Problem(conversation.reason, str(conversation))
         else:
             try:
                 rendered = finder.render(conversation)
                 text, spans, own = rendered.text, _flat(rendered.trained), _flat(rendered.specials)
             except RenderError as error:
-                problem = f"template: {error}"
+                problem = Problem(BadRow.TEMPLATE, str(error))
         texts.append(text)
         trained.append(spans)
         specials.append(own)
@@ -122,7 +123,7 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
             replaced[row] = exact.between(strings[row], specials[row], trained[row])
         except RenderError as error:
             replaced[row] = np.empty(0, np.int32), np.empty(0, np.bool_)
-            problems[row] = f"special_tokens: {error}"
+            problems[row] = Problem(BadRow.SPECIAL_TOKENS, str(error))
     rows = [
         replaced.get(row)
         or (ids[offsets[row] : offsets[row + 1]], mask[offsets_of_mask[row] : offsets_of_mask[row + 1]])

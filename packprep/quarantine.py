@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 from packprep.encoding import READ
 from packprep.job import Job
 from packprep.outputfiles import QUARANTINE
+from packprep.problems import BadRow
 from packprep.schemas import write_file
 from packprep.tokenstore import TokenFile, file_name
 from packprep.units import Part, Slice
-
-POISONED = "poisoned"
 
 Failing = Sequence[tuple[int, str]]
 """Rows of a slice with what each does."""
@@ -56,7 +55,7 @@ def quarantined(part: Slice, failing: Failing) -> Slice:
     ends = np.cumsum([of.rows for of in part.parts])
     counts = np.diff(np.append(0, np.cumsum(bad))[np.append(0, ends)])
     parts = tuple(
-        Part(of.source, of.rows, dict(sorted({**of.skipped, POISONED: int(count)}.items()))) if count else of
+        Part(of.source, of.rows, dict(sorted({**of.skipped, BadRow.POISONED: int(count)}.items()))) if count else of
         for of, count in zip(part.parts, counts, strict=True)
     )
     return replace(part, table=table, parts=parts)
@@ -82,7 +81,7 @@ def write_quarantine(job: Job, part: Slice, failing: Failing) -> None:
 
 def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path) -> Path | None:
     """quarantine.jsonl of a whole build in `output`; None, and no file, where no row is in it."""
-    poisoned = [file for file in files if any(POISONED in part.skipped for part in file.parts)]
+    poisoned = [file for file in files if any(BadRow.POISONED in part.skipped for part in file.parts)]
     if not poisoned:
         return None
     lines = b"".join(_beside(directory, file.unit, file.slice).read_bytes() for file in poisoned)

@@ -3,8 +3,7 @@
 text     string, the document; null where the row has none to use
 second   string, with `pair_columns`: the other side of the row, null where text is
 ids      list<int32>, in place of text with `input_ids_column`
-problem  string, null or "reason: detail" (null, not_text, bad_json, bad_csv, bad_utf8, bad_group, too_large, and
-         those of carried.py)
+problem  what is wrong with the row, null where nothing is: see problems.py
 group    string, only with `group_column`: text, or a number or boolean as JSON writes it
 labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see carried.py
 

@@ -53,11 +53,6 @@ class RowBuilder(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                     yield datasets.builder.Key(number, block), table
 
 
-def too_large(what: str, limit: int) -> str:
-    """The problem of a row that is longer than the limit."""
-    return f"too_large: {what} has more than {limit:,} bytes (--max-row-size)"
-
-
 def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
     """Number, from 1, and beginning of every line that is not blank; said before the line is read to its end."""
     number, said = 1, False

@@ -16,6 +16,7 @@ from packprep.arrowcolumns import group_text, one_array, sound, text_column
 from packprep.carried import RowProblems, RowShape, number_columns, read_numbers
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
+from packprep.problems import BadRow, Problem, no_problems, too_large, with_problem
 
 if TYPE_CHECKING:
     from packprep.conversations import ConversationColumns
@@ -107,14 +108,13 @@ def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats:
 
 def _without_text(table: pa.Table) -> pa.Table:
     """`problem` alone."""
-    found = table["problem"] if "problem" in table.column_names else pa.nulls(len(table), pa.string())
-    return pa.table({"problem": found})
+    return pa.table({"problem": table["problem"] if "problem" in table.column_names else no_problems(len(table))})
 
 
 def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False) -> pa.Table:
     """`text` and `problem` of rows with the columns `names`, and `second` of pairs. is_utf8: see `as_rows`."""
     count = len(table)
-    problem = table["problem"].combine_chunks() if "problem" in table.column_names else pa.nulls(count, pa.string())
+    problem = table["problem"].combine_chunks() if "problem" in table.column_names else no_problems(count)
     columns = {}
     for name in names:
         columns[name], problem = text_column(table[name], name, problem, is_utf8)
@@ -132,8 +132,8 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_ut
         text = pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
     for side in (text, second) if config.pair_columns else (text,):
         problem = _without_large(side, problem, config)
-    missing = pc.and_(pc.is_null(text), pc.is_null(problem))
-    problem = pc.if_else(missing, f"null: the row has no {' and '.join(map(repr, names))}", problem)
+    missing = Problem(BadRow.NULL, f"the row has no {' and '.join(map(repr, names))}")
+    problem = with_problem(problem, pc.is_null(text), missing)
     if problem.null_count < count:
         text = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
     arrays = {"text": text, "problem": problem}
@@ -145,5 +145,4 @@ def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_ut
 def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa.Array:
     """`problem` with the texts named that are larger than a row may be."""
     large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
-    detail = f"too_large: the text has more than {config.max_row_size:,} bytes (--max-row-size)"
-    return pc.if_else(pc.and_(large, pc.is_null(problem)), detail, problem)
+    return with_problem(problem, large, too_large("the text", config.max_row_size))

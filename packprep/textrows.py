@@ -3,8 +3,8 @@
 The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says of a byte that is
 not UTF-8 neither file nor line. Here a row is all that is in memory, and the row that is wrong is known.
 
-Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each table has `text` and `problem`, null or
-"reason: detail".
+Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each table has `text` and `problem`
+(see problems.py).
 """
 
 import dataclasses
@@ -14,7 +14,8 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from packprep.rowbuilder import NUL, RowBuilder, RowsConfig, escaped_bytes, too_large
+from packprep.problems import BadRow, Problem, problem_array, too_large
+from packprep.rowbuilder import NUL, RowBuilder, RowsConfig, escaped_bytes
 
 BLOCK = 1 << 20
 
@@ -35,7 +36,7 @@ class TextRows(RowBuilder):
         """See `RowBuilder.tables`."""
         text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape")
         rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[self.config.sample_by]
-        taken: list[tuple[str | None, str | None]] = []
+        taken: list[tuple[str | None, Problem | None]] = []
         size = 0
         for value, line in rows(text, self.config.max_row_size):
             taken.append(_checked(value, line, self.config.sample_by, self.config.max_row_size))
@@ -84,7 +85,7 @@ def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
         yield (None if endless or len(rest) > limit else rest), number
 
 
-def _checked(value: str | None, line: int, what: str, limit: int) -> tuple[str | None, str | None]:
+def _checked(value: str | None, line: int, what: str, limit: int) -> tuple[str | None, Problem | None]:
     if value is None:
         return None, too_large(f"the {what} in line {line}", limit)
     wrong = "is not UTF-8"
@@ -93,9 +94,9 @@ def _checked(value: str | None, line: int, what: str, limit: int) -> tuple[str |
         at, wrong = value.find("\0"), NUL
     if at < 0:
         return value, None
-    return None, f"bad_utf8: line {line + value.count(chr(10), 0, at)} {wrong}"
+    return None, Problem(BadRow.BAD_UTF8, f"line {line + value.count(chr(10), 0, at)} {wrong}")
 
 
-def _table(rows: list[tuple[str | None, str | None]]) -> pa.Table:
+def _table(rows: list[tuple[str | None, Problem | None]]) -> pa.Table:
     texts, problems = zip(*rows, strict=True)
-    return pa.table({"text": pa.array(texts, pa.string()), "problem": pa.array(problems, pa.string())})
+    return pa.table({"text": pa.array(texts, pa.string()), "problem": problem_array(problems)})

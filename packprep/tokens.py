@@ -24,6 +24,7 @@ from packprep.config import BuildConfig
 from packprep.encoding import READ, cut_text, encode_table
 from packprep.errors import InputError
 from packprep.parity import EngineChoice
+from packprep.problems import Problem
 from packprep.schemas import canonical_json, temporary_name, write_file
 from packprep.tokenizer import Tokenizer
 from packprep.tokenstore import STORED, TokenFile, file_name, file_xxh3, read_receipt
@@ -207,7 +208,7 @@ def tokenize_slice(
     return receipt
 
 
-def _with_skipped(given: Slice, problems: Mapping[int, str], config: BuildConfig) -> tuple[Part, ...]:
+def _with_skipped(given: Slice, problems: Mapping[int, Problem], config: BuildConfig) -> tuple[Part, ...]:
     """The parts with the rows counted that could not be encoded; DocumentError where none may be skipped."""
     if not problems:
         return given.parts
@@ -215,8 +216,8 @@ def _with_skipped(given: Slice, problems: Mapping[int, str], config: BuildConfig
     for part, first_row in zip(given.parts, given.first_rows, strict=True):
         mine = [row for row in sorted(problems) if first <= row < first + part.rows]
         if mine and config.on_error == "stop":
-            raise DocumentError(part.source, first_row + mine[0] - first, problems[mine[0]].split(": ", 1)[1])
-        skipped = Counter(part.skipped) + Counter(problems[row].split(": ", 1)[0] for row in mine)
+            raise DocumentError(part.source, first_row + mine[0] - first, problems[mine[0]].detail)
+        skipped = Counter(part.skipped) + Counter(problems[row].reason for row in mine)
         found.append(replace(part, skipped=dict(sorted(skipped.items()))))
         first += part.rows
     return tuple(found)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from packprep.carried import RowShape
 from packprep.config import BuildConfig
 from packprep.errors import InputError
+from packprep.problems import problem_at, reasons_in
 from packprep.reading import BEGIN, TEXT_ROWS, RowPlace, line_of_row, read_rows
 from packprep.source import Source
 
@@ -177,7 +178,7 @@ def clipped(
 
 def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
     at = pc.index(pc.is_valid(table["problem"]), True).as_py()
-    raise bad_row(source, first_row + at, table["problem"][at].as_py().split(": ", 1)[1])
+    raise bad_row(source, first_row + at, problem_at(table["problem"], at).detail)
 
 
 def bad_row(source: Source, row: int, detail: str) -> InputError:
@@ -223,8 +224,7 @@ def _slice(cut: Cut, read: Counter[int]) -> Slice:
     skipped: dict[int, Counter[str]] = {}
     for source, table in cut.pieces:
         rows[source] += len(table)
-        problems = table["problem"].drop_null().to_pylist()
-        skipped.setdefault(source, Counter()).update(problem.split(": ", 1)[0] for problem in problems)
+        skipped.setdefault(source, Counter()).update(reasons_in(table["problem"]))
     parts = tuple(Part(source, count, dict(sorted(skipped[source].items()))) for source, count in sorted(rows.items()))
     # One text type for all formats: some readers give 64-bit offsets.
     tables = [table.drop_columns(["problem"]) for _, table in cut.pieces]

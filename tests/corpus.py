@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -74,6 +75,15 @@ def build_options(folder: Path, files: Mapping[str, Iterable[Any]], **options: A
         "tokenizer": str(save_tokenizer(folder / "tokenizer")),
         "max_length": 64,
     } | options
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows that a reader gave, the reason and the detail of a problem in one line."""
+    return [row | {"problem": one_line(row["problem"])} for row in table.to_pylist()]
+
+
+def one_line(problem: Mapping[str, str] | None) -> str | None:
+    return None if problem is None else f"{problem['reason']}: {problem['detail']}"
 
 
 class Heard(Silent):

@@ -20,7 +20,7 @@ from packprep.rowtext import as_rows
 from packprep.schemas import STANDARD_COLUMNS, DType
 
 from .command import run
-from .corpus import save_tokenizer, tiny_tokenizer, write_jsonl
+from .corpus import one_line, save_tokenizer, tiny_tokenizer, write_jsonl
 
 IDS: dict[str, Any] = {"input_ids_column": "ids"}
 VOCABULARY = 100
@@ -35,8 +35,7 @@ def read(table: dict[str, Any], **options: Any) -> pa.Table:
 
 
 def problems(table: dict[str, Any], **options: Any) -> list[str | None]:
-    found: list[str | None] = read(table, **options)["problem"].to_pylist()
-    return found
+    return [one_line(problem) for problem in read(table, **options)["problem"].to_pylist()]
 
 
 def packs(path: Path) -> list[dict[str, Any]]:
@@ -130,7 +129,7 @@ def test_what_is_wrong_with_a_row_is_said_and_its_values_are_left_out(
         return
     found = read(both, **options)
     assert found["problem"][0].as_py() is None
-    assert found["problem"][1].as_py().startswith(problem)
+    assert str(one_line(found["problem"][1].as_py())).startswith(problem)
     assert found["ids"].to_pylist() == [[3, 4], []]
 
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from packprep.csvrows import CsvRows
 from packprep.errors import InputError
 
+from .corpus import rows_of
+
 
 def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
     reader = CsvRows(columns=("text",), source="a.csv", data_files=[__file__], **options)
-    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in table.to_pylist()]
+    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in rows_of(table)]
 
 
 def texts_of(data: bytes) -> list[str | None]:

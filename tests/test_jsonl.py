@@ -12,10 +12,12 @@ from packprep import jsonl
 from packprep.errors import InputError
 from packprep.jsonl import _tables, first_types
 
+from .corpus import rows_of
+
 
 def rows(data: bytes, columns: Sequence[str] = ("text",), **numbers: pa.DataType) -> list[dict[str, Any]]:
     types = {name: numbers.get(name, pa.string()) for name in [*columns, *numbers]}
-    return [row for table in _tables(io.BytesIO(data), types) for row in table.to_pylist()]
+    return [row for table in _tables(io.BytesIO(data), types) for row in rows_of(table)]
 
 
 def texts_of(data: bytes) -> list[str | None]:
@@ -174,7 +176,7 @@ def test_a_line_longer_than_the_limit_is_a_finding_and_the_next_one_is_read(bloc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl, "BLOCK_BYTES", block)
         tables = list(_tables(io.BytesIO(b"\n".join(lines)), {"text": pa.string()}, 100))
-    found = [(len(row["text"] or ""), row["problem"]) for table in tables for row in table.to_pylist()]
+    found = [(len(row["text"] or ""), row["problem"]) for table in tables for row in rows_of(table)]
     large = (0, "too_large: the line has more than 100 bytes (--max-row-size)")
     assert found == [(88, None), large, large, large, (3, None), large]
 

@@ -21,7 +21,7 @@ FOLDERS = {"packprep": "packprep", "schemas": "packprep.schemas", "loaders": "pa
 
 # Lowest first: a module imports from its own room and those before it. `packprep.schemas` is below all of them.
 ROOMS = {
-    "support": "version errors hub redact progress memory ahead hashing lock hugepages",
+    "support": "version errors problems hub redact progress memory ahead hashing lock hugepages",
     "config": "mixture options checks config settings",
     "packing/kernels": """
         kernels kernels_balanced kernels_deal kernels_fit kernels_optimal kernels_plan kernels_spread kernels_stream

@@ -14,7 +14,7 @@ from packprep.reading import line_of_row, read_rows
 from packprep.rowtext import as_text, text_columns
 from packprep.sources import resolve
 
-from .corpus import SHARED, needs_shared_data, write_jsonl
+from .corpus import SHARED, needs_shared_data, rows_of, write_jsonl
 from .files import PACK, config
 
 TABLE = pa.table({"id": [1, 2, 3], "text": ["a", "b\nc", "日本"]})
@@ -28,7 +28,7 @@ def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
         row
         for source in resolve(settings, scratch)
         for table in read_rows(source, settings, scratch)
-        for row in table.to_pylist()
+        for row in rows_of(table)
     ]
     assert not any(scratch.glob("*.arrow")) and not any(scratch.glob("*.parquet")), "a copy was left behind"
     return found
@@ -169,7 +169,10 @@ def test_a_template_that_names_no_column_is_refused(template: str) -> None:
 
 def test_a_column_of_another_type_is_a_finding_in_every_row() -> None:
     found = as_text(pa.table({"n": [1, None]}), ["n"], BuildConfig(text_column="n"))
-    assert found["problem"].to_pylist() == ["not_text: 'n' is int64, expected text", "null: the row has no 'n'"]
+    assert [row["problem"] for row in rows_of(found)] == [
+        "not_text: 'n' is int64, expected text",
+        "null: the row has no 'n'",
+    ]
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
@@ -182,7 +185,7 @@ def test_text_of_any_arrow_kind_is_text(kind: pa.DataType) -> None:
 def test_bytes_that_are_not_utf8_in_a_text_column_are_a_finding_of_their_row() -> None:
     raw = pa.array([b"a", b"\xff", None], pa.binary())
     column = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
-    assert as_text(pa.table({"text": column}), ["text"], BuildConfig()).to_pylist() == [
+    assert rows_of(as_text(pa.table({"text": column}), ["text"], BuildConfig())) == [
         {"text": "a", "problem": None},
         {"text": None, "problem": "bad_utf8: 'text' is not UTF-8"},
         {"text": None, "problem": "null: the row has no 'text'"},

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from packprep import textrows
 from packprep.textrows import TextRows
 
+from .corpus import rows_of
+
 By = Literal["document", "paragraph", "line"]
 TOO_LARGE = "too_large: the {} has more than 4 bytes (--max-row-size)"
 
 
 def rows(data: bytes, by: By = "line", **options: Any) -> list[dict[str, Any]]:
     reader = TextRows(columns=("text",), source="a.txt", sample_by=by, data_files=[__file__], **options)
-    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in table.to_pylist()]
+    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in rows_of(table)]
 
 
 def texts_of(data: bytes, by: By = "line") -> list[str | None]:
