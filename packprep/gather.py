@@ -1,12 +1,14 @@
 """Moving tokens: compiled copies from where they are into the buffers of a shard. No packing decision is made here.
 
-Tokens are read through their memory address, straight from the mapped token files: a window has thousands of record
-batches, and joining them first would copy every token once more. All indices are int64: mixing in int32 costs a factor
-of two. Loops run over views from 0 on: where an index might be negative, none is vectorised, which costs a factor of
-four. About .4 nanoseconds per token with positions.
+Tokens are read through `Pointers`, straight from the mapped token files: a window has thousands of record batches, and
+joining them first would copy every token once more. All indices are int64: mixing in int32 costs a factor of two. Loops
+run over views from 0 on: where an index might be negative, none is vectorised, which costs a factor of four. About .4
+nanoseconds per token with positions.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 from numba import carray, njit
@@ -19,6 +21,53 @@ from packprep.schemas import NO_LOSS
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 _NO_LOSS = NO_LOSS
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pointers:
+    """Addresses of values of one type, and the memory they point into, which lives as long as this does.
+
+    address: int64 [pointers], for kernels; keep the `Pointers` while one runs. dtype: of the values. memory: the arrays
+    that the addresses point into.
+    """
+
+    address: Int64
+    dtype: np.dtype[Any]
+    memory: tuple[NDArray[Any], ...]
+
+    @staticmethod
+    def into(values: NDArray[Any], index: NDArray[np.integer[Any]]) -> "Pointers":
+        """Pointers to values[index], where index may also be len(values): then nothing may be read there."""
+        address = values.ctypes.data + values.itemsize * index.astype(np.int64)
+        return Pointers(address, values.dtype, (values,))
+
+    @staticmethod
+    def null(count: int) -> "Pointers":
+        """Pointers to nothing, of documents of which only the lengths are known."""
+        return Pointers(np.zeros(count, np.int64), np.dtype(np.int32), ())
+
+    @staticmethod
+    def joined(parts: "Sequence[Pointers]") -> "Pointers":
+        """The pointers of one part or more, one part after another. ValueError if their types differ."""
+        parts = [part for part in parts if len(part)] or parts[:1]
+        if len({part.dtype for part in parts}) > 1:
+            raise ValueError(f"pointers to {', '.join(sorted({str(part.dtype) for part in parts}))} cannot be joined")
+        memory = tuple(array for part in parts for array in part.memory)
+        return Pointers(np.concatenate([part.address for part in parts]), parts[0].dtype, memory)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def take(self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]] | slice) -> "Pointers":
+        """Those of a mask, of indices in their order, or of a slice."""
+        return Pointers(self.address[kept], self.dtype, self.memory)
+
+    def at(self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]], values: Int64) -> "Pointers":
+        """Like `take`, each that many values further on."""
+        return Pointers(self.address[kept] + self.dtype.itemsize * values, self.dtype, self.memory)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("addresses mean nothing in another process; send the values")
 
 
 @intrinsic
@@ -75,19 +124,22 @@ def make_room(values: NDArray[Any], offsets: Int64, wider: Int64, before: int, o
         copy(values[first:last], out[at : at + last - first])
 
 
+def tokens_at(tokens: Pointers) -> Int32:
+    """The token at each pointer, [pointers]."""
+    found: Int32 = _tokens_at(tokens.address, np.empty(0, tokens.dtype))
+    return found
+
+
 @njit(cache=True, nogil=True)
-def tokens_at(address: Int64, like: NDArray[Any]) -> Int32:
-    """The token at each address, [addresses]. like: an array of the type of what is there."""
+def _tokens_at(address: Int64, like: NDArray[Any]) -> Int32:
     out = np.empty(len(address), np.int32)
     for i in range(len(address)):
         out[i] = carray(pointer(address[i]), 1, like.dtype)[0]
     return out
 
 
-@njit(cache=True, nogil=True)
 def fill_values(
-    address: Int64,
-    like: NDArray[Any],
+    values: Pointers,
     own: Int64,
     padded: Int64,
     bos: NDArray[np.bool_],
@@ -97,10 +149,24 @@ def fill_values(
 ) -> None:
     """Values of runs of tokens one after another: the tokens themselves, or another column of them.
 
-    address: [runs], where each run's own values are, of the type of `like`. own: [runs], how many of them. bos: [runs],
-    whether one value `before` goes before them. padded: [runs], values in `out`, what is left of them is `after`.
-    out: [sum(padded)].
+    values: [runs], where each run's own values are. own: [runs], how many of them. bos: [runs], whether one value
+    `before` goes before them. padded: [runs], values in `out`, what is left of them is `after`. out: [sum(padded)].
     """
+    _fill_values(values.address, np.empty(0, values.dtype), own, padded, bos, before, after, out)
+
+
+@njit(cache=True, nogil=True)
+def _fill_values(
+    address: Int64,
+    like: NDArray[Any],
+    own: Int64,
+    padded: Int64,
+    bos: NDArray[np.bool_],
+    before: float,
+    after: float,
+    out: NDArray[Any],
+) -> None:
+    """Fills out; see `fill_values`. like: an array of the type of what is at the addresses."""
     at = 0
     for run in range(len(own)):
         end = at + padded[run]

@@ -15,7 +15,7 @@ import numpy as np
 from numba import carray, njit
 from numpy.typing import NDArray
 
-from packprep.gather import pointer
+from packprep.gather import Pointers, pointer
 from packprep.schemas import NO_LOSS
 
 Int32 = NDArray[np.int32]
@@ -24,20 +24,19 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Labels or masks of documents as they lie in memory. address: int64 [documents]. dtype: int32 or int8."""
+    """Labels (int32) or masks (int8) of documents as they lie in memory. values: [documents], where each begins."""
 
-    address: Int64
-    dtype: np.dtype[np.int32] | np.dtype[np.int8]
+    values: Pointers
 
     @property
     def untrained(self) -> int:
         """The value of a token without loss."""
-        return 0 if self.dtype == np.int8 else NO_LOSS
+        return 0 if self.values.dtype == np.int8 else NO_LOSS
 
     def count(self, document: Int32, first: Int32, tokens: Int32) -> Int32:
         """[runs], trained tokens among document[first : first + tokens]; 0 where tokens is below 1."""
-        address = self.address[document] + self.dtype.itemsize * first.astype(np.int64)
-        found: Int32 = _count(address, tokens, self.untrained, np.empty(0, self.dtype))
+        runs = self.values.at(document, first.astype(np.int64))
+        found: Int32 = _count(runs.address, tokens, self.untrained, self._like)
         return found
 
     def trainable(
@@ -49,16 +48,20 @@ class Labels:
         What pieces share is trained in the first of them that is kept, unless train_overlap.
         """
         kept, repeated = np.zeros(len(document), np.bool_), np.zeros(len(document), np.int32)
-        like = np.empty(0, self.dtype)
         _trainable(
-            self.address, document, start, own, bos, least, train_overlap, self.untrained, like, kept, repeated
+            self.values.address, document, start, own, bos, least, train_overlap, self.untrained, self._like,
+            kept, repeated,
         )  # fmt: skip
         return kept, repeated
 
     def first(self, lengths: Int32) -> Int32:
         """[documents], tokens before the first trained one, all of them where none is."""
-        found: Int32 = _first(self.address, lengths, self.untrained, np.empty(0, self.dtype))
+        found: Int32 = _first(self.values.address, lengths, self.untrained, self._like)
         return found
+
+    @property
+    def _like(self) -> NDArray[np.int32]:
+        return np.empty(0, self.values.dtype)
 
 
 @njit(cache=True, nogil=True)

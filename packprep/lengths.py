@@ -22,6 +22,7 @@ from packprep.buildtokenizer import tokenizer_of
 from packprep.config import COLUMN_CHOICE, BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.estimate import engine_of
+from packprep.gather import Pointers
 from packprep.hashing import drawn
 from packprep.histograms import read_windows
 from packprep.planning import plan_window
@@ -291,8 +292,8 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     length = length[: int(np.searchsorted(np.cumsum(length, dtype=np.int64), _WRITTEN)) + 1]
     zeros = np.zeros(max(1, int(length.max(initial=0))), np.int32)
     documents = Documents(
-        id=np.arange(len(length)), address=np.full(len(length), zeros.ctypes.data), length=length,
-        source=np.zeros(len(length), np.int32), group=None, keep=zeros,
+        id=np.arange(len(length)), tokens=Pointers.into(zeros, np.zeros(len(length), np.int64)), length=length,
+        source=np.zeros(len(length), np.int32), group=None,
     )  # fmt: skip
     tokenizer = replace(lengths.tokenizer, bos=None, eos=None, pad_id=0)
     plain = BuildConfig(max_length=config.max_length, columns=config.columns)

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.gather import Pointers
 from packprep.order import permuted
 from packprep.schemas import FILLER
 from packprep.segments import Segments
@@ -128,6 +129,6 @@ class Runs:
     bos: NDArray[np.bool_]
     padded: Int64
 
-    def address(self, of_documents: Int64, itemsize: int) -> Int64:
-        """Where the values of a column begin. of_documents: [documents], where those of each document do."""
-        return of_documents[self.document] + itemsize * self.start
+    def values(self, of_documents: Pointers) -> Pointers:
+        """The first of each run's values of a column. of_documents: [documents], the first of each document's."""
+        return of_documents.at(self.document, self.start)

@@ -12,8 +12,9 @@ from packprep import order as orders
 from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
-from packprep.gather import tokens_at
+from packprep.gather import Pointers, tokens_at
 from packprep.hashing import mix
+from packprep.memory import MappedFiles
 from packprep.packing import pack_lengths
 from packprep.packs import Packs
 from packprep.pairs import SPLIT, cut_pairs
@@ -186,10 +187,10 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
     for end, token in tokenizer.ends().items():
         if token is not None:
             counts[f"{end}_added"] = by_source(documents.source, sides)
-            last = documents.length.astype(np.int64) - 1
-            outermost = documents.address + (0 if end == "bos" else documents.dtype.itemsize * last)
+            last = documents.length[has_ids].astype(np.int64) - 1
+            outermost = documents.tokens.at(has_ids, last if end == "eos" else np.zeros_like(last))
             # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
-            are = _are(token.id, outermost[has_ids], documents)
+            are = _are(token.id, outermost, documents.mapped)
             counts[f"{end}_found"] = by_source(documents.source[has_ids], are)
     if plan.trained is not None:
         counts["loss_tokens"] = by_source(of_segment, np.where(in_shards, plan.trained, 0))
@@ -212,13 +213,13 @@ def _of_one(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str
     return Counter({reason: by_source[source] for reason, by_source in counts.items() if by_source[source]})
 
 
-def _are(token: int, address: NDArray[np.int64], documents: Documents) -> NDArray[np.bool_]:
-    """At which addresses this token is; a piece at a time, for reading here and there maps all of a file."""
-    found = np.empty(len(address), np.bool_)
-    for first in range(0, len(address), _PIECE):
+def _are(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]:
+    """At which pointers this token is; a piece at a time, for reading here and there maps all of a file."""
+    found = np.empty(len(tokens), np.bool_)
+    for first in range(0, len(tokens), _PIECE):
         piece = slice(first, first + _PIECE)
-        found[piece] = tokens_at(address[piece], np.empty(0, documents.dtype)) == token
-        documents.mapped.relieve()
+        found[piece] = tokens_at(tokens.take(piece)) == token
+        mapped.relieve()
     return found
 
 

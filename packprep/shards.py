@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packprep import gather
 from packprep.ahead import ahead
 from packprep.config import BuildConfig
+from packprep.gather import Pointers
 from packprep.packs import Packs, Rows
 from packprep.schemas import (
     FILLER,
@@ -32,7 +33,6 @@ from packprep.schemas import (
 from packprep.shardfolder import ShardFolder
 from packprep.tokenizer import Tokenizer
 from packprep.units import ranges
-from packprep.windows import Aligned
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
@@ -172,7 +172,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
     rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
     tokens = np.empty(int(ends[-1]), np.int32)
-    _gather(rows, Aligned(documents.address, documents.dtype), layout.bos_id, layout.pad_id, tokens)
+    _gather(rows, documents.tokens, layout.bos_id, layout.pad_id, tokens)
     offsets = rows.offsets
     starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
     arrays = []
@@ -211,16 +211,14 @@ def _array(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
-def _gather(rows: Rows, column: Aligned, before: int, after: int, out: NDArray[Any]) -> None:
+def _gather(rows: Rows, column: Pointers, before: int, after: int, out: NDArray[Any]) -> None:
     """Values of a token column. before: of an extra BOS. after: of padding."""
     runs = rows.runs
-    address = runs.address(column.address, column.dtype.itemsize)
-    like = np.empty(0, column.dtype)
-    gather.fill_values(address, like, runs.own, runs.padded, runs.bos, before, after, out)
+    gather.fill_values(runs.values(column), runs.own, runs.padded, runs.bos, before, after, out)
 
 
 def _fill_labels(
-    rows: Rows, stored: Aligned | None, tokens: NDArray[np.int32], train_overlap: bool, out: NDArray[np.int32]
+    rows: Rows, stored: Pointers | None, tokens: NDArray[np.int32], train_overlap: bool, out: NDArray[np.int32]
 ) -> None:
     """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks, where rows have them."""
     if stored is None:

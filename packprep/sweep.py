@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
+from packprep.gather import Pointers
 from packprep.hashing import mix
 from packprep.packs import Packs
 from packprep.plan import PackPlan
@@ -59,10 +60,9 @@ class Window:
 
 def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> Window:
     """A window of documents of which the lengths alone are known, [documents], 0 for none."""
-    nothing = np.zeros(len(length), np.int64)
     source = np.zeros(len(length), np.int32)
     documents = Documents(
-        id=np.arange(len(length)), address=nothing, length=length, source=source, group=None, keep=None
+        id=np.arange(len(length)), tokens=Pointers.null(len(length)), length=length, source=source, group=None
     )
     return Window(split, number, documents)
 

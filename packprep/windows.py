@@ -7,13 +7,14 @@ input order, units are dealt to windows in an order that the seed decides, so a 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
+from packprep.gather import Pointers
 from packprep.hashing import drawn, mix
 from packprep.labels import Labels
 from packprep.memory import MappedFiles
@@ -24,33 +25,24 @@ from packprep.tokenstore import TokenFile
 _Piece = TypeVar("_Piece", bound=Piece)
 
 
-class Aligned(NamedTuple):
-    """A column with a value per token. address: int64 [documents], where each document's values are in memory."""
-
-    address: NDArray[np.int64]
-    dtype: np.dtype[Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Documents:
     """Tokenized documents in input order, [documents] each.
 
-    id: input row. address: where the tokens are in memory. length: tokens with BOS and EOS, 0 for none.
-    source: number of the source file. group: code of the group, or None. keep: what the addresses point into.
-    aligned: further columns with a value per token, by name. values: columns with a value per document, by name.
-    mapped: the token files among what the addresses point into. dtype: of the tokens.
+    id: input row. tokens: the first token of each. length: tokens with BOS and EOS, 0 for none.
+    source: number of the source file. group: code of the group, or None. aligned: the first value of each in further
+    columns with a value per token, by name. values: columns with a value per document, by name.
+    mapped: the token files among what is pointed into.
     """
 
     id: NDArray[np.int64]
-    address: NDArray[np.int64]
+    tokens: Pointers
     length: NDArray[np.int32]
     source: NDArray[np.int32]
     group: NDArray[np.int32] | None
-    keep: Any
-    aligned: Mapping[str, Aligned] = field(default_factory=dict)
+    aligned: Mapping[str, Pointers] = field(default_factory=dict)
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     mapped: MappedFiles = MappedFiles()
-    dtype: np.dtype[Any] = np.dtype(np.int32)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -59,18 +51,16 @@ class Documents:
         """Those of a mask, or of indices in their order."""
         group = None if self.group is None else self.group[kept]
         return Documents(
-            id=self.id[kept], address=self.address[kept], length=self.length[kept], source=self.source[kept],
-            group=group, keep=self.keep,
-            aligned={name: Aligned(column.address[kept], column.dtype) for name, column in self.aligned.items()},
+            id=self.id[kept], tokens=self.tokens.take(kept), length=self.length[kept], source=self.source[kept],
+            group=group, aligned={name: column.take(kept) for name, column in self.aligned.items()},
             values={name: values[kept] for name, values in self.values.items()}, mapped=self.mapped,
-            dtype=self.dtype,
         )  # fmt: skip
 
     @property
     def labels(self) -> Labels | None:
         """What is trained; None where that is every token."""
         column = self.aligned.get("labels")
-        return None if column is None else Labels(address=column.address, dtype=column.dtype)
+        return None if column is None else Labels(values=column)
 
 
 def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Piece]]:
@@ -129,15 +119,11 @@ def read_chosen(
     return replace(
         first,
         id=_join([part.id for part in parts], np.int64),
-        address=_join([part.address for part in parts], np.int64),
+        tokens=_join_pointers([part.tokens for part in parts]),
         length=_join([part.length for part in parts], np.int32),
         source=_join([part.source for part in parts], np.int32),
         group=group_codes(pa.chunked_array(groups)) if groups else None,
-        keep=[part.keep for part in parts],
-        aligned={
-            name: Aligned(_join([part.aligned[name].address for part in parts], np.int64), column.dtype)
-            for name, column in first.aligned.items()
-        },
+        aligned={name: _join_pointers([part.aligned[name] for part in parts]) for name in first.aligned},
         values={
             name: _join([part.values[name] for part in parts], values.dtype) for name, values in first.values.items()
         },
@@ -161,7 +147,7 @@ def _sources(file: TokenFile) -> NDArray[np.int32]:
 def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]) -> Documents:
     """Documents of record batches as token files hold them (see tokens.py), with their input rows and sources."""
     names = batches[0].schema.names if batches else []
-    aligned: dict[str, Aligned] = {}
+    aligned: dict[str, Pointers] = {}
     values: dict[str, NDArray[Any]] = {}
     length: NDArray[np.int32] = np.empty(0, np.int32)
     groups = None
@@ -171,19 +157,14 @@ def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sour
             groups = group_codes(pa.chunked_array(columns))
         elif pa.types.is_list(columns[0].type):
             views = [list_view(batch, name, "a token file") for batch in batches]
-            if len({view.values.dtype for view in views}) > 1:
-                raise FormatError("token files of two versions of packprep stand together; build with --restart")
-            size = views[0].values.dtype.itemsize
-            address = [view.values.ctypes.data + size * view.offsets[:-1].astype(np.int64) for view in views]
-            aligned[name] = Aligned(_join(address, np.int64), views[0].values.dtype)
+            aligned[name] = _join_pointers([Pointers.into(view.values, view.offsets[:-1]) for view in views])
             if name == "tokens":
                 length = _join([np.diff(view.offsets) for view in views], np.int32)
         else:
             values[name] = np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
-    tokens = aligned.pop("tokens") if aligned else Aligned(np.empty(0, np.int64), np.dtype(np.int32))
+    tokens = aligned.pop("tokens") if aligned else Pointers.null(0)
     return Documents(
-        id=ids, address=tokens.address, length=length, source=sources, group=groups, keep=batches,
-        aligned=aligned, values=values, dtype=tokens.dtype,
+        id=ids, tokens=tokens, length=length, source=sources, group=groups, aligned=aligned, values=values
     )  # fmt: skip
 
 
@@ -219,6 +200,13 @@ def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
     """Which documents the seed puts into the validation split: by id, so the same whatever else changes."""
     # Not the stream that orders units: a document's number would say something about a unit's place.
     return drawn(config.seed + 1, ids, config.holdout)
+
+
+def _join_pointers(parts: Sequence[Pointers]) -> Pointers:
+    try:
+        return Pointers.joined(parts)
+    except ValueError:
+        raise FormatError("token files of two versions of packprep stand together; build with --restart") from None
 
 
 def _join(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:

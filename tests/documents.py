@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from packprep.gather import Pointers
 from packprep.schemas import STANDARD_COLUMNS, Column
 from packprep.tokenizer import Special, Tokenizer
-from packprep.windows import Aligned, Documents
+from packprep.windows import Documents
 
 BOS, EOS, PAD = 1, 2, 3
 FIRST_ID = 10  # ids of text tokens start here
@@ -46,11 +47,10 @@ def make_documents(texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[
     tokens = np.concatenate([*parts, np.empty(0, np.int32)])
     return Documents(
         id=np.arange(len(texts)),
-        address=tokens.ctypes.data + 4 * (np.cumsum(lengths, dtype=np.int64) - lengths),
+        tokens=Pointers.into(tokens, np.cumsum(lengths, dtype=np.int64) - lengths),
         length=lengths,
         source=np.zeros(len(texts), np.int32),
         group=None if groups is None else np.array(groups, np.int32),
-        keep=tokens,
     )
 
 
@@ -69,11 +69,7 @@ def with_columns(documents: Documents, trained: Sequence[Sequence[bool]], *, as_
     first = np.cumsum(documents.length, dtype=np.int64) - documents.length
     return dataclasses.replace(
         documents,
-        keep=(documents.keep, columns),
-        aligned={
-            name: Aligned(values.ctypes.data + values.itemsize * first, values.dtype)
-            for name, values in columns.items()
-        },
+        aligned={name: Pointers.into(values, first) for name, values in columns.items()},
         values={
             column.name: np.array([value_of(column.name, row) for row in documents.id.tolist()], column.numpy_dtype)
             for column in CARRIED
@@ -101,8 +97,8 @@ def labelled_columns() -> tuple[Column, ...]:
 
 def tokens_of(documents: Documents) -> list[list[int]]:
     """The tokens of each document, with BOS and EOS."""
-    keep = documents.keep[0] if isinstance(documents.keep, tuple) else documents.keep
-    starts = (documents.address - keep.ctypes.data) // 4
+    (tokens,) = documents.tokens.memory
+    starts = (documents.tokens.address - tokens.ctypes.data) // 4
     return [
-        keep[start : start + length].tolist() for start, length in zip(starts, documents.length.tolist(), strict=True)
+        tokens[start : start + length].tolist() for start, length in zip(starts, documents.length.tolist(), strict=True)
     ]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.gather import Pointers
 from packprep.labels import Labels, proportional
 from packprep.loaders import PackedLoader, PackedShards, batch_from_rows, to_hf
 
@@ -15,15 +16,13 @@ from .corpus import write_jsonl
 from .torch_models import VOCABULARY, documents, skip_without, tiny_llama
 
 
-def labels_of(values: list[int], lengths: list[int], dtype: Any) -> tuple[Labels, Any]:
-    kept = np.array(values, dtype)
-    first = np.cumsum([0, *lengths[:-1]])
-    return Labels(address=kept.ctypes.data + kept.itemsize * first, dtype=kept.dtype), kept
+def labels_of(values: list[int], lengths: list[int], dtype: Any) -> Labels:
+    return Labels(values=Pointers.into(np.array(values, dtype), np.cumsum([0, *lengths[:-1]])))
 
 
 @pytest.mark.parametrize(("dtype", "values"), [(np.int8, [0, 1, 0, 0, 1]), (np.int32, [-100, 0, -100, -100, 5])])
 def test_trained_tokens_are_counted_in_labels_and_in_masks(dtype: Any, values: list[int]) -> None:
-    labels, _kept = labels_of(values, [2, 1, 2], dtype)
+    labels = labels_of(values, [2, 1, 2], dtype)
     runs = [np.array(column, np.int32) for column in ([0, 0, 1, 2, 2], [0, 1, 0, 1, 0], [2, 1, 1, 1, -3])]
     assert labels.count(*runs).tolist() == [1, 1, 0, 1, 0]
     assert labels.first(np.array([2, 1, 2], np.int32)).tolist() == [1, 1, 1]

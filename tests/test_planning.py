@@ -46,7 +46,7 @@ def test_windows_and_splits_have_seeds_of_their_own() -> None:
 def test_bos_and_eos_are_counted_in_the_tokens_not_taken_from_the_policy() -> None:
     policy = documents.tokenizer()
     made = documents.make_documents([3, 0, 1, 5], policy)
-    made.keep[0] = documents.FIRST_ID  # the first document has lost its BOS
+    made.tokens.memory[0][0] = documents.FIRST_ID  # the first document has lost its BOS
     plan = plan_window(made, policy, BuildConfig(max_length=8), seed=0)
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
     assert (counts.bos_added, counts.bos_found, counts.eos_found) == (3, 2, 3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from packprep.account import Dropped
 from packprep.config import BuildConfig
+from packprep.gather import Pointers
 from packprep.labels import Labels, proportional
 from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap, wrap_documents
 
@@ -165,9 +166,7 @@ def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
     parts = [np.array(row, np.int8) if as_mask else np.where(row, 7, -100).astype(np.int32) for row in trained]
     kept = np.concatenate([*parts, np.empty(0, np.int8 if as_mask else np.int32)])
     ends = np.cumsum([0, *map(len, trained)])[:-1].astype(np.int64)
-    labels = Labels(address=kept.ctypes.data + kept.itemsize * ends, dtype=kept.dtype)
-    object.__setattr__(labels, "kept", kept)  # the addresses point into it
-    return labels
+    return Labels(values=Pointers.into(kept, ends))
 
 
 def found(segments: Segments) -> list[tuple[int, list[int], bool]]:

@@ -1,5 +1,6 @@
 import ctypes
 import functools
+import gc
 import operator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from packprep.config import BuildConfig
 from packprep.schemas import FormatError
 from packprep.tokenstore import TokenFile
 from packprep.units import Part
-from packprep.windows import documents_of, form_windows, group_codes, held_out, read_documents
+from packprep.windows import documents_of, form_windows, group_codes, held_out, read_chosen, read_documents
 
 
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
@@ -55,10 +56,34 @@ def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
     assert documents.group.tolist() == [0, 1, 0]
     found = [
         list((ctypes.c_int32 * int(length)).from_address(int(address)))
-        for address, length in zip(documents.address, documents.length, strict=True)
+        for address, length in zip(documents.tokens.address, documents.length, strict=True)
         if length
     ]
     assert found == [[7, 8], [9]]
+
+
+def test_labels_outlive_the_documents_they_are_of() -> None:
+    before = pa.total_allocated_bytes()
+    columns = {"tokens": pa.list_(pa.int32()), "labels": pa.list_(pa.int8())}
+    batch = pa.record_batch({name: pa.array([[1] * 9_000], kind) for name, kind in columns.items()})
+    documents = documents_of([batch], np.arange(1), np.zeros(1, np.int32))
+    labels = documents.labels
+    assert labels is not None
+    del batch, documents
+    gc.collect()
+    assert 9_000 <= pa.total_allocated_bytes() - before < 36_000, "the mask is there, the tokens are not"
+    _reused = pa.array(np.zeros(9_000, np.int8))
+    assert labels.count(*np.array([[0], [1], [8_999]], np.int32)).tolist() == [8_999]
+
+
+def test_chosen_documents_of_two_widths_are_never_read_as_one(tmp_path: Path) -> None:
+    files = [token_file(number, first=number, documents=1) for number in range(2)]
+    for file, kind in zip(files, (pa.int32(), pa.uint16()), strict=True):
+        table = pa.table({"tokens": pa.array([[7, 8]], pa.list_(kind))})
+        with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(FormatError, match="token files of two versions of packprep"):
+        read_chosen(tmp_path, files, lambda _, documents: np.arange(len(documents)))
 
 
 def test_token_files_of_two_widths_are_never_read_as_one() -> None:
