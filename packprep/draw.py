@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.hashing import mix
+from packprep.hashing import Purpose, mix, stream
 from packprep.kernels import kernel
 
 Int64 = NDArray[np.int64]
@@ -56,8 +56,8 @@ class Place:
 
 
 def hashes(seed: int, ids: Int64) -> NDArray[np.uint64]:
-    """The place of each document in the order of drawing. Not the bits that hold documents out: seed + 1."""
-    return mix(seed + 2, ids)
+    """The place of each document in the order of drawing."""
+    return mix(stream(seed, Purpose.DRAW), ids)
 
 
 def buckets(hashed: NDArray[np.uint64]) -> Int64:

@@ -59,30 +59,20 @@ _finish = kernel(finish)
 
 
 @kernel
-def hash64(seed: np.uint64, counter: np.uint64) -> np.uint64:
-    """Number `counter` of the random sequence `seed` (splitmix64, Steele et al. 2014): uint64, uint64 -> uint64."""
-    return _finish(seed + (counter + _1) * GOLDEN)
-
-
-def sub_seed(seed: int, purpose: int) -> np.uint64:
-    """An independent seed for one purpose of a plan, so that e.g. shuffling packs tells nothing of shuffling documents.
-
-    Seeds may be any integers; they are taken modulo 2**64.
-    """
-    x = (seed * 0xD1342543DE82EF95 + purpose * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64
-    x = ((x ^ (x >> 32)) * 0xDABA0B6EB09322E3) % 2**64
-    return np.uint64(x ^ (x >> 32))
+def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
+    """Number `counter` of the random sequence `key` (splitmix64, Steele et al. 2014): uint64, uint64 -> uint64."""
+    return _finish(key + (counter + _1) * GOLDEN)
 
 
 @kernel
-def _hashes(words: Words, seed: np.uint64, first: np.uint64) -> None:
+def _hashes(words: Words, key: np.uint64, first: np.uint64) -> None:
     """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns into vector code."""
     for i in range(words.size):
-        words[i] = hash64(seed, first + np.uint64(i))
+        words[i] = hash64(key, first + np.uint64(i))
 
 
 @kernel
-def shuffle(values: A, start: int, stop: int, seed: np.uint64) -> None:
+def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
     """Fisher-Yates on values[start:stop] in place; fewer than 2**31 values, as one hash serves two draws of 32 bits.
 
     The sequence of random numbers is read from `start` on, so ranges of one array are shuffled independently.
@@ -92,7 +82,7 @@ def shuffle(values: A, start: int, stop: int, seed: np.uint64) -> None:
     words = np.empty(min(256, (stop - start) // 2 + 1), np.uint64)
     while remaining > _1:
         draws = min(np.uint64(words.size), remaining >> _1)
-        _hashes(words[:draws], seed, counter)
+        _hashes(words[:draws], key, counter)
         counter += draws
         for w in range(draws):
             i = base + ((words[w] >> _32) * remaining >> _32)

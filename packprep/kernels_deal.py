@@ -57,11 +57,11 @@ def queue_by_key(keys: Int32s, cursors: UInt32s, queue: Int32s) -> None:
 
 
 @kernel
-def shuffle_queues(queue: Int32s, starts: Int64s, seed: np.uint64) -> None:
+def shuffle_queues(queue: Int32s, starts: Int64s, key: np.uint64) -> None:
     """Shuffles queue[starts[k]:starts[k+1]] in place for every k."""
     for k in range(starts.size - 1):
         if starts[k + 1] - starts[k] > 1:
-            shuffle(queue, starts[k], starts[k + 1], seed)
+            shuffle(queue, starts[k], starts[k + 1], key)
 
 
 @kernel

@@ -23,7 +23,7 @@ from packprep.config import COLUMN_CHOICE, BuildConfig
 from packprep.errors import ConfigError, InputError
 from packprep.estimate import engine_of
 from packprep.gather import Pointers
-from packprep.hashing import drawn
+from packprep.hashing import Purpose, drawn, stream
 from packprep.histograms import read_windows
 from packprep.planning import plan_window
 from packprep.progress import Progress
@@ -41,7 +41,6 @@ from packprep.units import Part, Slice, read_slices, row_bytes
 from packprep.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
 
 _OWN = ("tokens", "cu_seqlens", "segment_lengths", *COLUMN_CHOICE)  # columns that a layout adds by itself
-_DRAWS = 2  # added to the seed: the order of units and the holdout have streams of their own
 _WRITTEN = 4_000_000  # tokens of the shard that is written to learn how fast shards are written
 
 
@@ -182,7 +181,7 @@ def _sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
     if share == 1:
         return lengths
     windows = [
-        window.take(drawn(config.seed + _DRAWS + number, np.arange(len(window.documents)), share))
+        window.take(drawn(stream(config.seed, Purpose.PLAN_LENGTHS, number), np.arange(len(window.documents)), share))
         for number, window in enumerate(lengths.windows)
     ]
     whole, part = (sum(window.tokens for window in some) for some in (lengths.windows, windows))
@@ -244,7 +243,7 @@ class _Reader:
 
     def __init__(self, slices: Iterator[Slice], config: BuildConfig, share: float) -> None:
         self._all = slices
-        self._seed = config.seed
+        self._key = stream(config.seed, Purpose.PLAN_TEXT)
         self._share = share
         self.text_bytes = 0
         self.seconds = 0.0
@@ -252,7 +251,7 @@ class _Reader:
     def slices(self) -> Iterator[Slice]:
         while (part := self._next()) is not None:
             if self._share < 1:
-                part = _thinned(part, self._seed, self._share)
+                part = _thinned(part, self._key, self._share)
             if len(part.table):
                 yield part
 
@@ -264,9 +263,9 @@ class _Reader:
         return part
 
 
-def _thinned(whole: Slice, seed: int, share: float) -> Slice:
-    """The slice with the documents that the seed draws."""
-    kept = drawn(seed + _DRAWS, whole.first_document + np.arange(len(whole.table)), share)
+def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:
+    """The slice with the documents that the key draws."""
+    kept = drawn(key, whole.first_document + np.arange(len(whole.table)), share)
     table = whole.table.filter(pa.array(kept))
     parts, first = [], 0
     for part in whole.parts:

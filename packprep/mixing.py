@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.draw import BUCKETS, Draw, Place, buckets, finish, hashes, place
-from packprep.hashing import mix as bits
 from packprep.interleave import Stream, lay_out
 from packprep.mixture import Entry, shares, targets
 from packprep.tokenizer import Tokenizer
 from packprep.tokenstore import TokenFile
-from packprep.windows import Documents, held_out, read_chosen, read_documents
+from packprep.windows import Documents, held_out, read_chosen, read_documents, unit_order
 
 Int64 = NDArray[np.int64]
 Measure = Callable[[Documents], Int64]
@@ -232,10 +231,7 @@ class Mix:
 
     def _order(self) -> Int64:
         """Token files in the order of the streams: units as the seed has them, or as they are."""
-        units = np.array([file.unit for file in self._files])
-        if self._config.order == "input":
-            return np.arange(len(units))
-        return np.argsort(bits(self._config.seed, units), kind="stable")
+        return unit_order(np.array([file.unit for file in self._files]), self._config)
 
     def _stretch(self, number: int, documents: Documents, window: int, split: str) -> tuple[Int64, NDArray[np.float64]]:
         """Rows of one file that a window holds, and where in the mix each stands, 0 to 1."""

@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.kernels import Int32s, Int64s, kernel, shuffle, sub_seed
+from packprep.hashing import Purpose, stream
+from packprep.kernels import Int32s, Int64s, kernel, shuffle
 from packprep.kernels_deal import repeat
 from packprep.kernels_plan import pack_longest, placed, placed_costs
 
 PackOrder = Literal["shuffle", "input", "length", "balanced"]
 ORDERS: tuple[str, ...] = get_args(PackOrder)
-_PACKS, _GROUPS = 2, 3  # purposes of the seed
 
 
 def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64], seed: int, ranks: int) -> Int32s:
@@ -31,11 +31,11 @@ def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64]
         patterns = np.argsort(-cost, kind="stable").astype(np.int32)
     packs = repeat(patterns, times[patterns])
     if how == "shuffle":
-        shuffle(packs, 0, packs.size, sub_seed(seed, _PACKS))
+        shuffle(packs, 0, packs.size, stream(seed, Purpose.PACK_ORDER))
     elif how == "balanced":
         whole = packs.size // ranks * ranks
         groups = np.arange(whole // ranks)
-        shuffle(groups, 0, groups.size, sub_seed(seed, _GROUPS))
+        shuffle(groups, 0, groups.size, stream(seed, Purpose.STEP_ORDER))
         packs[:whole] = packs[:whole].reshape(-1, ranks)[groups].ravel()
     return packs
 

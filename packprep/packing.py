@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packprep.errors import ConfigError
+from packprep.hashing import Purpose, stream
 from packprep.kernels import Int32s, Int64s
 from packprep.kernels_deal import count_keys, documents_of
 from packprep.order import ORDERS
@@ -22,7 +23,6 @@ from packprep.strategies import NO_LIMIT, STRATEGIES, Items, Packs, Planner, arr
 __all__ = ["STRATEGIES", "pack_lengths"]
 
 _LONGEST = 2**24  # tokens in a pack; tables of this size take some hundred megabytes
-_GROUP_STEP = 1_000_003  # seeds of groups lie this far apart
 
 
 def pack_lengths(
@@ -123,7 +123,7 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
             counts=np.bincount(items.lengths[members], minlength=items.max_length + 1),
             weights=None if items.weights is None else items.weights[members],
             order="shuffle",
-            seed=items.seed + (number + 1) * _GROUP_STEP,
+            seed=int(stream(items.seed, Purpose.GROUP, number)),
         )
         own_order, own_offsets = planner(own)
         order[start:end] = members[own_order]

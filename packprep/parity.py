@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packprep.ahead import RenewedThreads
 from packprep.engines import Engine, EngineName, Ids, Offsets, added_tokens, load_engine
 from packprep.errors import ConfigError, InputError
-from packprep.hashing import drawn
+from packprep.hashing import Purpose, drawn, stream
 from packprep.probes import probes
 
 # The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of the reference.
@@ -163,7 +163,7 @@ def verify_batch(
         raise InputError(
             f"engine {engine.name} {engine.version} gave {len(offsets) - 1} results for {len(texts)} documents"
         )
-    rows = np.flatnonzero(drawn(seed, documents, share))
+    rows = np.flatnonzero(drawn(stream(seed, Purpose.VERIFY_ENGINE), documents, share))
     if len(rows) == 0 or engine.name == "hf":
         return 0
     expected, expected_offsets = reference().encode(texts if len(rows) == len(texts) else texts.take(pa.array(rows)))

@@ -13,7 +13,7 @@ from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.gather import Pointers, tokens_at
-from packprep.hashing import mix
+from packprep.hashing import Purpose, stream
 from packprep.memory import MappedFiles
 from packprep.packing import pack_lengths
 from packprep.packs import Packs
@@ -122,8 +122,8 @@ def plan_segments(
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:
-    """Seed of one window and split: no random state is carried from one to the next."""
-    return int(mix(config.seed, np.array([2 * window + split]))[0] >> np.uint64(1))
+    """Seed of one window and split, which int64 holds: no random state is carried from one to the next."""
+    return int(stream(config.seed, Purpose.WINDOW, window, split)) >> 1
 
 
 def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) -> PackPlan:

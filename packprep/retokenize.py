@@ -24,6 +24,7 @@ from packprep.config import BuildConfig
 from packprep.coverage import Coverage, Policy
 from packprep.encoding import cut_text, encode_table
 from packprep.errors import ConfigError, PackprepError
+from packprep.hashing import Purpose, stream
 from packprep.options import options_in
 from packprep.parity import choose_engine
 from packprep.progress import Progress
@@ -59,7 +60,8 @@ class Sample:
         total = coverage.sources.total
         chosen = np.arange(total)
         if size < total:
-            chosen = np.sort(np.random.default_rng(seed).choice(total, size, replace=False, shuffle=False))
+            random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
+            chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
         self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
         self.pieces: dict[int, list[_Piece]] = {}
         self._lock = threading.Lock()

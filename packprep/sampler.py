@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike
 
 from packprep.account import Sums
 from packprep.errors import ConfigError
-from packprep.kernels import shuffle, sub_seed
+from packprep.hashing import Purpose, stream
+from packprep.kernels import shuffle
 from packprep.order import PackOrder
 from packprep.packing import pack_lengths
 from packprep.plan import ATTENTION_COST, PackPlan
-
-_EPOCH, _GROUPS = 100, 101  # purposes of the seed
 
 
 class MultipackSampler:
@@ -83,10 +82,10 @@ class MultipackSampler:
         return self._plans[self.epoch]
 
     def _pack(self) -> PackPlan:
-        seed, groups = int(sub_seed(self.seed, _EPOCH + self.epoch)), None
+        seed, groups = int(stream(self.seed, Purpose.EPOCH, self.epoch)), None
         if not self.sequential and self.group_size is not None and self.group_size < self.lengths.size:
             drawn = np.arange(self.lengths.size)
-            shuffle(drawn, 0, drawn.size, sub_seed(seed, _GROUPS))
+            shuffle(drawn, 0, drawn.size, stream(seed, Purpose.EPOCH_GROUPS))
             groups = np.empty(drawn.size, np.int64)
             groups[drawn] = np.arange(drawn.size) // self.group_size
         return pack_lengths(

@@ -12,7 +12,8 @@ import numpy as np
 from packprep import order as orders
 from packprep.bounds import bound_of_counts
 from packprep.errors import ConfigError
-from packprep.kernels import Int32s, Int64s, shuffle, sub_seed
+from packprep.hashing import Purpose, stream
+from packprep.kernels import Int32s, Int64s, shuffle
 from packprep.kernels_balanced import by_pack, even_out, longest_first
 from packprep.kernels_deal import deal, queue_by_key, shuffle_queues
 from packprep.kernels_fit import Patterns, best_fit_patterns, first_fit_patterns
@@ -21,7 +22,6 @@ from packprep.kernels_spread import emptiest_first_patterns
 from packprep.kernels_stream import best_fit_online, next_fit, sort_packs, stream_packs
 
 NO_LIMIT = 2**31 - 1  # segments per pack where there is no limit
-_DOCUMENTS = 1  # purpose of the seed
 _BISECTIONS = 12  # of the number of packs of at most so many segments
 _EXCHANGES = 20_000_000  # of balanced: pairs of packs looked at, some tenths of a second
 _EVENED = 200_000  # packs; beyond them balanced works on counts, and a hundred exchanges would not show
@@ -86,7 +86,7 @@ def _dealt(patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, it
     offsets = np.empty(packs.size + 1, np.int64)
     queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
     if items.order != "input":
-        shuffle_queues(queue, starts, sub_seed(items.seed, _DOCUMENTS))
+        shuffle_queues(queue, starts, stream(items.seed, Purpose.EQUAL_LENGTHS))
     sizes = np.add.reduceat(copies, run_starts[:-1], dtype=np.int64) if times.size else run_starts[:0]
     pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
     cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
@@ -165,7 +165,7 @@ def _by_items(plan_items: Callable[[Items], Packs]) -> Planner:
         if not items.shuffle_documents:
             return arranged(*plan_items(items), items)
         visit = np.arange(items.lengths.size, dtype=np.int32)
-        shuffle(visit, 0, visit.size, sub_seed(items.seed, _DOCUMENTS))
+        shuffle(visit, 0, visit.size, stream(items.seed, Purpose.DOCUMENT_ORDER))
         weights = None if items.weights is None else items.weights[visit]
         order, offsets = plan_items(replace(items, lengths=items.lengths[visit], weights=weights))
         order = visit[order].astype(np.int64)

@@ -22,7 +22,7 @@ from packprep.account import Dropped, Sums
 from packprep.config import BuildConfig
 from packprep.errors import ConfigError
 from packprep.gather import Pointers
-from packprep.hashing import mix
+from packprep.hashing import Purpose, mix, stream
 from packprep.packs import Packs
 from packprep.plan import PackPlan
 from packprep.planning import cut_documents, plan_segments, remainders, resized, window_seed
@@ -297,7 +297,8 @@ def _with_errors(row: Row, windows: Sequence[Window], config: BuildConfig, token
 
     Quenouille and Tukey's delete-a-group jackknife; a sample without replacement is off by sqrt(1 - share) of that.
     """
-    groups = [mix(config.seed, np.arange(len(window.documents))) % np.uint64(_GROUPS) for window in windows]
+    key = stream(config.seed, Purpose.PLAN_ERROR)
+    groups = [mix(key, np.arange(len(window.documents))) % np.uint64(_GROUPS) for window in windows]
     found = []
     for group in range(_GROUPS):
         rest = [window.take(of != group) for window, of in zip(windows, groups, strict=True)]

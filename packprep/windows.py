@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packprep.config import BuildConfig
 from packprep.gather import Pointers
-from packprep.hashing import drawn, mix
+from packprep.hashing import Purpose, drawn, mix, stream
 from packprep.labels import Labels
 from packprep.memory import MappedFiles
 from packprep.schemas import STANDARD_COLUMNS, Column, DType, FormatError, Kind, list_view
@@ -69,8 +69,7 @@ def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Pie
     for file in files:
         units.setdefault(file.unit, []).append(file)
     numbers = np.array(list(units))
-    if config.order != "input":
-        numbers = numbers[np.argsort(mix(config.seed, numbers), kind="stable")]
+    numbers = numbers[unit_order(numbers, config)]
     windows: list[list[_Piece]] = []
     size = config.window
     for number in numbers.tolist():
@@ -80,6 +79,13 @@ def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Pie
         windows[-1] += units[number]
         size += sum(file.text_bytes for file in units[number])
     return [sorted(window, key=lambda file: (file.unit, file.slice)) for window in windows]
+
+
+def unit_order(units: NDArray[np.int64], config: BuildConfig) -> NDArray[np.int64]:
+    """Places of these units, by number, in the order in which they are dealt: as the seed has them, or as they are."""
+    if config.order == "input":
+        return np.arange(len(units))
+    return np.argsort(mix(stream(config.seed, Purpose.UNIT_ORDER), units), kind="stable")
 
 
 def read_documents(directory: Path, files: Sequence[TokenFile], max_memory: int | None = None) -> Documents:
@@ -198,8 +204,7 @@ def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
 
 def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
     """Which documents the seed puts into the validation split: by id, so the same whatever else changes."""
-    # Not the stream that orders units: a document's number would say something about a unit's place.
-    return drawn(config.seed + 1, ids, config.holdout)
+    return drawn(stream(config.seed, Purpose.HOLDOUT), ids, config.holdout)
 
 
 def _join_pointers(parts: Sequence[Pointers]) -> Pointers:

@@ -23,7 +23,7 @@ SHORT = [9, 70, 3, 40, 25, 130, 64, 1, 0, 33, 17, 300, 12, 50, 8, 28, 61, 5] * 4
 LONG = [45, 90, 31, 2, 66, 210, 14, 7, 58, 20]
 BAD = [{"ids": [5, 6], "mask": [1]}, {"ids": None, "mask": [1]}, {"ids": [9999], "mask": [1]}]
 COMMON: dict[str, Any] = {
-    "input_ids_column": "ids", "loss_mask_column": "mask", "on_error": "skip", "pad_segment_to_multiple": 4, "seed": 3,
+    "input_ids_column": "ids", "loss_mask_column": "mask", "on_error": "skip", "pad_segment_to_multiple": 4, "seed": 27,
     "bos": "<s>", "eos": "</s>",
 }  # fmt: skip
 BUILDS: dict[str, dict[str, Any]] = {

@@ -1,27 +1,129 @@
+import ast
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.hashing import drawn, mix
+from packprep import hashing
+from packprep.hashing import Purpose, drawn, mix, stream
+
+KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
+GENERATORS = {"default_rng", "Generator", "SeedSequence", "BitGenerator", "RandomState", "Random", "SystemRandom"} | {
+    "PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937", "seed", "manual_seed",
+}  # fmt: skip
+KEYED = {"mix": 0, "drawn": 0, "hash64": 0, "shuffle": 3, "shuffle_queues": 2}  # place of the key among the arguments
 
 
-@given(st.integers(0, 2**63 - 1))
-def test_mixing_is_one_to_one_for_a_seed(seed: int) -> None:
-    assert len(set(mix(seed, np.arange(1000)).tolist())) == 1000
+@given(KEYS)
+def test_mixing_is_one_to_one_for_a_key(key: np.uint64) -> None:
+    assert len(set(mix(key, np.arange(1000)).tolist())) == 1000
 
 
 def test_mixing_gives_the_same_bits_on_every_machine() -> None:
-    assert [hex(bits) for bits in mix(0, np.arange(2)).tolist()] == ["0xa706dd2f4d197e6f", "0x46b73e79f0c37c00"]
+    assert [hex(bits) for bits in mix(np.uint64(0), np.arange(2)).tolist()] == [
+        "0xa706dd2f4d197e6f",
+        "0x46b73e79f0c37c00",
+    ]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
 def test_a_drawn_share_is_as_large_as_asked_and_a_smaller_one_lies_within_it(share: float) -> None:
-    values = np.arange(100_000)
-    assert abs(drawn(7, values, share).mean() - share) < 0.01
-    assert not (drawn(7, values, share / 2) & ~drawn(7, values, share)).any()
+    key, values = np.uint64(7), np.arange(100_000)
+    assert abs(drawn(key, values, share).mean() - share) < 0.01
+    assert not (drawn(key, values, share / 2) & ~drawn(key, values, share)).any()
 
 
 def test_each_value_is_drawn_by_itself() -> None:
-    values = np.arange(1000)
-    assert (drawn(3, values[::-1], 0.3)[::-1] == drawn(3, values, 0.3)).all()
+    key, values = np.uint64(3), np.arange(1000)
+    assert (drawn(key, values[::-1], 0.3)[::-1] == drawn(key, values, 0.3)).all()
+
+
+def test_streams_have_the_same_keys_on_every_machine_and_in_every_version() -> None:
+    assert [purpose.value for purpose in Purpose] == list(range(1, 17))
+    keys = [stream(0, Purpose.UNIT_ORDER), stream(2**64, Purpose.UNIT_ORDER), stream(-1, Purpose.EPOCH, 3)]
+    assert [hex(key) for key in keys] == ["0x84188affa97db446", "0x84188affa97db446", "0x24ad85c6c0494970"]
+
+
+def test_no_two_streams_collide() -> None:
+    seeds = [*range(50), -1, 2**32, 2**63, 2**64 - 2]
+    numbers = [(), *itertools.product(range(20)), *itertools.product(range(5), range(2))]
+    keys = [stream(seed, purpose, *some) for seed in seeds for purpose in Purpose for some in numbers]
+    assert len(set(keys)) == len(seeds) * len(Purpose) * len(numbers)
+
+
+@given(st.integers(-(2**70), 2**70), st.lists(st.integers(0, 2**40), max_size=2))
+def test_purposes_of_a_seed_never_collide(seed: int, numbers: list[int]) -> None:
+    assert len({stream(seed, purpose) for purpose in Purpose}) == len(Purpose)
+    assert stream(seed, Purpose.WINDOW, *numbers) == stream(seed % 2**64, Purpose.WINDOW, *np.array(numbers, np.int64))
+
+
+def test_what_one_purpose_draws_says_nothing_of_what_another_does() -> None:
+    values = np.arange(100_000)
+    keys = [stream(0, purpose) for purpose in Purpose] + [stream(0, Purpose.PLAN_LENGTHS, window) for window in (0, 1)]
+    for first, second in itertools.combinations([drawn(key, values, 0.1) for key in keys], 2):
+        assert abs((first & second).mean() - 0.01) < 0.0016  # 5 standard deviations
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call in packprep, with the name of its file."""
+    for path in sorted(Path(hashing.__file__).parent.glob("*.py")):
+        if path.stem != "hashing":
+            yield from (
+                (path.name, node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+            )
+
+
+def name_of(node: ast.AST) -> str:
+    """The last part of a name: seed of self.config.seed."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def is_stream(node: ast.AST) -> bool:
+    """Is this a call of `stream`, as an int or as it is?"""
+    if isinstance(node, ast.Call) and name_of(node.func) == "int":
+        return is_stream(node.args[0])
+    return isinstance(node, ast.Call) and name_of(node.func) == "stream"
+
+
+def test_whatever_is_random_has_a_stream() -> None:
+    wrong = []
+    for file, call in calls():
+        name = name_of(call.func)
+        if name in GENERATORS:  # a constant makes the same numbers for every seed, as probes of an engine are
+            fine = len(call.args) == 1 and (is_stream(call.args[0]) or isinstance(call.args[0], ast.Constant))
+        elif name in KEYED:
+            key = call.args[KEYED[name]]
+            fine = is_stream(key) or name_of(key) in ("key", "_key")
+        else:
+            fine = not (ast.unparse(call.func).startswith(("np.random.", "numpy.random.")))
+        if not fine:
+            wrong.append(f"{file}:{call.lineno}: {ast.unparse(call)}")
+    assert wrong == []
+
+
+def test_no_seed_is_reckoned_with() -> None:
+    package = Path(hashing.__file__).parent
+    wrong = [
+        f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted(package.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.BinOp)
+        if any(name_of(side).strip("_").endswith("seed") for side in (node.left, node.right))
+    ]
+    assert wrong == []
+
+
+def test_each_purpose_has_one_place() -> None:
+    package = Path(hashing.__file__).parent
+    used = Counter(
+        node.attr
+        for path in package.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and name_of(node.value) == "Purpose"
+    )
+    assert used == Counter(purpose.name for purpose in Purpose)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packprep.errors import ConfigError
-from packprep.kernels import sub_seed
+from packprep.hashing import Purpose, stream
 from packprep.packing import pack_lengths
 from packprep.sampler import MultipackSampler
 
@@ -106,7 +106,7 @@ def test_ranks_of_a_step_have_equal_work_where_asked_for() -> None:
 def test_order_ranks_cost_and_number_of_packs_are_those_of_pack_lengths() -> None:
     options: dict[str, Any] = {"order": "balanced", "balance_ranks": 3, "cost": (1.0, 2.0), "num_packs": 250}
     sampler = MultipackSampler(LENGTHS, 256, world_size=4, strategy="balanced", **options)
-    seed = int(sub_seed(0, 100))
+    seed = int(stream(0, Purpose.EPOCH, 0))
     expected = pack_lengths(LENGTHS, 256, "balanced", seed, shuffle_documents=True, **options)
     assert sampler.plan.num_packs == 250
     assert sampler.plan.order.tolist() == expected.order.tolist()
