@@ -6,25 +6,25 @@ Names are loaded when first used, so that `import packprep` costs nothing and th
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from packprep.version import __version__ as __version__
+from packprep.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packprep.config import BuildConfig as BuildConfig
-    from packprep.mapping import TokenizeAndPack as TokenizeAndPack
-    from packprep.mapping import pack_dataset as pack_dataset
-    from packprep.packing import pack_lengths as pack_lengths
-    from packprep.pipeline import build as build
-    from packprep.plan import PackPlan as PackPlan
-    from packprep.sampler import MultipackSampler as MultipackSampler
+    from packprep.config.config import BuildConfig as BuildConfig
+    from packprep.execute.mapping import TokenizeAndPack as TokenizeAndPack
+    from packprep.execute.mapping import pack_dataset as pack_dataset
+    from packprep.execute.pipeline import build as build
+    from packprep.packing.packing import pack_lengths as pack_lengths
+    from packprep.packing.plan import PackPlan as PackPlan
+    from packprep.packing.sampler import MultipackSampler as MultipackSampler
 
 _HOME = {
-    "BuildConfig": "config",
-    "MultipackSampler": "sampler",
-    "PackPlan": "plan",
-    "TokenizeAndPack": "mapping",
-    "build": "pipeline",
-    "pack_dataset": "mapping",
-    "pack_lengths": "packing",
+    "BuildConfig": "config.config",
+    "MultipackSampler": "packing.sampler",
+    "PackPlan": "packing.plan",
+    "TokenizeAndPack": "execute.mapping",
+    "build": "execute.pipeline",
+    "pack_dataset": "execute.mapping",
+    "pack_lengths": "packing.packing",
 }
 __all__ = ["BuildConfig", "MultipackSampler", "PackPlan", "TokenizeAndPack", "build", "pack_dataset", "pack_lengths"]
 

@@ -30,9 +30,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from packprep.engines import Engine, Ids, Offsets, load_engine, text_starts
-from packprep.errors import PackprepError
-from packprep.parity import choose_engine, differing
+from packprep.engines.engines import Engine, Ids, Offsets, load_engine, text_starts
+from packprep.engines.parity import choose_engine, differing
+from packprep.support.errors import PackprepError
 
 ENGINES: tuple[Any, ...] = ("hf", "fastokens", "gigatoken")
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "tokenizers"

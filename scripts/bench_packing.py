@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from packprep.kernels_fit import best_fit_patterns, first_fit_patterns
-from packprep.packing import STRATEGIES, pack_lengths
-from packprep.plan import PackPlan
+from packprep.packing.kernels.kernels_fit import best_fit_patterns, first_fit_patterns
+from packprep.packing.packing import STRATEGIES, pack_lengths
+from packprep.packing.plan import PackPlan
 
 Lengths = NDArray[np.int32]
 Row = tuple[str, ...]
@@ -277,7 +277,7 @@ def resident_bytes(documents: int, strategy: str) -> float:
     code = f"""if True:
         import numpy as np
         from packprep import pack_lengths
-        from packprep.memory import peak
+        from packprep.support.memory import peak
         lengths = np.random.default_rng(0).integers(1, 512, {documents}, np.int32)
         pack_lengths(lengths[:100_000], 2048, {strategy!r})
         before = peak()

@@ -28,10 +28,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.bounds import bound_of_counts
-from packprep.config import parse_size
-from packprep.kernels_fit import best_fit_patterns
-from packprep.strategies import NO_LIMIT
+from packprep.config.config import parse_size
+from packprep.packing.bounds import bound_of_counts
+from packprep.packing.kernels.kernels_fit import best_fit_patterns
+from packprep.packing.strategies import NO_LIMIT
 
 Int64 = NDArray[np.int64]
 _TOKEN_COLUMNS, _SEGMENT_BYTES, _PACK_BYTES = 2, 16, 24  # of a shard: tokens and positions; ids, starts, ends; offsets
@@ -95,7 +95,7 @@ def web_text(max_length: int) -> Lengths:
 
 def measured(output: Path) -> tuple[Lengths, Speed]:
     """Lengths of the segments of a finished build, and what its report says of speed."""
-    from packprep.histograms import measure
+    from packprep.inspect.histograms import measure
 
     segments = measure(output).segments
     return _falling(segments.values, segments.counts), _speed([_report(output)])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from packprep.progress import Silent
+from packprep.support.progress import Silent
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED.exists(), reason="the shared corpora and tokenizers are not here")

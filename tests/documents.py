@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from packprep.gather import Pointers
+from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.packing.kernels.gather import Pointers
 from packprep.schemas import STANDARD_COLUMNS, Column
-from packprep.tokenizer import Special, Tokenizer
-from packprep.windows import Documents
+from packprep.windows.windows import Documents
 
 BOS, EOS, PAD = 1, 2, 3
 FIRST_ID = 10  # ids of text tokens start here

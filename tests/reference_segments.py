@@ -1,9 +1,11 @@
-"""What cutting a document means, in plain Python, token by token: the fast one in packprep.segments must agree."""
+"""What cutting a document means, in plain Python, token by token: the fast one in packprep.windows.segments must
+agree.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from packprep.config import BuildConfig
+from packprep.config.config import BuildConfig
 
 
 @dataclass

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.account import Dropped, Sums
-from packprep.config import BuildConfig
-from packprep.facts import lost
-from packprep.figures import resolve_name
-from packprep.planning import account_by_source, cut_documents, plan_window, resized, window_seed
-from packprep.report import Account
+from packprep.config.config import BuildConfig
+from packprep.output.report import Account
+from packprep.packing.account import Dropped, Sums
+from packprep.preview.sweep import Cut, Window
+from packprep.reports.facts import lost
+from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
-from packprep.sweep import Cut, Window
+from packprep.windows.planning import account_by_source, cut_documents, plan_window, resized, window_seed
 
 from . import documents
 from .test_laws import configs

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.account import Sums
-from packprep.facts import lost
-from packprep.histograms import measure
-from packprep.merging import merge
+from packprep.execute.merging import merge
+from packprep.inspect.histograms import measure
+from packprep.inspect.stats import training
+from packprep.output.summing import sums_of
+from packprep.packing.account import Sums
+from packprep.reports.facts import lost
 from packprep.schemas import read_manifest
-from packprep.stats import training
-from packprep.summing import sums_of
 
 from .corpus import build_options
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from packprep.ahead import RenewedThreads, ahead
+from packprep.support.ahead import RenewedThreads, ahead
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])
@@ -68,6 +68,6 @@ def test_threads_end_with_what_they_belong_to() -> None:
 def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = RenewedThreads()
     before = [threads.submit(1, 0, threading.current_thread).result() for _ in range(2)]
-    monkeypatch.setattr("packprep.ahead.os.getpid", lambda: 1)
+    monkeypatch.setattr("packprep.support.ahead.os.getpid", lambda: 1)
     after = [threads.submit(1, 0, threading.current_thread).result() for _ in range(2)]
     assert before[0] is before[1] is not after[0] is after[1]

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from datasets import load_from_disk
 
-from packprep import BuildConfig, appending, build, merging, pipeline, windowfiles
-from packprep.errors import ConfigError, InputError
+from packprep import BuildConfig, build
+from packprep.execute import appending, merging, pipeline, windowfiles
+from packprep.execute.merging import merge
+from packprep.execute.pipeline import build_share
+from packprep.inspect.reportfile import read_report
+from packprep.inspect.status import status
 from packprep.loaders import PackedShards
-from packprep.lock import locked
-from packprep.merging import merge
-from packprep.pipeline import build_share
-from packprep.reportfile import read_report
+from packprep.output.staging import generation_of, staging_of
 from packprep.schemas import check_files, read_manifest
-from packprep.staging import generation_of, staging_of
-from packprep.status import status
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.lock import locked
 
 from .command import run
 from .corpus import Heard, failing_after, save_tokenizer, texts, write_jsonl
@@ -290,7 +291,7 @@ def test_a_swap_that_two_renames_make_is_finished(
         return real(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr("packprep.output._exchanged", lambda *_: False)
+        patch.setattr("packprep.output.output._exchanged", lambda *_: False)
         patch.setattr(Path, "rename", dying)
         with pytest.raises(OSError, match="Input/output"):
             build(config(append=True, **options))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.bounds import feasible_bound, lower_bound
+from packprep.packing.bounds import feasible_bound, lower_bound
 
 from . import reference
 

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.carried import RowShape, carried_types
-from packprep.checks import CARRY_TYPES, RESERVED
-from packprep.errors import ConfigError, InputError
+from packprep.config.checks import CARRY_TYPES, RESERVED
 from packprep.loaders import PackedLoader, PackedShards, unpack
-from packprep.rowtext import as_rows
 from packprep.schemas import STANDARD_COLUMNS, DType
+from packprep.sources.carried import RowShape, carried_types
+from packprep.sources.rowtext import as_rows
+from packprep.support.errors import ConfigError, InputError
 
 from .command import run
 from .corpus import one_line, save_tokenizer, tiny_tokenizer, write_jsonl

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.charts import Axis, Bin, Histogram, Link, amounts, drawing, flow, histogram, percents, pieces
-from packprep.histograms import Counts
+from packprep.inspect.histograms import Counts
+from packprep.reports.charts import Axis, Bin, Histogram, Link, amounts, drawing, flow, histogram, percents, pieces
 
 LINKS = [
     Link("a", "kept", 600, "c0", "kept"),

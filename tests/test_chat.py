@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from packprep.chat import ChatTemplate, RenderError, load_chat_template
-from packprep.conversations import Conversation
-from packprep.errors import ConfigError
-from packprep.tokenizer import load_tokenizer
+from packprep.chat.chat import ChatTemplate, RenderError, load_chat_template
+from packprep.chat.conversations import Conversation
+from packprep.engines.tokenizer import load_tokenizer
+from packprep.support.errors import ConfigError
 
 from .corpus import save_tokenizer
 

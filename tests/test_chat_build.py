@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.errors import ConfigError, InputError
+from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.verify import verify
+from packprep.support.errors import ConfigError, InputError
 
 from .command import run
 from .corpus import SHARED, needs_shared_data, save_tokenizer, tiny_tokenizer, write_jsonl

@@ -14,14 +14,14 @@ import click
 import pytest
 
 from packprep import BuildConfig
-from packprep.cli import COMMANDS
-from packprep.command_build import command as build_command
-from packprep.command_build import resolve_options
-from packprep.errors import ConfigError
-from packprep.libraries import is_fast
-from packprep.options import options_in
+from packprep.cli.cli import COMMANDS
+from packprep.cli.commands.command_build import command as build_command
+from packprep.cli.commands.command_build import resolve_options
+from packprep.config.options import options_in
+from packprep.config.settings import to_yaml
+from packprep.execute.libraries import is_fast
 from packprep.schemas import read_manifest
-from packprep.settings import to_yaml
+from packprep.support.errors import ConfigError
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl
@@ -108,7 +108,7 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
 ) -> None:
     code = """if True:
         import ctypes, sys, threading
-        from packprep.cli import cli
+        from packprep.cli.cli import cli
         cli.main(sys.argv[1:], standalone_mode=False)
         together = threading.Barrier(20)
         def keep(): together.wait(); bytes(5000); together.wait()
@@ -137,7 +137,7 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
 def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
     engine: Any, model: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.libraries.find_spec", lambda name: name)
+    monkeypatch.setattr("packprep.execute.libraries.find_spec", lambda name: name)
     if model is not None:
         (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"type": model}}, indent=2))
     assert is_fast(BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine)) is fast
@@ -152,7 +152,7 @@ def test_arrow_takes_memory_where_all_take_it_unless_the_environment_says_from_w
     code = """if True:
         import sys
         import pyarrow as pa
-        from packprep.cli import cli
+        from packprep.cli.cli import cli
         cli.main(sys.argv[1:], standalone_mode=False)
         print(pa.default_memory_pool().backend_name)
     """
@@ -172,14 +172,14 @@ def test_version_and_the_list_of_commands() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_listed_with_its_own_line_and_shows_an_example(name: str) -> None:
-    command = importlib.import_module(f"packprep.command_{name}").command
+    command = importlib.import_module(f"packprep.cli.commands.command_{name}").command
     assert (command.name, command.get_short_help_str(200)) == (name, COMMANDS[name])
     assert f"packprep {name} " in run(name, "--help").out.split("Example")[1]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_a_command_is_on_its_help_page_with_a_sentence(name: str) -> None:
-    command = importlib.import_module(f"packprep.command_{name}").command
+    command = importlib.import_module(f"packprep.cli.commands.command_{name}").command
     page = run(name, "--help").out
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     assert options
@@ -192,7 +192,7 @@ def test_every_option_of_a_command_is_on_its_help_page_with_a_sentence(name: str
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_imports_nothing_that_takes_time(name: str) -> None:
-    code = "import sys; from packprep.cli import cli; cli(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+    code = "import sys; from packprep.cli.cli import cli; cli(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, name, "--help"], capture_output=True, text=True, check=True)
     loaded = {module.split(".")[0] for module in done.stdout.splitlines()[-1].split()}
     assert loaded.isdisjoint({"numpy", "pyarrow", "datasets", "numba", "tokenizers", "rich"})
@@ -404,7 +404,7 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     code = (
         "import resource, sys\n"
         "sys.argv = ['packprep', 'build', '--help']\n"
-        "from packprep.cli import main\n"
+        "from packprep.cli.cli import main\n"
         "try: main()\n"
         "except SystemExit as stopped: assert not stopped.code\n"
         "loaded = {'numpy', 'pyarrow', 'numba', 'datasets', 'tokenizers', 'rich', 'yaml'} & set(sys.modules)\n"
@@ -444,7 +444,7 @@ def test_a_build_may_be_stopped_while_it_is_still_loading(here: Path, number: in
         "import importlib.abc, sys\n"
         "class Slow(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        f"        if name == 'packprep.pipeline': exec({wait!r})\n"
+        f"        if name == 'packprep.execute.pipeline': exec({wait!r})\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
     path = os.pathsep.join([str(here), *sys.path])

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from packprep.figures import RULES, figures
-from packprep.gate import check_figures, read_baseline
-from packprep.reportfile import read_report
+from packprep.inspect.reportfile import read_report
+from packprep.reports.figures import RULES, figures
+from packprep.reports.gate import check_figures, read_baseline
 
 from .command import Result, run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packprep.reportfile import read_report
+from packprep.inspect.reportfile import read_report
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from packprep.report import table
-from packprep.reportfile import read_report
+from packprep.inspect.reportfile import read_report
+from packprep.output.report import table
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from packprep.comparing import Difference, compare_reports, options_of
+from packprep.reports.comparing import Difference, compare_reports, options_of
 
 from .tiny_shards import GOLDEN, write_output
 

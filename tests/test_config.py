@@ -7,11 +7,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config import BuildConfig, parse_size
-from packprep.errors import ConfigError, nearest
-from packprep.options import Stage, options_in
-from packprep.settings import from_yaml, to_yaml
-from packprep.strategies import STRATEGIES
+from packprep.config.config import BuildConfig, parse_size
+from packprep.config.options import Stage, options_in
+from packprep.config.settings import from_yaml, to_yaml
+from packprep.packing.strategies import STRATEGIES
+from packprep.support.errors import ConfigError, nearest
 
 from .files import config
 

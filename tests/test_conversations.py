@@ -4,8 +4,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from packprep.conversations import BadRowError, Conversation, find_conversations, read_conversations
-from packprep.errors import InputError
+from packprep.chat.conversations import BadRowError, Conversation, find_conversations, read_conversations
+from packprep.support.errors import InputError
 
 HI = {"role": "user", "content": "hi"}
 HELLO = {"role": "assistant", "content": "hello"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.csvrows import CsvRows
-from packprep.errors import InputError
+from packprep.sources.formats.csvrows import CsvRows
+from packprep.support.errors import InputError
 
 from .corpus import rows_of
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from packprep import digests
-from packprep.digests import digest_of_files, file_digest, heard, in_threads, remembered, together
+from packprep.sources import digests
+from packprep.sources.digests import digest_of_files, file_digest, heard, in_threads, remembered, together
 
 from .corpus import Heard
 

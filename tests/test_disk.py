@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from packprep import BuildConfig, disk
-from packprep.errors import StoppedError
-from packprep.job import Job
-from packprep.source import Source
-from packprep.tokenizer import load_tokenizer
+from packprep import BuildConfig
+from packprep.engines.tokenizer import load_tokenizer
+from packprep.execute import disk
+from packprep.execute.job import Job
+from packprep.sources.source import Source
+from packprep.support.errors import StoppedError
 
 from .corpus import tiny_tokenizer
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import draw
-from packprep.draw import BUCKETS, Draw, buckets, finish, hashes, place
+from packprep.windows import draw
+from packprep.windows.draw import BUCKETS, Draw, buckets, finish, hashes, place
 
 Drawn = tuple[Draw, np.ndarray]
 

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from packprep import BuildConfig, build, pipeline, windowfiles
-from packprep.early import EarlyWindows
-from packprep.errors import InputError
-from packprep.job import Job
-from packprep.packing import pack_lengths
-from packprep.planning import plan_window
-from packprep.progress import Silent
-from packprep.tokens import BASE_MEMORY, seal
-from packprep.tokenstore import TokenFile
-from packprep.windowfiles import Windows
+from packprep import BuildConfig, build
+from packprep.execute import pipeline, windowfiles
+from packprep.execute.early import EarlyWindows
+from packprep.execute.job import Job
+from packprep.execute.windowfiles import Windows
+from packprep.packing.packing import pack_lengths
+from packprep.support.errors import InputError
+from packprep.support.progress import Silent
+from packprep.tokens.tokens import BASE_MEMORY, seal
+from packprep.tokens.tokenstore import TokenFile
+from packprep.windows.planning import plan_window
 
 from .corpus import save_tokenizer, texts, write_jsonl
 

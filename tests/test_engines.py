@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from packprep import cuts, engines
-from packprep.engines import Engine, HfEngine, load_engine
-from packprep.errors import ConfigError, InputError
+from packprep.engines import cuts, engines
+from packprep.engines.engines import Engine, HfEngine, load_engine
+from packprep.support.errors import ConfigError, InputError
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 LINES = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packprep import __version__
-from packprep.environment import environment
+from packprep.cli.environment import environment
 
 from .command import run
 

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep import BuildConfig, build, estimate
-from packprep.errors import InputError
-from packprep.reportfile import read_report
+from packprep import BuildConfig, build
+from packprep.inspect.reportfile import read_report
+from packprep.preview import estimate
+from packprep.support.errors import InputError
 
 from . import files
 from .corpus import save_tokenizer, texts, write_jsonl

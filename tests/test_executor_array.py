@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.arraytasks import at_work, member_of, share_of
-from packprep.errors import ConfigError, InputError, StoppedError
-from packprep.lock import locked
-from packprep.pipeline import build_share
+from packprep.execute.arraytasks import at_work, member_of, share_of
+from packprep.execute.pipeline import build_share
+from packprep.output.staging import CLAIMS, PLACES, staging_of
 from packprep.schemas import check_files, read_manifest
-from packprep.staging import CLAIMS, PLACES, staging_of
+from packprep.support.errors import ConfigError, InputError, StoppedError
+from packprep.support.lock import locked
 
 from . import command
 from .corpus import build_options, texts, write_jsonl
@@ -140,7 +140,7 @@ def test_a_directory_of_the_users_is_never_worked_in(corpus: dict[str, Any]) -> 
 def test_a_bad_row_is_named_whichever_task_finds_it(
     corpus: dict[str, Any], tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.places._BEGINS_EVERY", every)
+    monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", every)
     write_jsonl(tmp_path / "1.jsonl", [*texts(60, seed=1), {"text": 7}])
     with pytest.raises(InputError, match=r"1.jsonl row 60 .line 61"):
         for index in range(5):

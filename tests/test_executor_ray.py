@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.errors import ConfigError
+from packprep.output.staging import staging_of
 from packprep.schemas import check_files, read_manifest
-from packprep.staging import staging_of
+from packprep.support.errors import ConfigError
 
 from .corpus import build_options, save_tokenizer, texts, write_jsonl
 from .test_chat_build import CHATS, TEMPLATE
@@ -183,6 +183,6 @@ def test_without_ray_a_sentence_says_what_to_install(
 
 
 def test_nothing_imports_ray_unless_it_is_chosen() -> None:
-    code = "import sys, packprep.pipeline, packprep.raytasks; print('ray' in sys.modules)"
+    code = "import sys, packprep.execute.pipeline, packprep.execute.raytasks; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "False\n"

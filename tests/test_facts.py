@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.facts import gather, lost, percent, short, short_names, visible
+from packprep.reports.facts import gather, lost, percent, short, short_names, visible
 from packprep.schemas import FormatError
 
 from .corpus import build_options, texts

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from packprep.errors import ConfigError, InputError
-from packprep.figures import RULES, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
-from packprep.reportfile import read_report
+from packprep.inspect.reportfile import read_report
+from packprep.reports.figures import RULES, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
 from packprep.schemas import FormatError
+from packprep.support.errors import ConfigError, InputError
 
 from .tiny_shards import GOLDEN, write_output
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.errors import ConfigError, InputError
-from packprep.figures import figures
-from packprep.gate import Verdict, check_figures, not_in_baseline, read_baseline, write_baseline
+from packprep.reports.figures import figures
+from packprep.reports.gate import Verdict, check_figures, not_in_baseline, read_baseline, write_baseline
+from packprep.support.errors import ConfigError, InputError
 
 REPORT: dict[str, Any] = {
     "report_version": 1,

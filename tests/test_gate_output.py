@@ -3,8 +3,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from packprep.gate import Verdict
-from packprep.gate_output import append_github_summary, as_json, markdown, rows, write_junit
+from packprep.reports.gate import Verdict
+from packprep.reports.gate_output import append_github_summary, as_json, markdown, rows, write_junit
 
 VERDICTS = [
     Verdict(name="utilization", baseline=0.9, value=0.8, allowed="it may fall by 0.1 points", passed=False),

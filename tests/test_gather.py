@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep import gather
-from packprep.gather import Pointers
+from packprep.packing.kernels import gather
+from packprep.packing.kernels.gather import Pointers
 
 
 def int64(*values: int) -> np.ndarray:

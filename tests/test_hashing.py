@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import hashing
-from packprep.hashing import Purpose, drawn, mix, stream
+from packprep.support import hashing
+from packprep.support.hashing import Purpose, drawn, mix, stream
 
 KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
 GENERATORS = {"default_rng", "Generator", "SeedSequence", "BitGenerator", "RandomState", "Random", "SystemRandom"} | {

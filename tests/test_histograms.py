@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.histograms import COST_UNIT, Counts, log_edges, measure, read_windows
+from packprep.inspect.histograms import COST_UNIT, Counts, log_edges, measure, read_windows
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError, read_manifest
 

@@ -44,7 +44,7 @@ def test_a_process_that_tokenizes_begins_again_with_huge_pages_where_they_must_b
 
 
 def test_a_process_that_may_not_begin_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packprep import hugepages
+    from packprep.support import hugepages
 
     tried = []
 

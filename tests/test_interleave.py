@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.interleave import Stream, lay_out
+from packprep.windows.interleave import Stream, lay_out
 
 
 def stream(files: list[list[int]], copies: int, windows: int) -> Stream:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import jsonarray
-from packprep.errors import InputError
-from packprep.jsonarray import JsonArray
+from packprep.sources.formats import jsonarray
+from packprep.sources.formats.jsonarray import JsonArray
+from packprep.support.errors import InputError
 
 
 def elements(data: bytes, *, first: int = 1 << 20, block: int = 1 << 20, limit: int = 1 << 20) -> list[Any]:

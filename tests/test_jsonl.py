@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import jsonl
-from packprep.errors import InputError
-from packprep.jsonl import _tables, first_types
+from packprep.sources.formats import jsonl
+from packprep.sources.formats.jsonl import _tables, first_types
+from packprep.support.errors import InputError
 
 from .corpus import rows_of
 

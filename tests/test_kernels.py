@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from packprep.kernels import compiling, hash64
+from packprep.packing.kernels.kernels import compiling, hash64
 
 
 def test_that_kernels_are_compiled_is_said_once_and_where_none_is_nothing() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.gather import Pointers
-from packprep.labels import Labels, proportional
 from packprep.loaders import PackedLoader, PackedShards, batch_from_rows, to_hf
+from packprep.packing.kernels.gather import Pointers
+from packprep.windows.labels import Labels, proportional
 
 from .corpus import write_jsonl
 from .torch_models import VOCABULARY, documents, skip_without, tiny_llama

@@ -10,13 +10,13 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packprep.account import Sums
-from packprep.config import BuildConfig
-from packprep.packs import Packs
-from packprep.planning import WindowPlan, account_by_source, plan_window, resized
+from packprep.config.config import BuildConfig
+from packprep.output.shards import Layout, iterate_batches
+from packprep.packing.account import Sums
+from packprep.packing.strategies import STRATEGIES
 from packprep.schemas import check_batch, check_ledger
-from packprep.shards import Layout, iterate_batches
-from packprep.strategies import STRATEGIES
+from packprep.windows.packs import Packs
+from packprep.windows.planning import WindowPlan, account_by_source, plan_window, resized
 
 from .documents import (
     BOS,

@@ -1,7 +1,6 @@
 """The house: which room a module lives in, which way imports run, and what a room may hold.
 
-Imports inside functions and under TYPE_CHECKING count like any other. A module in a folder of its own package lives in
-that folder; ROOMS says the room of one that lies in the flat `packprep/`.
+Imports inside functions and under TYPE_CHECKING count like any other.
 """
 
 import ast
@@ -20,77 +19,69 @@ FOLDERS = {"packprep": "packprep", "schemas": "packprep.schemas", "loaders": "pa
 """The package of each top-level folder."""
 
 # Lowest first: a module imports from its own room and those before it. `packprep.schemas` is below all of them.
-ROOMS = {
-    "support": "version errors problems hub redact progress memory ahead hashing lock hugepages",
-    "config": "mixture options checks config settings",
-    "packing/kernels": """
-        kernels kernels_balanced kernels_deal kernels_fit kernels_optimal kernels_plan kernels_spread kernels_stream
-        gather""",
-    "packing": "account order bounds plan strategies packing sampler",
-    "engines": "tokenizer engines cuts probes parity",
-    "chat": "conversations marks specials sandbox chat buildtokenizer turns masks prompted",
-    "sources/formats": "gzipped rawfiles rowbuilder jsonl jsonarray csvrows textrows arrowcolumns arrowrows",
-    "sources": "source sources storesources digests opening header reading rowtext carried units",
-    "tokens": "encoding tokens tokenstore",
-    "windows": "windows segments labels pairs packs planning mixing draw interleave",
-    "output": "staging output storeoutput publishing storelock shardfolder shards report summing signoff",
-    "inspect": """
-        outputfiles shardfiles reportfile lookup provenance histograms coverage verdict retokenize unsigned verify show
-        status stats""",
-    "execute": """
-        pipeline job windowfiles early workers worker quarantine places shares arraytasks raytasks disk libraries
-        mapping merging appending""",
-    "preview": "lengths sweep estimate replan",
-    "reports": "facts page charts plots figures comparing gate gate_output",
-    "cli": "cli completion printing outputtype environment",
-    "cli/commands": """
-        command_build command_check command_compare command_env command_merge command_plan command_report
-        command_reshard command_show command_stats command_status command_trace command_verify""",
-    "top": "__init__ __main__",
-}
-ROOM_OF = {name: room for room, names in ROOMS.items() for name in names.split()}
-ORDER = ("schemas", *ROOMS, "loaders")
+ROOMS = (
+    "support",
+    "config",
+    "packing/kernels",
+    "packing",
+    "engines",
+    "chat",
+    "sources/formats",
+    "sources",
+    "tokens",
+    "windows",
+    "output",
+    "inspect",
+    "execute",
+    "preview",
+    "reports",
+    "cli",
+    "cli/commands",
+)
+ORDER = ("schemas", *ROOMS, "top", "loaders")
 
 # By design: every command module has a `command`, and every process an entry point.
 TWINS_BY_DESIGN = {"command", "main"}
 # To shrink to nothing: public names that two modules define. A name fails the test when it is no longer one of them.
 TWINS = {
-    "Account": "report segments",
-    "Bools": "draw interleave segments",
-    "Cut": "sweep units",
-    "Difference": "comparing parity",
-    "Histogram": "charts stats",
-    "Ids": "engines retokenize",
-    "Int32": "gather labels segments",
-    "Int64": "coverage draw gather histograms interleave labels merging mixing packs provenance segments shards",
-    "Labels": "labels loaders.fill",
-    "Layout": "loaders.context_parallel shards",
-    "Level": "schemas.listed verify",
-    "Made": "ahead early encoding",
-    "Packs": "packs strategies",
-    "Piece": "charts show tokens",
-    "Place": "draw lookup places",
-    "Planner": "planning strategies",
-    "Rows": "loaders.mapped loaders.rows packs",
-    "SPLIT": "command_trace pairs",
-    "STRATEGIES": "replan strategies",
-    "Segment": "loaders.pack lookup",
-    "TRIES": "raytasks workers",
+    "Account": "output.report windows.segments",
+    "Bools": "windows.draw windows.interleave windows.segments",
+    "Cut": "preview.sweep sources.units",
+    "Difference": "engines.parity reports.comparing",
+    "Histogram": "inspect.stats reports.charts",
+    "Ids": "engines.engines inspect.retokenize",
+    "Int32": "packing.kernels.gather windows.labels windows.segments",
+    "Int64": "execute.merging inspect.coverage inspect.histograms inspect.provenance output.shards "
+    "packing.kernels.gather windows.draw windows.interleave windows.labels windows.mixing windows.packs "
+    "windows.segments",
+    "Labels": "loaders.fill windows.labels",
+    "Layout": "loaders.context_parallel output.shards",
+    "Level": "inspect.verify schemas.listed",
+    "Made": "execute.early support.ahead tokens.encoding",
+    "Packs": "packing.strategies windows.packs",
+    "Piece": "inspect.show reports.charts tokens.tokens",
+    "Place": "execute.places inspect.lookup windows.draw",
+    "Planner": "packing.strategies windows.planning",
+    "Rows": "loaders.mapped loaders.rows windows.packs",
+    "SPLIT": "cli.commands.command_trace windows.pairs",
+    "STRATEGIES": "packing.strategies preview.replan",
+    "Segment": "inspect.lookup loaders.pack",
+    "TRIES": "execute.raytasks execute.workers",
     "Tensor": "loaders.adapters loaders.attention loaders.loss",
-    "Verdict": "gate verdict",
-    "Window": "shares sweep",
-    "arranged": "order strategies",
-    "differing": "merging parity",
-    "documents_of": "kernels_deal windows",
-    "file_digest": "digests schemas.canonical",
-    "finish": "draw hashing publishing",
-    "in_threads": "digests shardfiles",
-    "measure": "histograms places",
-    "pieces": "charts cuts",
-    "read_receipt": "shards tokenstore",
-    "shown": "disk figures progress",
-    "sweep": "staging sweep",
-    "value_of": "checks figures",
+    "Verdict": "inspect.verdict reports.gate",
+    "Window": "execute.shares preview.sweep",
+    "arranged": "packing.order packing.strategies",
+    "differing": "engines.parity execute.merging",
+    "documents_of": "packing.kernels.kernels_deal windows.windows",
+    "file_digest": "schemas.canonical sources.digests",
+    "finish": "output.publishing support.hashing windows.draw",
+    "in_threads": "inspect.shardfiles sources.digests",
+    "measure": "execute.places inspect.histograms",
+    "pieces": "engines.cuts reports.charts",
+    "read_receipt": "output.shards tokens.tokenstore",
+    "shown": "execute.disk reports.figures support.progress",
+    "sweep": "output.staging preview.sweep",
+    "value_of": "config.checks reports.figures",
 }
 
 
@@ -154,7 +145,7 @@ def short(module: str) -> str:
 
 def room_of(module: str, root: Path = ROOT) -> str:
     folder = modules(root)[module].parent.relative_to(root).as_posix()
-    return ROOM_OF.get(short(module), "none") if folder == "packprep" else folder.removeprefix("packprep/")
+    return "top" if folder == "packprep" else folder.removeprefix("packprep/")
 
 
 def arrows_up(root: Path = ROOT) -> set[tuple[str, str]]:
@@ -200,11 +191,10 @@ def is_stdlib(name: str) -> bool:
     return name.split(".")[0] in sys.stdlib_module_names
 
 
-def test_every_module_has_a_room_and_the_table_names_no_other() -> None:
-    flat = [short(module) for module, path in modules().items() if path.parent == ROOT / "packprep"]
-    assert sorted(ROOM_OF) == sorted(flat)
-    assert sum(len(names.split()) for names in ROOMS.values()) == len(ROOM_OF), "a module has two rooms"
-    assert {room_of(module) for module in modules()} <= set(ORDER)
+def test_every_module_is_in_a_room_and_every_room_is_a_folder() -> None:
+    assert {room_of(module) for module in modules()} == {*ORDER, "schemas", "loaders"}
+    flat = {short(module) for module, path in modules().items() if path.parent == ROOT / "packprep"}
+    assert flat == {"__init__", "__main__"}
 
 
 def test_an_import_points_to_its_own_room_or_a_lower_one() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from packprep import build
-from packprep.errors import ConfigError, InputError
-from packprep.lengths import Lengths, read_lengths, write_rate
-from packprep.progress import Silent
-from packprep.reportfile import read_report
-from packprep.sweep import sweep
+from packprep.inspect.reportfile import read_report
+from packprep.preview.lengths import Lengths, read_lengths, write_rate
+from packprep.preview.sweep import sweep
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.progress import Silent
 
 from . import files
 from .corpus import build_options, expected_ids, texts, tiny_tokenizer, write_jsonl

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from packprep.errors import ConfigError
-from packprep.lock import STALE_AFTER, Holder, holder, lock_of, locked
+from packprep.support.errors import ConfigError
+from packprep.support.lock import STALE_AFTER, Holder, holder, lock_of, locked
 
 
 def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
 def test_the_lock_of_a_killed_build_is_stale_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom packprep.lock import locked\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom packprep.support.lock import locked\n"
         "with locked(Path(sys.argv[1]), 'x'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     dead = subprocess.Popen([sys.executable, "-c", code, str(out)])

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from packprep import build
-from packprep.errors import ConfigError
-from packprep.lookup import document_number, find_documents, find_pack
-from packprep.provenance import Sources
+from packprep.inspect.lookup import document_number, find_documents, find_pack
+from packprep.inspect.provenance import Sources
 from packprep.schemas import FormatError, read_manifest, write_manifest
+from packprep.support.errors import ConfigError
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from packprep import BuildConfig, TokenizeAndPack, build, pack_dataset
-from packprep.errors import ConfigError, InputError
+from packprep.support.errors import ConfigError, InputError
 
 from .corpus import save_tokenizer, texts, tiny_tokenizer, write_jsonl
 

@@ -1,5 +1,5 @@
-from packprep.conversations import Conversation
-from packprep.marks import GENERATED, MARKS, numbered, unmark, with_texts
+from packprep.chat.conversations import Conversation
+from packprep.chat.marks import GENERATED, MARKS, numbered, unmark, with_texts
 
 
 def test_marks_are_taken_out_and_their_places_told() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep.chat import load_chat_template
-from packprep.conversations import find_conversations
-from packprep.engines import Engine, EngineName, load_engine
-from packprep.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
-from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.turns import TrainOn, TurnFinder
+from packprep.chat.chat import load_chat_template
+from packprep.chat.conversations import find_conversations
+from packprep.chat.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
+from packprep.chat.turns import TrainOn, TurnFinder
+from packprep.engines.engines import Engine, EngineName, load_engine
+from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 
 from .reference_chat import special_ids_of_text, trained_by_prefixes, trained_by_tokens
 from .test_chat import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer

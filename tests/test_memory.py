@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.errors import StoppedError
-from packprep.memory import MappedFiles, resident
-from packprep.tokens import slices_ahead
+from packprep.support.errors import StoppedError
+from packprep.support.memory import MappedFiles, resident
+from packprep.tokens.tokens import slices_ahead
 
 from .corpus import save_tokenizer, texts, write_jsonl
 
@@ -68,7 +68,7 @@ def test_what_was_read_of_mapped_files_is_let_go_where_memory_is_short(
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells a process's own peak of memory")
 def test_the_peak_of_memory_is_not_that_of_the_process_a_build_is_started_from() -> None:
-    child = "from packprep.memory import peak; print(peak())"
+    child = "from packprep.support.memory import peak; print(peak())"
     parent = f"import subprocess, sys; held = b'x' * 800_000_000; subprocess.run([sys.executable, '-c', {child!r}])"
     told = subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert 20_000_000 < int(told) < 600_000_000

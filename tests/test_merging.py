@@ -8,11 +8,11 @@ import pytest
 from datasets import DatasetDict, load_from_disk
 
 from packprep import build
-from packprep.errors import ConfigError
+from packprep.execute.merging import merge
+from packprep.inspect.reportfile import read_report
 from packprep.loaders import PackedShards
-from packprep.merging import merge
-from packprep.reportfile import read_report
 from packprep.schemas import FormatError, check_files, read_manifest
+from packprep.support.errors import ConfigError
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

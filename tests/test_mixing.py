@@ -17,16 +17,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
-from packprep.errors import ConfigError, InputError
+from packprep.inspect.reportfile import read_report
+from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.mixing import Mix
-from packprep.planning import account_by_source, packed_tokens, plan_window
-from packprep.reportfile import read_report
 from packprep.schemas import check_ledger, read_manifest, write_manifest
-from packprep.tokenstore import TokenFile
-from packprep.units import Part
-from packprep.verify import verify
-from packprep.windows import read_documents
+from packprep.sources.units import Part
+from packprep.support.errors import ConfigError, InputError
+from packprep.tokens.tokenstore import TokenFile
+from packprep.windows.mixing import Mix
+from packprep.windows.planning import account_by_source, packed_tokens, plan_window
+from packprep.windows.windows import read_documents
 
 from . import documents as made
 from .command import run

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.errors import ConfigError, InputError
-from packprep.mixture import Entry, entries, facts, is_mix, targets
+from packprep.config.mixture import Entry, entries, facts, is_mix, targets
+from packprep.support.errors import ConfigError, InputError
 
 from .files import config
 

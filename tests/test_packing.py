@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep import strategies
-from packprep.errors import ConfigError
-from packprep.kernels_balanced import longest_first
-from packprep.packing import STRATEGIES, pack_lengths
-from packprep.plan import PackPlan
+from packprep.packing import strategies
+from packprep.packing.kernels.kernels_balanced import longest_first
+from packprep.packing.packing import STRATEGIES, pack_lengths
+from packprep.packing.plan import PackPlan
+from packprep.support.errors import ConfigError
 
 from . import reference
 from .reference import Pack, contents, fill
@@ -423,8 +423,8 @@ def test_packing_takes_at_most_forty_bytes_per_document(strategy: str) -> None:
     program = """if True:
         import sys
         import numpy as np
-        from packprep.memory import peak
-        from packprep.packing import pack_lengths
+        from packprep.support.memory import peak
+        from packprep.packing.packing import pack_lengths
         lengths = np.random.default_rng(0).integers(1, 512, 4_000_000, np.int32)
         pack_lengths(lengths[:100_000], 2048, sys.argv[1])
         before = peak()

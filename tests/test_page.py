@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from packprep.facts import Facts, gather
-from packprep.page import as_data, clip, render, write_page
+from packprep.reports.facts import Facts, gather
+from packprep.reports.page import as_data, clip, render, write_page
 
 from .chromium import Chromium, Visit, find_chromium
 from .test_facts import built
 from .tiny_shards import GOLDEN
 
-CSS = (Path(__file__).parents[1] / "packprep" / "page.css").read_text()
+CSS = (Path(__file__).parents[1] / "packprep" / "reports" / "page.css").read_text()
 WIDTHS = (390, 1280)
 QUESTIONS = {
     "overflow": "document.documentElement.scrollWidth - innerWidth",

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.errors import ConfigError, InputError
+from packprep.execute.merging import merge
+from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.merging import merge
-from packprep.pairs import cut_pairs
-from packprep.segments import TooLongError
-from packprep.strategies import STRATEGIES
-from packprep.verify import verify
+from packprep.packing.strategies import STRATEGIES
+from packprep.support.errors import ConfigError, InputError
+from packprep.windows.pairs import cut_pairs
+from packprep.windows.segments import TooLongError
 
 from .command import run
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl

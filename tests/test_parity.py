@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from packprep.engines import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
-from packprep.errors import ConfigError, InputError
-from packprep.hashing import Purpose, drawn, stream
-from packprep.parity import choose_engine, differing, first_difference, verify_batch
-from packprep.probes import probes
+from packprep.engines.engines import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
+from packprep.engines.parity import choose_engine, differing, first_difference, verify_batch
+from packprep.engines.probes import probes
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.hashing import Purpose, drawn, stream
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 # Kirat Rai, Garay, Nag Mundari, CJK extension H and an Arabic letter
@@ -82,7 +82,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return load_engine(name, *arguments, **options)
 
-    monkeypatch.setattr("packprep.parity.load_engine", counted)
+    monkeypatch.setattr("packprep.engines.parity.load_engine", counted)
     return names
 
 
@@ -100,7 +100,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine | Exception], N
                 raise engine
             return engine
 
-        monkeypatch.setattr("packprep.parity.load_engine", loaded)
+        monkeypatch.setattr("packprep.engines.parity.load_engine", loaded)
 
     return plant
 

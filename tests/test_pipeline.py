@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from packprep import BuildConfig, PackPlan, build, pack_lengths
-from packprep.errors import ConfigError, InputError
+from packprep.inspect.reportfile import read_report
 from packprep.loaders import PackedShards
-from packprep.reportfile import read_report
 from packprep.schemas import check_files, file_digest, read_manifest
+from packprep.support.errors import ConfigError, InputError
 
 from .command import run
 from .corpus import Heard, build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
@@ -182,7 +182,7 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     assert any("has no tokens of these sources, tokenizer and text options" in line for line in said.lines)
     fresh = build(BuildConfig(**corpus | {"output": str(tmp_path / "fresh"), "max_length": 32}))
     with monkeypatch.context() as patch:
-        patch.setattr("packprep.pipeline.read_slices", lambda *_: pytest.fail("text was read again"))
+        patch.setattr("packprep.execute.pipeline.read_slices", lambda *_: pytest.fail("text was read again"))
         reused = build(BuildConfig(**kept | {"output": str(tmp_path / "reused"), "max_length": 32}))
     assert reused.data == fresh.data
     without_bos = build(BuildConfig(**kept | {"output": str(tmp_path / "other"), "bos": "none"}))

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from packprep import jsonl, units
-from packprep.config import BuildConfig
-from packprep.job import Job
-from packprep.places import Place, Places, find_places, is_measured, measure
-from packprep.reading import TEXT_ROWS
-from packprep.sources import resolve
-from packprep.staging import PLACES
-from packprep.units import Slice, Start, read_slices
+from packprep.config.config import BuildConfig
+from packprep.execute.job import Job
+from packprep.execute.places import Place, Places, find_places, is_measured, measure
+from packprep.output.staging import PLACES
+from packprep.sources import units
+from packprep.sources.formats import jsonl
+from packprep.sources.reading import TEXT_ROWS
+from packprep.sources.sources import resolve
+from packprep.sources.units import Slice, Start, read_slices
 
 from .corpus import texts, write_jsonl
 from .documents import tokenizer
@@ -65,7 +66,7 @@ def test_reading_can_begin_with_any_slice(
 ) -> None:
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
     monkeypatch.setattr(jsonl, "BLOCK_BYTES", 600)
-    monkeypatch.setattr("packprep.places._BEGINS_EVERY", every)
+    monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", every)
     job = job_of(tmp_path, unit_size=4_000, limit=limit)
     places, slices = find(job), read(job)
     for number in range(len(slices)):
@@ -115,7 +116,7 @@ def test_lines_that_begin_an_object_are_found_with_their_bytes(
 def test_reading_begins_at_the_front_where_lines_are_no_rows(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.places._BEGINS_EVERY", 1)
+    monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", 1)
     job = job_of(tmp_path, unit_size=1)
     (tmp_path / "0.jsonl").write_bytes(data)
     job = replace(job, sources=resolve(job.config, job.staging))

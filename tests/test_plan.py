@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.errors import ConfigError
-from packprep.packing import pack_lengths
-from packprep.plan import PackPlan
+from packprep.packing.packing import pack_lengths
+from packprep.packing.plan import PackPlan
+from packprep.support.errors import ConfigError
 
 from . import reference
 

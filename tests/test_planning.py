@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config import BuildConfig
-from packprep.planning import account_by_source, plan_window, remainders, window_seed
+from packprep.config.config import BuildConfig
+from packprep.windows.planning import account_by_source, plan_window, remainders, window_seed
 
 from . import documents
 

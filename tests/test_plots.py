@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from packprep.errors import ConfigError
-from packprep.facts import gather
-from packprep.plots import write_plots
+from packprep.reports.facts import gather
+from packprep.reports.plots import write_plots
+from packprep.support.errors import ConfigError
 
 from .test_facts import built
 from .tiny_shards import GOLDEN

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import printing
-from packprep.printing import print_grid, print_table
+from packprep.cli import printing
+from packprep.cli.printing import print_grid, print_table
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from packprep.figures import resolve_name
-from packprep.problems import (
+from packprep.reports.figures import resolve_name
+from packprep.support.problems import (
     PROBLEM,
     BadRow,
     Problem,

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from packprep.progress import Silent, _memory, shown
+from packprep.support.progress import Silent, _memory, shown
 
 
 class Clock:
@@ -17,8 +17,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("packprep.progress.time.monotonic", clock)
-    monkeypatch.setattr("packprep.progress._memory", lambda: ", 97 MB of memory")
+    monkeypatch.setattr("packprep.support.progress.time.monotonic", clock)
+    monkeypatch.setattr("packprep.support.progress._memory", lambda: ", 97 MB of memory")
     return clock
 
 

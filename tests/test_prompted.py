@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.chat import RenderError
-from packprep.conversations import Conversation
-from packprep.engines import load_engine
-from packprep.errors import ConfigError, InputError
+from packprep.chat.chat import RenderError
+from packprep.chat.conversations import Conversation
+from packprep.chat.prompted import PlainFinder, encode_prompted
+from packprep.engines.engines import load_engine
 from packprep.loaders import PackedShards
-from packprep.prompted import PlainFinder, encode_prompted
+from packprep.support.errors import ConfigError, InputError
 
 from . import command
 from .corpus import save_tokenizer, tiny_tokenizer, write_jsonl

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig
-from packprep.errors import ConfigError, InputError
-from packprep.reading import line_of_row, read_rows
-from packprep.rowtext import as_text, text_columns
-from packprep.sources import resolve
+from packprep.sources.reading import line_of_row, read_rows
+from packprep.sources.rowtext import as_text, text_columns
+from packprep.sources.sources import resolve
+from packprep.support.errors import ConfigError, InputError
 
 from .corpus import SHARED, needs_shared_data, rows_of, write_jsonl
 from .files import PACK, config
@@ -115,7 +115,7 @@ def test_a_saved_dataset_is_read_as_it_is(tmp_path: Path) -> None:
 def test_a_hub_dataset_is_read_from_where_datasets_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets.Dataset(TABLE).save_to_disk(tmp_path / "cached")
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.load_from_disk(tmp_path / "cached"))
-    monkeypatch.setattr("packprep.hub._unreachable", lambda *_: "")
+    monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
     settings = config(sources="user/name")
     [source] = resolve(settings, tmp_path)
     assert [table["text"].to_pylist() for table in read_rows(source, settings, tmp_path)] == [["a", "b\nc", "日本"]]

@@ -11,9 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from packprep import BuildConfig, build
-from packprep.errors import InputError
 from packprep.loaders import PackedShards
-from packprep.strategies import STRATEGIES
+from packprep.packing.strategies import STRATEGIES
+from packprep.support.errors import InputError
 
 from .corpus import SHARED, expected_ids, needs_shared_data
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.errors import ConfigError, InputError
-from packprep.redact import redacted
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.redact import redacted
 
 # Made up, like all secrets here.
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"

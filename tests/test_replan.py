@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.replan import STRATEGIES, replan
-from packprep.reportfile import read_report
+from packprep.inspect.reportfile import read_report
+from packprep.preview.replan import STRATEGIES, replan
 
 from .corpus import build_options, texts, write_jsonl
 
@@ -67,7 +67,7 @@ def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
 ) -> None:
     build(BuildConfig(**options))
     build(BuildConfig(**options | {"output": str(tmp_path / "even")}, strategy="balanced"))
-    monkeypatch.setattr("packprep.replan._MOST_EVENED", 100)
+    monkeypatch.setattr("packprep.preview.replan._MOST_EVENED", 100)
     names = [{outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")]
     assert names == [set(STRATEGIES) - {"balanced"}, set(STRATEGIES)]
 

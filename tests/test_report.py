@@ -1,7 +1,7 @@
 from collections import Counter
 
-from packprep.account import Dropped, Sums
-from packprep.report import percentiles, table
+from packprep.output.report import percentiles, table
+from packprep.packing.account import Dropped, Sums
 
 
 def test_the_ledger_names_only_reasons_that_dropped_something() -> None:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from packprep import BuildConfig, build, pipeline, tokens, tokenstore, units, windowfiles
-from packprep import output as outputs
-from packprep.errors import ConfigError, InputError, StoppedError
-from packprep.reading import read_rows
+from packprep import BuildConfig, build
+from packprep.execute import pipeline, windowfiles
+from packprep.output import output as outputs
+from packprep.output.staging import staging_of
 from packprep.schemas import check_files, file_digest, read_manifest, temporary_name
-from packprep.sources import resolve
-from packprep.staging import staging_of
-from packprep.units import read_slices
+from packprep.sources import units
+from packprep.sources.reading import read_rows
+from packprep.sources.sources import resolve
+from packprep.sources.units import read_slices
+from packprep.support.errors import ConfigError, InputError, StoppedError
+from packprep.tokens import tokens, tokenstore
 
 from .corpus import Heard, build_options, failing_after, texts, write_jsonl
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from packprep import build
-from packprep.errors import ConfigError
-from packprep.retokenize import Sample, _two_parts
+from packprep.engines.tokenizer import recorded_tokenizer
+from packprep.inspect.retokenize import Sample, _two_parts
+from packprep.inspect.verify import verify
 from packprep.schemas import digest_of, read_manifest, write_manifest
-from packprep.tokenizer import recorded_tokenizer
-from packprep.verify import verify
+from packprep.support.errors import ConfigError
 
 from .command import run
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep.errors import ConfigError
-from packprep.hashing import Purpose, stream
-from packprep.packing import pack_lengths
-from packprep.sampler import MultipackSampler
+from packprep.packing.packing import pack_lengths
+from packprep.packing.sampler import MultipackSampler
+from packprep.support.errors import ConfigError
+from packprep.support.hashing import Purpose, stream
 
 LENGTHS = np.random.default_rng(0).integers(1, 100, 1000)
 
@@ -151,5 +151,5 @@ def test_wrong_arguments_are_sentences() -> None:
 
 
 def test_torch_is_not_imported() -> None:
-    program = "import sys, packprep.sampler; sys.exit('torch' in sys.modules or 'datasets' in sys.modules)"
+    program = "import sys, packprep.packing.sampler; sys.exit('torch' in sys.modules or 'datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

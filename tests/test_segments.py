@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from packprep.account import Dropped
-from packprep.config import BuildConfig
-from packprep.gather import Pointers
-from packprep.labels import Labels, proportional
-from packprep.segments import Account, Segments, TooLongError, cut_segments, wrap, wrap_documents
+from packprep.config.config import BuildConfig
+from packprep.packing.account import Dropped
+from packprep.packing.kernels.gather import Pointers
+from packprep.windows.labels import Labels, proportional
+from packprep.windows.segments import Account, Segments, TooLongError, cut_segments, wrap, wrap_documents
 
 from . import reference
 from .reference_segments import cut_document, infer_seqlen, labelled

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from packprep.progress import Silent
+from packprep.inspect.shardfiles import Checked, in_threads, opener, read_file, read_shard
 from packprep.schemas import FormatError
-from packprep.shardfiles import Checked, in_threads, opener, read_file, read_shard
+from packprep.support.progress import Silent
 
 BATCH = pa.record_batch({"a": list(range(1000))})
 

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep import shards
-from packprep.config import BuildConfig
-from packprep.packs import Packs
-from packprep.planning import plan_window
+from packprep.config.config import BuildConfig
+from packprep.output import shards
+from packprep.output.shardfolder import LocalShards
+from packprep.output.shards import Layout, cut_shards, record_batch, shard_bytes, write_shard
 from packprep.schemas import FormatError
-from packprep.shardfolder import LocalShards
-from packprep.shards import Layout, cut_shards, record_batch, shard_bytes, write_shard
+from packprep.windows.packs import Packs
+from packprep.windows.planning import plan_window
 
 from .documents import make_documents, tokenizer
 

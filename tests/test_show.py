@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import build
+from packprep.inspect.show import Piece, lines, pieces_as_ids, pieces_as_text
 from packprep.schemas import NO_LOSS
-from packprep.show import Piece, lines, pieces_as_ids, pieces_as_text
 
 from .command import run
 from .corpus import save_tokenizer, tiny_tokenizer, write_jsonl

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.errors import InputError
-from packprep.gzipped import GzipReader
-from packprep.rawfiles import decompressed
-from packprep.source import Source
-from packprep.sources import resolve
+from packprep.sources.formats.gzipped import GzipReader
+from packprep.sources.formats.rawfiles import decompressed
+from packprep.sources.source import Source
+from packprep.sources.sources import resolve
+from packprep.support.errors import InputError
 
 from .corpus import write_jsonl
 from .files import PACK, config
@@ -204,7 +204,7 @@ def test_any_other_name_is_asked_of_the_hub_with_name_split_and_revision(
         return datasets.load_from_disk("cached")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr("packprep.hub._unreachable", lambda *_: "")
+    monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
     [source] = resolved("user/name", name="en", split="validation", revision="abc")
     assert asked == [("user/name", "en", "validation", "abc")]
     assert (source.name, source.kind, source.path) == ("user/name", "hub", None)
@@ -218,7 +218,7 @@ def test_what_the_hub_answers_is_in_the_error(here: Path, monkeypatch: pytest.Mo
         raise FileNotFoundError("Dataset 'user/name' doesn't exist\non the Hub")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr("packprep.hub._unreachable", lambda *_: "")
+    monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
     with pytest.raises(InputError) as raised:
         resolved("user/name")
     assert str(raised.value) == (

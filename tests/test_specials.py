@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.conversations import Conversation
-from packprep.marks import BREAK
-from packprep.specials import Specials, any_of, strings
+from packprep.chat.conversations import Conversation
+from packprep.chat.marks import BREAK
+from packprep.chat.specials import Specials, any_of, strings
 
 CHATML = Specials(["<|im_start|>", "<|im_end|>", "<s>"], "</s>")
 

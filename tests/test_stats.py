@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep.errors import ConfigError
-from packprep.histograms import Counts, Measured, measure
+from packprep.inspect.histograms import Counts, Measured, measure
+from packprep.inspect.stats import Histogram, histograms, source_rows, summaries, training, training_rows
 from packprep.schemas import read_manifest
-from packprep.stats import Histogram, histograms, source_rows, summaries, training, training_rows
+from packprep.support.errors import ConfigError
 
 from .tiny_shards import GOLDEN, RICH, rich_row, write_output
 

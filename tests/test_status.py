@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from packprep import BuildConfig, build, pipeline, windowfiles
-from packprep import output as outputs
-from packprep.arraytasks import member_of
-from packprep.errors import ConfigError
-from packprep.lock import locked
-from packprep.pipeline import build_share
-from packprep.staging import CLAIMS, staging_of
-from packprep.status import status
+from packprep import BuildConfig, build
+from packprep.execute import pipeline, windowfiles
+from packprep.execute.arraytasks import member_of
+from packprep.execute.pipeline import build_share
+from packprep.inspect.status import status
+from packprep.output import output as outputs
+from packprep.output.staging import CLAIMS, staging_of
+from packprep.support.errors import ConfigError
+from packprep.support.lock import locked
 
 from .command import run
 from .corpus import build_options, texts

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from packprep import storelock
-from packprep.errors import ConfigError, StoppedError
-from packprep.lock import Held, Holder
+from packprep.output import storelock
+from packprep.output.storelock import StoreLock, store_holder, store_locked
 from packprep.schemas import Store, canonical_json
-from packprep.storelock import StoreLock, store_holder, store_locked
+from packprep.support.errors import ConfigError, StoppedError
+from packprep.support.lock import Held, Holder
 
 
 @pytest.fixture

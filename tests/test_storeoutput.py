@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from datasets import load_from_disk
 
-from packprep import BuildConfig, build, pipeline, publishing, signoff, storelock, storeoutput
-from packprep.appending import output_of
-from packprep.errors import ConfigError, StoppedError
+from packprep import BuildConfig, build
+from packprep.execute import pipeline
+from packprep.execute.appending import output_of
+from packprep.execute.pipeline import build_share
 from packprep.loaders import PackedShards
-from packprep.lock import Held
-from packprep.pipeline import build_share
-from packprep.publishing import RECORD
+from packprep.output import publishing, signoff, storelock, storeoutput
+from packprep.output.publishing import RECORD
+from packprep.output.storeoutput import StoreOutput
 from packprep.schemas import Manifest, RemoteOutput, Store, canonical_json, read_manifest
-from packprep.storeoutput import StoreOutput
+from packprep.support.errors import ConfigError, StoppedError
+from packprep.support.lock import Held
 
 from . import command, s3
 from .corpus import save_tokenizer, texts, write_jsonl

@@ -13,13 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep import BuildConfig, build, pipeline, rawfiles, storesources
-from packprep.digests import remembered
-from packprep.errors import InputError
-from packprep.estimate import estimate
-from packprep.pipeline import build_share
+from packprep import BuildConfig, build
+from packprep.execute import pipeline
+from packprep.execute.pipeline import build_share
+from packprep.preview.estimate import estimate
 from packprep.schemas import Store
-from packprep.sources import resolve
+from packprep.sources import storesources
+from packprep.sources.digests import remembered
+from packprep.sources.formats import rawfiles
+from packprep.sources.sources import resolve
+from packprep.support.errors import InputError
 
 from . import command, s3
 from .corpus import save_tokenizer, texts, write_jsonl
@@ -108,7 +111,7 @@ def test_a_saved_dataset_in_s3_is_read_as_one_here(
 def test_tasks_of_an_array_read_sources_in_s3(
     url: str, options: dict[str, Any], every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.places._BEGINS_EVERY", every)
+    monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", every)
     here = build(BuildConfig(sources=("data",), output="here", **options))
     there = options | {"sources": (f"{url}/data",), "output": f"{url}/data/packed", "executor": "array", "num_tasks": 2}
     for index in ("1", "0"):
@@ -221,6 +224,6 @@ def test_an_estimate_of_sources_in_s3_is_that_of_files_here(
 ) -> None:
     predicted = [estimate(BuildConfig(sources=(name,), **options))["prediction"] for name in ("data", f"{url}/data")]
     assert predicted[0] == predicted[1]
-    monkeypatch.setattr("packprep.estimate.SAMPLE_BYTES", 2_000)  # so that pieces of the files are read
+    monkeypatch.setattr("packprep.preview.estimate.SAMPLE_BYTES", 2_000)  # so that pieces of the files are read
     predicted = [estimate(BuildConfig(sources=(name,), **options))["prediction"] for name in ("data", f"{url}/data")]
     assert predicted[0] == predicted[1]

@@ -1,4 +1,4 @@
-from packprep.summing import summed, summed_report
+from packprep.output.summing import summed, summed_report
 
 
 def test_numbers_are_added_key_by_key_and_tables_inside_tables_too() -> None:

@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep import sweep as module
-from packprep.config import BuildConfig
-from packprep.errors import ConfigError
-from packprep.sweep import Row, Window, best, combinations, of_lengths, sweep, ties
+from packprep.config.config import BuildConfig
+from packprep.preview import sweep as module
+from packprep.preview.sweep import Row, Window, best, combinations, of_lengths, sweep, ties
+from packprep.support.errors import ConfigError
 
 from . import documents
 

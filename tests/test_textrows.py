@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import textrows
-from packprep.textrows import TextRows
+from packprep.sources.formats import textrows
+from packprep.sources.formats.textrows import TextRows
 
 from .corpus import rows_of
 

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from packprep.errors import ConfigError, InputError
-from packprep.tokenizer import Special, Tokenizer, load_tokenizer
+from packprep.engines.tokenizer import Special, Tokenizer, load_tokenizer
+from packprep.support.errors import ConfigError, InputError
 
 from .corpus import SHARED, needs_shared_data, save_tokenizer, tiny_tokenizer
 
@@ -181,7 +181,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path], missing: Except
         return str(files[file])
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setattr("packprep.hub._unreachable", lambda *_: "")
+    monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
     return asked
 
 

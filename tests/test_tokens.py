@@ -11,17 +11,18 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from packprep import BuildConfig, build, encoding
-from packprep.encoding import cut_text, encode_table
-from packprep.engines import load_engine
-from packprep.errors import InputError
-from packprep.options import options_in
-from packprep.parity import EngineChoice, choose_engine
-from packprep.source import Source
-from packprep.tokenizer import Tokenizer, load_tokenizer
-from packprep.tokens import seal, tokenize, tokenize_slice
-from packprep.tokenstore import stored, tokens_key
-from packprep.units import Part, Slice
+from packprep import BuildConfig, build
+from packprep.config.options import options_in
+from packprep.engines.engines import load_engine
+from packprep.engines.parity import EngineChoice, choose_engine
+from packprep.engines.tokenizer import Tokenizer, load_tokenizer
+from packprep.sources.source import Source
+from packprep.sources.units import Part, Slice
+from packprep.support.errors import InputError
+from packprep.tokens import encoding
+from packprep.tokens.encoding import cut_text, encode_table
+from packprep.tokens.tokens import seal, tokenize, tokenize_slice
+from packprep.tokens.tokenstore import stored, tokens_key
 
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 
@@ -184,7 +185,7 @@ def test_one_wrong_id_in_ten_thousand_documents_stops_a_build_that_verifies_all(
         wrong = _Wrong(tokenizer_json, documents[7351])
         return EngineChoice(engine=wrong, reference=lambda: reference, gate={})
 
-    monkeypatch.setattr("packprep.pipeline.choose_engine", choose)
+    monkeypatch.setattr("packprep.execute.pipeline.choose_engine", choose)
     options: dict[str, Any] = {
         "sources": (str(source),),
         "output": str(tmp_path / "out"),

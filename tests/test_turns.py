@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.chat import RenderError
-from packprep.conversations import Conversation
-from packprep.turns import Rendered, TrainOn, TurnFinder, trained_messages
+from packprep.chat.chat import RenderError
+from packprep.chat.conversations import Conversation
+from packprep.chat.turns import Rendered, TrainOn, TurnFinder, trained_messages
 
 from .test_chat import CHATS, TOOL, template
 
@@ -243,7 +243,7 @@ def test_a_form_and_the_row_itself_tell_the_same(texts: list[str]) -> None:
 
 
 def _finder() -> TurnFinder:
-    from packprep.chat import ChatTemplate
+    from packprep.chat.chat import ChatTemplate
 
     return TurnFinder(ChatTemplate(sources={"default": CHATML}, variables={}), SPECIALS)
 

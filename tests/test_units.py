@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import units as units_module
-from packprep.errors import InputError
-from packprep.sources import resolve
-from packprep.units import Part, Slice, read_slices
+from packprep.sources import units as units_module
+from packprep.sources.sources import resolve
+from packprep.sources.units import Part, Slice, read_slices
+from packprep.support.errors import InputError
 
 from .corpus import write_jsonl
 from .files import config

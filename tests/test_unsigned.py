@@ -6,9 +6,9 @@ from typing import Any
 import datasets
 import pytest
 
-from packprep.errors import InputError
-from packprep.mapping import pack_dataset
-from packprep.verify import verify
+from packprep.execute.mapping import pack_dataset
+from packprep.inspect.verify import verify
+from packprep.support.errors import InputError
 
 from .command import run
 from .corpus import tiny_tokenizer

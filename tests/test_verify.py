@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from packprep import build
-from packprep.errors import ConfigError, InputError
-from packprep.merging import merge
+from packprep.execute.merging import merge
+from packprep.inspect.verify import verify
 from packprep.schemas import file_digest, read_manifest, write_dataset_files, write_manifest
-from packprep.verify import verify
+from packprep.support.errors import ConfigError, InputError
 
 from .command import run
 from .corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
@@ -393,7 +393,7 @@ def test_a_ledger_or_report_that_the_data_contradicts_is_found(out: Path) -> Non
     shard = read_manifest(out).shards("train")[0]
     seal(out, shard.path, int(shard.packs or 0), int(shard.tokens or 0) + 3)
     said = found(out)
-    assert f"{shard.path}: it holds {shard.tokens:,} tokens; the manifest says {shard.tokens + 3:,}" in said  # type: ignore[operator]
+    assert (f"{shard.path}: it holds {shard.tokens:,} tokens; the manifest says {shard.tokens + 3:,}") in said  # type: ignore[operator]
     assert any(line.startswith("manifest.json: the ledger has tokens_packed") for line in said)
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep.config import BuildConfig
+from packprep.config.config import BuildConfig
 from packprep.schemas import FormatError
-from packprep.tokenstore import TokenFile
-from packprep.units import Part
-from packprep.windows import documents_of, form_windows, group_codes, held_out, read_chosen, read_documents
+from packprep.sources.units import Part
+from packprep.tokens.tokenstore import TokenFile
+from packprep.windows.windows import documents_of, form_windows, group_codes, held_out, read_chosen, read_documents
 
 
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:

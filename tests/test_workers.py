@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from packprep import BuildConfig, build, workers
-from packprep.errors import InputError, StoppedError
-from packprep.quarantine import rows_that_fail
-from packprep.reportfile import read_report
+from packprep import BuildConfig, build
+from packprep.execute import workers
+from packprep.execute.quarantine import rows_that_fail
+from packprep.inspect.reportfile import read_report
+from packprep.inspect.verify import verify
 from packprep.schemas import check_files
-from packprep.verify import verify
+from packprep.support.errors import InputError, StoppedError
 
 from .corpus import Heard, build_options, texts, write_jsonl
 

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
+from packprep.engines.tokenizer import load_tokenizer
+from packprep.inspect.reportfile import read_report
 from packprep.loaders import PackedShards
-from packprep.reportfile import read_report
 from packprep.schemas import check_files, check_ledger, read_manifest
-from packprep.tokenizer import load_tokenizer
+from tests.corpus import save_tokenizer, tiny_tokenizer
+from tests.files import PACK
 
-from ..corpus import save_tokenizer, tiny_tokenizer
-from ..files import PACK
 from .fuzz import Tally
 from .kinds import FORMATS
 

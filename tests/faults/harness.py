@@ -18,10 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from packprep.output.staging import staging_of
 from packprep.schemas import MANIFEST, check_files, read_manifest
-from packprep.staging import staging_of
-
-from ..corpus import save_tokenizer, texts, write_jsonl
+from tests.corpus import save_tokenizer, texts, write_jsonl
 
 SHIM = Path(__file__).with_name("shim.c")
 DIE_BEFORE, DIE_AFTER, SHORT = -9, -10, -1
@@ -67,11 +66,7 @@ def warm() -> None:
     """Import and compile everything that a build needs, so that a fork has it."""
     import datasets  # noqa: F401
 
-    import packprep.appending
-    import packprep.command_build
-    import packprep.estimate
-    import packprep.pipeline  # noqa: F401
-    from packprep.packing import pack_lengths
+    from packprep.packing.packing import pack_lengths
 
     pack_lengths([5, 3, 4, 1], 8, "best_fit")
 
@@ -120,7 +115,7 @@ def forked(
 def _main() -> int:
     import traceback
 
-    from packprep.cli import main
+    from packprep.cli.cli import main
 
     try:
         main()

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from packprep import build
-from packprep.errors import ConfigError, InputError
-from packprep.verify import verify
+from packprep.inspect.verify import verify
+from packprep.support.errors import ConfigError, InputError
+from tests.corpus import save_tokenizer, texts, write_jsonl
+from tests.files import config
+from tests.test_chat_build import TEMPLATE
+from tests.test_verify import SWEEP
 
-from ..corpus import save_tokenizer, texts, write_jsonl
-from ..files import config
-from ..test_chat_build import TEMPLATE
-from ..test_verify import SWEEP
 from .fuzz import Tally
 
 _KINDS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from packprep import engines, worker
+from packprep.engines import engines
+from packprep.execute import worker
 
 
 def _suffer(text: str) -> None:

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from packprep import workers
+from packprep.execute import workers
+from packprep.output.staging import staging_of
 from packprep.schemas import read_manifest
-from packprep.staging import staging_of
+from tests.corpus import write_jsonl
 
-from ..corpus import write_jsonl
 from . import harness
 from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
 

@@ -21,15 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep.config import BuildConfig
-from packprep.errors import ConfigError, InputError
+from packprep.config.config import BuildConfig
+from packprep.config.settings import from_yaml
+from packprep.engines.tokenizer import load_tokenizer
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError
-from packprep.settings import from_yaml
-from packprep.tokenizer import load_tokenizer
+from packprep.support.errors import ConfigError, InputError
+from tests.command import run
+from tests.corpus import save_tokenizer, texts, write_jsonl
 
-from ..command import run
-from ..corpus import save_tokenizer, texts, write_jsonl
 from .build import build, command_line, refused
 from .kinds import whole
 
@@ -80,7 +80,7 @@ def test_a_state_json_of_another_shape_is_a_sentence(tmp_path: Path, content: st
 
 # Code in data --------------------------------------------------------------------------------------------------------
 
-SOURCES = [path for folder in ("packprep", "schemas", "loaders", "scripts") for path in (ROOT / folder).glob("*.py")]
+SOURCES = [path for folder in ("packprep", "schemas", "loaders", "scripts") for path in (ROOT / folder).rglob("*.py")]
 CODE = {"eval", "exec", "compile", "__import__"}
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 LOADERS = {("np", "load"), ("numpy", "load"), ("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load")}
@@ -526,6 +526,6 @@ def test_a_file_that_unpacks_to_one_endless_line_takes_no_more_memory_than_a_row
 def test_a_binary_file_that_unpacks_without_end_stops_before_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.opening._UNPACKED_BYTES", 5_000_000)
+    monkeypatch.setattr("packprep.sources.opening._UNPACKED_BYTES", 5_000_000)
     path = bomb(tmp_path / "a.parquet.zst", 50)
     assert refused(tmp_path, path) == f"{path} unpacks to more than 5,000,000 bytes, which no parquet file does"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from ..files import PACK
+from tests.files import PACK
+
 from .build import build
 from .build import refused as one_sentence
 from .kinds import AT, FILES, FORMATS, GOOD, LIMIT, BadFile, BadRow, flipped, whole

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep.schemas import read_manifest
+from tests.command import run
+from tests.corpus import save_tokenizer, texts, write_jsonl
 
-from ..command import run
-from ..corpus import save_tokenizer, texts, write_jsonl
 from .build import build, command_line, refused
 from .kinds import whole
 
@@ -90,8 +90,9 @@ def test_an_empty_file_among_full_ones_is_named(tmp_path: Path, folder: Path) ->
 
 AS_NOBODY = """
 import os, sys
-import packprep.command_build, packprep.pipeline, packprep.jsonl, packprep.loaders, datasets, pickletools
-from packprep.cli import main
+import packprep.cli.commands.command_build, packprep.execute.pipeline
+import packprep.sources.formats.jsonl, packprep.loaders, datasets, pickletools
+from packprep.cli.cli import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 main()

@@ -1,0 +1,1 @@
+"""Conversations in; text, ids and loss masks out."""

@@ -1,0 +1,99 @@
+"""Marks: code points that are no characters, put into a conversation to see where its texts come out of a template.
+
+A rendering of a marked conversation counts only where it is the plain rendering once the marks are taken out; then
+the positions of the marks say where in the plain text each message stands. U+FDD0 to U+FDDD are used, which Unicode
+reserves for such ends: text that holds one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from packprep.chat.conversations import Conversation, Message
+
+GENERATED = "\ufdd0"  # around what stands in {% generation %}
+BREAK = "\ufddd"  # inside a special token that a message spells
+MARKS = re.compile("[\ufdd0-\ufddd]")
+
+_OPEN, _CLOSE, _ZERO = "\ufdd1", "\ufddc", 0xFDD2
+_MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
+_TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
+_FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
+
+# Where a message says something. Strings that templates compare or measure are not touched.
+TEXT_KEYS = ("content", "reasoning_content", "thinking")
+UNTOUCHED = ("id", "type", "role", "tool_call_id")
+
+
+@lru_cache(4096)
+def numbered(number: int) -> str:
+    """The mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC"""
+    return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """A marked rendering without its marks.
+
+    pieces: the text between two marks each, of any kind; `text` is all of them.
+    marks: (position, number of the text it belongs to), as they stand; the first is (0, -1), where the text begins.
+    generated: (marks before, position) of every GENERATED.
+    """
+
+    text: str
+    pieces: list[str]
+    marks: list[tuple[int, int]]
+    generated: list[tuple[int, int]]
+
+
+def unmark(rendering: str) -> Unmarked:
+    """Take the marks out of a rendering."""
+    pieces, marks, generated, last, size = [], [(0, -1)], [], 0, 0
+    for found in _MARK.finditer(rendering):
+        pieces.append(rendering[last : found.start()])
+        size += len(pieces[-1])
+        last = found.end()
+        if found[1] is not None:
+            marks.append((size, int(found[1].translate(_TO_DIGIT))))
+        elif found[0] == GENERATED:
+            generated.append((len(marks), size))
+    pieces.append(rendering[last:])
+    return Unmarked("".join(pieces), pieces, marks, generated)
+
+
+def with_texts(
+    conversation: Conversation, change: Callable[[int, str], str], roles: frozenset[str] | None = None
+) -> tuple[Conversation, list[tuple[int, str]]]:
+    """The conversation with each of its texts put through `change(number, text)`, and (message, text) of each.
+
+    A text is what a message says: text content, the text parts of a list of parts, reasoning, names and arguments of
+    calls. roles: of these messages only. One thought under several names is one text.
+    """
+    texts: list[tuple[int, str]] = []
+
+    def changed(message: int, value: Any) -> Any:
+        if isinstance(value, str):
+            texts.append((message, value))
+            return change(len(texts) - 1, value)
+        if isinstance(value, list):
+            return [changed(message, item) for item in value]
+        if isinstance(value, dict):
+            return {key: item if key in UNTOUCHED else changed(message, item) for key, item in value.items()}
+        return value
+
+    messages: list[Message] = []
+    for number, message in enumerate(conversation.messages):
+        copy = dict(message)
+        if roles is None or message["role"] in roles:
+            if "reasoning_content" in message:
+                copy["reasoning_content"] = copy["thinking"] = changed(number, message["reasoning_content"])
+            if "content" in message:
+                copy["content"] = changed(number, message["content"])
+            if "tool_calls" in message:
+                copy["tool_calls"] = changed(number, message["tool_calls"])
+        messages.append(copy)
+    return replace(conversation, messages=messages), texts

@@ -1,0 +1,254 @@
+"""From conversations to token ids and the mask of what is trained, a batch at a time.
+
+    render_chats   rows -> `text`, `trained`, `specials`, `problem`        one row of Python, 40-250 us
+    encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed, twice
+
+Ids are those of the whole text with its special tokens parsed, as `apply_chat_template(tokenize=True)` gives them, and
+nothing is added: the template wrote BOS and EOS. The mask comes from encoding the text once more, cut where training
+begins and ends: where the pieces give the same ids their lengths are the mask. Where they do not, because a token
+reaches over a cut, the reference tokenizer says what each token covers, and one with a trained character is trained.
+
+Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). For `problem` see
+problems.py.
+
+A row whose text spells special tokens is encoded by the reference tokenizer between the template's own special tokens,
+where nothing is parsed; it is refused if these cuts would change any other id.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.chat.chat import RenderError
+from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
+from packprep.chat.specials import Span
+from packprep.chat.turns import Finder
+from packprep.engines.engines import Engine, Ids, Offsets, added_tokens
+from packprep.engines.parity import differing
+from packprep.support.problems import PROBLEM, BadRow, Problem
+
+RENDERED = pa.schema(
+    [
+        ("text", pa.large_string()),
+        ("trained", pa.list_(pa.int32())),
+        ("specials", pa.list_(pa.int32())),
+        ("problem", PROBLEM),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class ChatTokens:
+    """Ids of a batch of conversations.
+
+    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: of rows that cannot be encoded,
+    which have no tokens.
+    """
+
+    ids: Ids
+    offsets: Offsets
+    trained: NDArray[np.bool_]
+    problems: dict[int, Problem] = field(default_factory=dict)
+
+
+def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
+    """Rows as text: a table of schema RENDERED, [rows].
+
+    trained: character positions start, stop, start, stop, ... of what is trained; null where everything is.
+    specials: the same of the template's own special tokens, where the text spells others; null elsewhere.
+    problem: null but where there is no text.
+    """
+    texts: list[str | None] = []
+    trained: list[list[int] | None] = []
+    specials: list[list[int] | None] = []
+    problems: list[Problem | None] = []
+    for conversation in read_conversations(table, columns):
+        problem = text = spans = own = None
+        if isinstance(conversation, BadRowError):
+            problem = Problem(conversation.reason, str(conversation))
+        else:
+            try:
+                rendered = finder.render(conversation)
+                text, spans, own = rendered.text, _flat(rendered.trained), _flat(rendered.specials)
+            except RenderError as error:
+                problem = Problem(BadRow.TEMPLATE, str(error))
+        texts.append(text)
+        trained.append(spans)
+        specials.append(own)
+        problems.append(problem)
+    return pa.table([texts, trained, specials, problems], schema=RENDERED)
+
+
+def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
+    """Ids and mask of rendered rows; a row without text has no tokens.
+
+    engine: one that parses special tokens. exact: the same tokenizer, for the rows that are not plain.
+    """
+    chunks = rendered["text"].combine_chunks()
+    texts = (chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks).fill_null("")
+    trained, specials = rendered["trained"].to_pylist(), rendered["specials"].to_pylist()
+    ids, offsets = engine.encode(texts)
+    mask = np.ones(len(ids), np.bool_)
+    odd: list[int] = []
+    strings: Sequence[str] = ()
+    if any(spans is not None for spans in trained) or any(own is not None for own in specials):
+        strings = texts.to_pylist()
+    if any(spans is not None for spans in trained):
+        pieces, turns, first = _cut(strings, trained)
+        cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
+        mask = np.repeat(turns, np.diff(cut_offsets))
+        odd = differing(cut_ids, cut_offsets[first], ids, offsets).tolist()
+        offsets_of_mask = cut_offsets[first]
+    else:
+        offsets_of_mask = offsets
+    special = [row for row, own in enumerate(specials) if own is not None]
+    odd = sorted({*odd} - {*special})
+    if not odd and not special:
+        return ChatTokens(ids, offsets, mask)
+    replaced: dict[int, tuple[Ids, NDArray[np.bool_]]] = dict(
+        zip(odd, exact.masks([strings[row] for row in odd], [trained[row] for row in odd]), strict=True)
+    )
+    problems = {}
+    for row in special:
+        try:
+            replaced[row] = exact.between(strings[row], specials[row], trained[row])
+        except RenderError as error:
+            replaced[row] = np.empty(0, np.int32), np.empty(0, np.bool_)
+            problems[row] = Problem(BadRow.SPECIAL_TOKENS, str(error))
+    rows = [
+        replaced.get(row)
+        or (ids[offsets[row] : offsets[row + 1]], mask[offsets_of_mask[row] : offsets_of_mask[row + 1]])
+        for row in range(len(texts))
+    ]
+    counts = np.array([0, *(len(row_ids) for row_ids, _ in rows)], np.int64)
+    return ChatTokens(
+        np.concatenate([row_ids for row_ids, _ in rows]), np.cumsum(counts),
+        np.concatenate([row_mask for _, row_mask in rows]), problems,
+    )  # fmt: skip
+
+
+def _cut(
+    texts: Sequence[str], trained: Sequence[list[int] | None]
+) -> tuple[list[str], NDArray[np.bool_], NDArray[np.int64]]:
+    """Texts cut where training begins and ends; which pieces are trained; the first piece of each text, and the end."""
+    pieces: list[str] = []
+    turns: list[bool] = []
+    first = [0]
+    for text, spans in zip(texts, trained, strict=True):
+        if spans is None:
+            spans = [0, len(text)]
+        stops = [*spans, len(text)]
+        for number, (start, stop) in enumerate(zip([0, *spans], stops, strict=True)):
+            if start < stop:
+                pieces.append(text[start:stop])
+                turns.append(number % 2 == 1)
+        first.append(len(pieces))
+    return pieces, np.array(turns, np.bool_), np.array(first, np.int64)
+
+
+class ExactEncoder:
+    """The reference tokenizer, asked which characters each token covers. Loaded at the first use."""
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        self._json = tokenizer_json
+        self._lock = threading.Lock()
+        self._loaded: dict[tuple[bool, bool], Any] = {}
+
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """Id of each special token."""
+        return {token["content"]: token["id"] for token in added_tokens(self._json) if token.get("special")}
+
+    def masks(self, texts: Sequence[str], trained: Sequence[list[int] | None]) -> list[tuple[Ids, NDArray[np.bool_]]]:
+        """Ids and mask of each text, special tokens parsed."""
+        encodings = self._parsing.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(encoding.ids, np.int32), _mask(np.array(encoding.offsets, np.int64).reshape(-1, 2), spans))
+            for encoding, spans in zip(encodings, trained, strict=True)
+        ]
+
+    def between(
+        self, text: str, specials: Sequence[int], trained: Sequence[int] | None
+    ) -> tuple[Ids, NDArray[np.bool_]]:
+        """Ids and mask of a text in which only the special tokens at these positions are special.
+
+        Raises RenderError where this tokenizer encodes a text otherwise when it is cut there.
+        """
+        stops = [*specials, len(text)]
+        cuts = list(enumerate(zip([0, *specials], stops, strict=True)))
+        whole = self._parsing.encode(text, add_special_tokens=False).ids
+        parts: dict[bool, list[tuple[list[int], list[tuple[int, int]]]]] = {True: [], False: []}
+        for number, (start, stop) in cuts:
+            if number % 2:
+                token = self.specials[text[start:stop]], (start, stop)
+                for part in parts.values():
+                    part.append(([token[0]], [token[1]]))
+                continue
+            for parsed, part in parts.items():
+                if start < stop:
+                    encoding = self._tokenizer(parsed, start == 0).encode(text[start:stop], add_special_tokens=False)
+                    part.append((encoding.ids, [(start + a, start + b) for a, b in encoding.offsets]))
+        if [id_ for ids, _ in parts[True] for id_ in ids] != whole:
+            raise RenderError("it spells special tokens, and this tokenizer cannot encode the text around them alone")
+        if sum(id_ in self._special_ids for ids, _ in parts[False] for id_ in ids) != len(specials) // 2:
+            raise RenderError("it spells a special token that this tokenizer makes of plain text")
+        ids = np.array([id_ for ids, _ in parts[False] for id_ in ids], np.int32)
+        return ids, _mask(np.array([span for _, spans in parts[False] for span in spans]).reshape(-1, 2), trained)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(self.specials.values())
+
+    @cached_property
+    def _parsing(self) -> Any:
+        return self._tokenizer(True, True)
+
+    def _tokenizer(self, parsed: bool, first: bool) -> Any:
+        """A tokenizer that parses special tokens or not, for a text that begins a document or goes on in it."""
+        import tokenizers
+
+        with self._lock:
+            if (parsed, first) not in self._loaded:
+                raw = self._json if first else _without_first(self._json)
+                tokenizer = tokenizers.Tokenizer.from_buffer(raw)
+                tokenizer.no_truncation()
+                tokenizer.no_padding()
+                tokenizer.encode_special_tokens = not parsed
+                self._loaded[parsed, first] = tokenizer
+            return self._loaded[parsed, first]
+
+
+@lru_cache(maxsize=4)
+def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
+    """One for all threads: loading the tokenizer takes up to a second."""
+    return ExactEncoder(tokenizer_json)
+
+
+def _without_first(tokenizer_json: bytes) -> bytes:
+    """The same tokenizer for text inside of a document, where a space that begins one is not put in."""
+    return re.sub(rb'("prepend_scheme"\s*:\s*)"first"', rb'\1"never"', tokenizer_json)
+
+
+def _mask(covered: NDArray[np.int64], trained: Sequence[int] | None) -> NDArray[np.bool_]:
+    """Tokens from the first to the last that covers a character of a trained span. covered: [tokens, 2]."""
+    if trained is None:
+        return np.ones(len(covered), np.bool_)
+    mask = np.zeros(len(covered), np.bool_)
+    for start, stop in zip(trained[::2], trained[1::2], strict=True):
+        inside = np.flatnonzero((covered[:, 1] > start) & (covered[:, 0] < stop))
+        if len(inside):
+            mask[inside[0] : inside[-1] + 1] = True
+    return mask
+
+
+def _flat(spans: Sequence[Span] | None) -> list[int] | None:
+    return None if spans is None else [position for span in spans for position in span]

@@ -1,0 +1,160 @@
+"""Special tokens, and strings of a conversation that spell one or could become part of one.
+
+A message may spell every special token there is and none may come of it. A template can also make one out of parts: it
+writes "<" + name + ">", or cuts something out of the middle of a text. Strings that could take part are found here, and
+broken by marks, so that what is still whole in a rendering is the template's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+from os.path import commonprefix
+from typing import Any
+
+from packprep.chat.conversations import Conversation
+from packprep.chat.marks import BREAK, TEXT_KEYS
+
+Span = tuple[int, int]
+
+# A part of a token without such a sign does not count: a template that writes "<|" and "|>" around a word means it.
+_SIGN = re.compile(r"[^\w\s]")
+
+
+class Specials:
+    """The special tokens of a tokenizer. closing: one more that may close a turn."""
+
+    def __init__(self, tokens: Iterable[str], closing: str | None = None) -> None:
+        named = set(tokens)
+        self._named = any_of(named)
+        self._closing = any_of({*named, closing} if closing else named)
+        self._openings = any_of({token[:2] for token in named})
+        self._at_opening, self._at_named = (
+            re.compile(f"(?={pattern.pattern})(.)", re.DOTALL) for pattern in (self._openings, self._named)
+        )
+        cuts = [(token[:at], token[at:]) for token in named for at in range(1, len(token))]
+        self._heads = frozenset(head for head, _ in cuts if _SIGN.search(head))
+        self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
+        self._all = "\n".join(sorted(named))
+        self._longest = max(map(len, named), default=0)
+        self.is_risky = lru_cache(1 << 14)(self._is_risky)
+
+    def spans(self, text: str) -> list[Span]:
+        """Where special tokens stand in a text."""
+        return [found.span() for found in self._named.finditer(text)]
+
+    def closing_spans(self, text: str) -> list[Span]:
+        """The same with the token that may close a turn."""
+        return [found.span() for found in self._closing.finditer(text)]
+
+    def spans_within(self, pieces: Iterable[str]) -> list[Span]:
+        """Where they stand in a text that is laid out in pieces, each within one piece."""
+        spans, start = [], 0
+        for piece in pieces:
+            spans += [(start + first, start + last) for first, last in self.spans(piece)]
+            start += len(piece)
+        return spans
+
+    def _is_risky(self, text: str) -> bool:
+        """Whether a special token is or begins in the text, or the text could be a part of one at its ends."""
+        return self._openings.search(text) is not None or any(self._open_ends(text))
+
+    def _open_ends(self, text: str) -> tuple[bool, bool]:
+        """Whether what stands before the text could complete a token with it, and what stands behind."""
+        if len(text) < self._longest and _SIGN.search(text) and text in self._all:
+            return True, True
+        sizes = range(1, min(self._longest, len(text) + 1))
+        return any(text[:size] in self._tails for size in sizes), any(text[-size:] in self._heads for size in sizes)
+
+    def broken(self, conversation: Conversation) -> Iterator[Conversation]:
+        """The conversation with marks in all risky strings, names of keys too; roles are checked words.
+
+        First wherever a token could begin. Then, for templates that look for a word such as </think>, only in whole
+        tokens and at ends, if nothing that a template cuts out of a string could make a token of what is left.
+        """
+        yield _changed(conversation, lambda text: self._broken(text, self._at_opening) if self.is_risky(text) else text)
+        milder = _changed(
+            conversation, lambda text: self._broken(text, self._at_named) if self.is_risky(text) else text
+        )
+        everything = [milder.messages, milder.tools, milder.variables]
+        if not any(map(self._could_join, filter(self.is_risky, strings(everything)))):
+            yield milder
+
+    def _broken(self, text: str, where: re.Pattern[str]) -> str:
+        before, behind = self._open_ends(text)
+        return BREAK * before + where.sub(rf"\1{BREAK}", text) + BREAK * behind
+
+    def _could_join(self, text: str) -> bool:
+        """Whether two characters or more of a token's beginning stand before the rest of it."""
+        for token in self._all.split("\n"):
+            for at in range(2, len(token)):
+                start = text.find(token[:at])
+                if start < 0:
+                    break
+                if text.find(token[at:], start + at) >= 0:
+                    return True
+        return False
+
+
+def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conversation:
+    """The conversation with every string changed, names of keys too, but roles."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, str):
+            return change(value)
+        if isinstance(value, Mapping):
+            return {changed(key): item if key == "role" else changed(item) for key, item in value.items()}
+        return [changed(item) for item in value] if isinstance(value, list) else value
+
+    return replace(
+        conversation, messages=changed(conversation.messages), tools=changed(conversation.tools),
+        variables=changed(conversation.variables),
+    )  # fmt: skip
+
+
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of the tokens, the longest where several begin at one place; nothing where there are none.
+
+    Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at every "<".
+    """
+    named = sorted(set(tokens) - {""})
+    return re.compile(f"(?:{_shared(named)})" if named else "(?!)")
+
+
+def _shared(tokens: list[str]) -> str:
+    """A regular expression of sorted tokens. Example: ["<a>", "<b>", "<b>c"] -> "<(?:a>|b>(?:c)?)" """
+    options = []
+    for _, group in groupby(tokens, key=lambda token: token[:1]):
+        same = list(group)
+        head = commonprefix(same)  # noqa: RUF071 of characters is what is meant
+        rest = [token[len(head) :] for token in same]
+        inner = _shared([token for token in rest if token])
+        options.append(re.escape(head) + (f"(?:{inner})" + "?" * ("" in rest) if inner else ""))
+    return "|".join(options)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a value made of lists and objects, names of keys too, but roles."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            if key != "role":
+                yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def strings_beside(conversation: Conversation) -> Iterator[str]:
+    """Every string of a conversation but its texts, roles and the keys of messages."""
+    for message in conversation.messages:
+        for key, value in message.items():
+            if key != "role" and not (key in TEXT_KEYS and isinstance(value, str)):
+                yield from strings(value)
+    yield from strings(conversation.tools)
+    yield from strings(conversation.variables)

@@ -1,0 +1,1 @@
+"""Arguments in; text on the terminal and an exit code out."""

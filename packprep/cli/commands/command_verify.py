@@ -1,0 +1,115 @@
+"""`packprep verify`: is an output what its manifest says it is?"""
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packprep.cli.completion import of_paths
+from packprep.cli.printing import print_table
+
+if TYPE_CHECKING:
+    from packprep.inspect.verdict import Verdict
+
+
+@click.command(
+    "verify",
+    short_help="Check an output: every file, invariant and document.",
+    epilog="Exit codes: 0 nothing found, 1 something is wrong, 2 nothing to verify there.",
+)
+@click.argument("output", metavar="OUT", shell_complete=of_paths("dir"))
+@click.option(
+    "--level",
+    type=click.Choice(["fast", "full"]),
+    default="fast",
+    help="fast: every byte that is there. full: also tokenize some documents from their sources again.  "
+    "[default: fast]",
+)
+@click.option(
+    "--sample", default=1000, metavar="N", type=click.IntRange(0), help="full: how many documents.  [default: 1000]"
+)
+@click.option("--seed", default=0, metavar="N", type=click.IntRange(0), help="full: which documents.  [default: 0]")
+@click.option(
+    "--root",
+    metavar="DIR",
+    shell_complete=of_paths("dir"),
+    help="full: where relative source paths start.  [default: here]",
+)
+@click.option(
+    "--tokenizer",
+    metavar="PATH|NAME",
+    shell_complete=of_paths(),
+    help="full: where the tokenizer is now, if it has moved.",
+)
+@click.option("--vocab-size", type=click.IntRange(1), metavar="N", help="Bound of the ids, where OUT has no manifest.")
+@click.option(
+    "--max-findings", default=20, metavar="N", type=click.IntRange(1),
+    help="Findings shown of each kind; all are counted.  [default: 20]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, and no table where nothing is wrong.")
+@click.pass_context
+def command(
+    context: click.Context, /, output: str, max_findings: int, as_json: bool, quiet: bool, **options: Any
+) -> None:
+    """Check OUT: digests, missing and surplus files, every invariant of every pack, BOS and EOS, the ledger against
+    the data, no document lost, repeated or cut in the wrong place. Every finding names file, pack and segment.
+
+    Datasets packed by TRL or others and saved with save_to_disk have no manifest: their invariants are checked.
+
+    \b
+    Example:
+      packprep verify packed --level full --sample 1000
+    """
+    from packprep.inspect.verify import verify
+    from packprep.support.progress import shown
+
+    with shown("the files", quiet=quiet) as progress:
+        verdict = verify(output, progress=progress, max_findings=max_findings, **options)
+    if as_json:
+        click.echo(json.dumps(as_dict(verdict), indent=2))
+    elif not quiet or not verdict.sound:
+        _print(verdict)
+    context.exit(0 if verdict.sound else 1)
+
+
+def as_dict(verdict: "Verdict") -> dict[str, Any]:
+    """The result for machines; `findings` holds the first of each kind, `counts` says how many there are."""
+    facts = {spec.name: getattr(verdict, spec.name) for spec in dataclasses.fields(verdict)}
+    return {"sound": verdict.sound} | facts | {
+        "findings": [
+            {key: value for key, value in dataclasses.asdict(finding).items() if value not in (None, "")}
+            for finding in verdict.findings
+        ],
+        "counts": dict(verdict.findings.counts),
+    }  # fmt: skip
+
+
+def _print(verdict: "Verdict") -> None:
+    """Findings first, so that the last lines are the summary."""
+    from rich.text import Text
+
+    for kind, kept in verdict.findings.kept.items():
+        for finding in kept:
+            click.echo(f"{click.style(kind, fg='red', bold=True)}  {finding}")
+        if more := verdict.findings.counts[kind] - len(kept):
+            click.echo(f"{click.style(kind, fg='red', bold=True)}  and {more:,} more")
+    found = len(verdict.findings)
+    result = (
+        Text("sound", "green") if verdict.sound else Text("1 finding" if found == 1 else f"{found:,} findings", "red")
+    )
+    rows: list[tuple[str, str | Text]] = [
+        ("result", result),
+        ("files", f"{verdict.files:,} of {verdict.bytes:,} bytes"),
+    ]
+    rows.append(("packs", f"{verdict.packs:,} of {verdict.segments:,} segments, {verdict.tokens:,} tokens"))
+    for source in verdict.sources[:12]:
+        ends = [f"{source[end]:.4%} with {end.upper()}" for end in ("bos", "eos") if source[end] is not None]
+        rows.append((source["source"], ", ".join([f"{source['documents']:,} documents", *ends])))
+    if len(verdict.sources) > 12:
+        rows.append((f"{len(verdict.sources) - 12:,} more sources", "see --json"))
+    if verdict.level == "full":
+        rows.append(("tokenized again", f"{verdict.sampled:,} documents"))
+    rows += [("not checked", what) for what in verdict.not_checked]
+    print_table(verdict.output, rows)

@@ -1,0 +1,59 @@
+"""What a bug report needs: versions, machine, engines, settings. Nothing that identifies a person or opens a door."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+from typing import Any
+
+from packprep.support.version import __version__
+
+_PACKAGES = (
+    "click", "datasets", "numba", "numpy", "pyarrow", "pyyaml", "rich", "tokenizers", "zstandard", "fastokens",
+    "gigatoken", "huggingface_hub", "matplotlib", "ray", "s3fs", "torch", "flash-attn", "transformers", "trl",
+)  # fmt: skip
+# Settings that change what a build does. Only these are read: a variable may hold a token.
+_SETTINGS = (
+    "RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM", "NUMBA_NUM_THREADS", "NUMBA_DISABLE_JIT", "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL",
+    "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONHASHSEED", "PYTHONUTF8", "LANG", "LC_ALL", "NO_COLOR",
+)  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Versions by package (None where it is not installed), the machine, and settings of the environment."""
+    return {
+        "packprep": __version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+        "machine": {
+            "cores": os.cpu_count(),
+            "usable_cores": _usable_cores(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "sha256": _sha256_in_hardware(),
+        },
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "settings": {name: value for name in _SETTINGS if (value := os.environ.get(name)) is not None},
+        "encoding": {"filesystem": sys.getfilesystemencoding(), "stdout": sys.stdout.encoding},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _usable_cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _sha256_in_hardware() -> bool | None:
+    """Whether the processor hashes by itself, three times as fast; None where it does not say."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        return None
+    return "sha_ni" in text or "sha2" in text

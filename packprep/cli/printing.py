@@ -1,0 +1,174 @@
+"""Tables that commands print: in a terminal with colour and never wider than it, anywhere else plain and whole.
+
+In a terminal a table with more columns than fit becomes several, one below the other, that repeat the first columns;
+where that would be more than three, each row becomes a block of its own. A pipe or a file has no width: every row is
+one line with all columns, the same wherever it is printed, so that grep, awk and diff can rely on it.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from packprep.schemas import Output
+
+_GAP = 2  # spaces between columns
+_MOST_TABLES = 3
+_NO_WIDTH = 1 << 20  # of a pipe: no row is as long
+
+
+def stopped() -> str:
+    """What a command says that was stopped: how to go on."""
+    return f"stopped; to go on: {shlex.join(['packprep', *sys.argv[1:]])}"
+
+
+def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
+    """report.json of an output that was just made: as it is, as a table, or not at all."""
+    from packprep.inspect.reportfile import read_report
+    from packprep.output.report import table
+
+    if as_json or not quiet:
+        report = read_report(output)
+        if as_json:
+            click.echo(json.dumps(report, indent=2))
+        else:
+            print_table(str(output), table(report))
+
+
+def print_table(title: str, rows: Sequence[tuple[str, "str | Text"]]) -> None:
+    """Names and values, a title above.
+
+    In a terminal a value that is too long for the room beside the longest name begins further left, so that a digest
+    stays on one line, to be copied; one that is too long even so goes on below itself.
+    """
+    from rich.text import Text
+
+    console = _console()
+    _print(console, Text(title, "italic"))
+    _print_pairs(console, rows)
+
+
+def _print_pairs(console: "Console", rows: Sequence[tuple[str, "str | Text"]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    pairs = [(Text(name, "bold"), value if isinstance(value, Text) else Text(value)) for name, value in rows]
+    widest = max((name.cell_len for name, _ in pairs), default=0)
+    for name, value in pairs:
+        room = console.width - _GAP - value.cell_len
+        table = Table.grid(padding=(0, _GAP))
+        table.add_column(no_wrap=True, width=widest if room < name.cell_len else min(widest, room))
+        table.add_column(overflow="fold")
+        table.add_row(name, value)
+        _print(console, table)
+
+
+def print_sentence(sentence: str, style: str = "") -> None:
+    """One line; in a terminal that is narrower it is broken between words."""
+    from rich.text import Text
+
+    _print(_console(), Text(sentence, style))
+
+
+def print_columns(rows: Sequence[Mapping[str, Any]], *, keys: int = 1) -> None:
+    """Rows with the same keys as a table with a heading; numbers end at the right, None is a dash.
+
+    keys: as of `print_grid`.
+    """
+    if not rows:
+        return
+    names = list(rows[0])
+    texts = [at for at, name in enumerate(names) if not all(isinstance(row[name], int | None) for row in rows)]
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    print_grid("", [name.replace("_", " ") for name in names], cells, keys=keys, left=texts)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if type(value) is int else str(value)
+
+
+def print_grid(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    keys: int = 1,
+    left: Sequence[int] = (0,),
+    colours: Sequence[str | None] = (),
+) -> None:
+    """Rows of several columns under their heads; the columns `left` begin at the left, numbers end at the right.
+
+    title: a line above, where there is one. keys: how many of the first columns say what a row is, and are repeated
+    where a terminal is too narrow for all. colours: of each row, for a terminal only, so a row must say in words what
+    its colour means.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    if title:
+        _print(console, Text(title, "italic"))
+    widths = [max(cell_len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+    styles = [colour or "" for colour in colours] or [""] * len(rows)
+    parts = _parts(widths, keys, console.width)
+    if len(parts) > _MOST_TABLES:
+        for row, style in zip(rows, styles, strict=True):
+            _print(console, Text(" ".join(filter(None, row[:keys])), f"bold {style}".rstrip()))
+            _print_pairs(
+                console, [(f"  {head}", cell) for head, cell in zip(heads[keys:], row[keys:], strict=True) if cell]
+            )
+        return
+    for number, part in enumerate(parts):
+        table = Table(box=None, padding=(0, _GAP // 2), pad_edge=False, header_style="bold")
+        for place in part:
+            table.add_column(heads[place], justify="left" if place in left else "right", overflow="fold")
+        for row, style in zip(rows, styles, strict=True):
+            table.add_row(*(row[place] for place in part), style=style)
+        if number:
+            _print(console, "")
+        _print(console, table)
+
+
+def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
+    """Columns of each table that is no wider than `width`; the first `keys` columns are in all of them.
+
+    Example: widths [4, 6, 6, 6], keys 1, width 20 -> [[0, 1, 2], [0, 3]]
+    """
+    first = list(range(keys))
+    parts = [first]
+    for place in range(keys, len(widths)):
+        part = [*parts[-1], place]
+        if parts[-1] == first or sum(widths[each] + _GAP for each in part) - _GAP <= width:
+            parts[-1] = part
+        else:
+            parts.append([*first, place])
+    return parts
+
+
+def _console() -> "Console":
+    """Standard output as rich sees it, text taken as it is. Only a terminal has a width, and colour."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    width = None if terminal else _NO_WIDTH
+    return Console(force_terminal=terminal, width=width, markup=False, highlight=False, emoji=False)
+
+
+def _print(console: "Console", content: "RenderableType") -> None:
+    """Print lines without the spaces that rich puts behind the last column."""
+    from rich.segment import Segment, Segments
+
+    for line in console.render_lines(content, pad=False):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            line[-1] = line[-1]._replace(text=line[-1].text.rstrip())
+        console.print(Segments([*line, Segment.line()]), end="")

@@ -1,0 +1,1 @@
+"""Command line, YAML or Python in; one checked BuildConfig out."""

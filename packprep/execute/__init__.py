@@ -1,0 +1,1 @@
+"""A config in; a finished build out, by processes, job arrays or Ray."""

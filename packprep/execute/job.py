@@ -1,0 +1,108 @@
+"""A build as any process can take part in it: resolved options, tokenizer, sources, and where its files lie.
+
+The two tasks of a build are pure functions from files to files: `tokens.tokenize_slice` makes the token file of a
+slice, `windowfiles.Windows.write` the shards of a window whose token files are all there. Each leaves a receipt last,
+so a task may be done in any order, by any process, twice or by two at once, and one that is done is found done.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packprep.chat.buildtokenizer import ChatTokenizer, with_template
+from packprep.config.config import BuildConfig
+from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.output.output import shards_of
+from packprep.output.shardfolder import ShardFolder
+from packprep.output.staging import JOB
+from packprep.schemas import canonical_json, is_url, write_file
+from packprep.sources.source import Source
+from packprep.tokens.tokenstore import tokens_key
+from packprep.windows.planning import Planner
+
+if TYPE_CHECKING:
+    from packprep.engines.parity import EngineChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One build and its staging directory. planner: a packer of the user's own, known to this process only.
+
+    process: name of the folder for scratch files of this process, where several work on the build.
+    """
+
+    config: BuildConfig
+    staging: Path
+    tokenizer: Tokenizer
+    sources: Sequence[Source]
+    planner: Planner | None = None
+    process: str = ""
+    tokens: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = tokens_key(self.sources, self.tokenizer, self.config)
+        tokens = Path(self.config.keep_tokens) / key if self.config.keep_tokens else self.staging / "tokens"
+        object.__setattr__(self, "tokens", tokens)
+
+    @property
+    def scratch(self) -> Path:
+        return self.staging / "scratch" / self.process
+
+    @cached_property
+    def shards(self) -> ShardFolder:
+        return shards_of(self.config, self.staging)
+
+    @property
+    def receipts(self) -> Path:
+        return self.staging / "receipts"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "validation") if self.config.holdout else ("train",)
+
+    def engine(self, name: Any) -> "EngineChoice":
+        """The engine of this name, which the build has chosen, loaded by another process of it."""
+        from packprep.engines.parity import trusted_engine
+
+        return trusted_engine(name, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens)
+
+    def save(self, engine: str) -> None:
+        """Write all that another process needs into the staging directory. engine: the one that this build has chosen.
+
+        A planner of the user's own is not in it: windows are then for the process that knows it.
+        """
+        options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
+        template = self.tokenizer.template if isinstance(self.tokenizer, ChatTokenizer) else None
+        tokenizer = asdict(self.tokenizer) | {"json": self.tokenizer.json.decode()}
+        tokenizer.pop("template", None)
+        facts = {
+            "config": options | {"tokenizer": str(self.staging / JOB)},
+            "tokenizer": tokenizer,
+            "template": template and template.record(),
+            "sources": [asdict(source) | {"path": source.path and str(source.path)} for source in self.sources],
+            "engine": engine,
+        }
+        write_file(self.staging / JOB, canonical_json(facts))
+
+
+def load_job(staging: Path) -> tuple[Job, Any]:
+    """The job that `Job.save` wrote, and the name of its engine."""
+    facts = json.loads((staging / JOB).read_bytes())
+    said = facts["tokenizer"]
+    ends = {end: said[end] and Special(**said[end]) for end in ("bos", "eos")}
+    rest = {"json": said["json"].encode(), "notes": tuple(said["notes"])}
+    tokenizer = Tokenizer(**said | ends | rest)
+    if facts["template"] is not None:
+        from packprep.chat.chat import ChatTemplate
+
+        tokenizer = with_template(tokenizer, ChatTemplate.of(facts["template"]))
+    sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]
+    job = Job(config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources)
+    return job, facts["engine"]
+
+
+def _place(path: str | None) -> Path | str | None:
+    return path if path is None or is_url(path) else Path(path)

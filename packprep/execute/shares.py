@@ -1,0 +1,183 @@
+"""A build done by many processes that share nothing but its staging directory: what there is to do, and doing it.
+
+Three kinds of tasks, each from files to files and with its result under its name last, so that it may be done by
+anyone, in any order, twice or by two at once: measuring a source (places.py), tokenizing a run of slices, and writing a
+window whose token files are all there. arraytasks.py does them one after another in the tasks of a job array,
+raytasks.py wherever there is a free core; what neither has done is left for the process that signs off.
+"""
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from packprep.config.mixture import is_mix
+from packprep.engines.parity import EngineChoice
+from packprep.execute.job import Job
+from packprep.execute.places import Places, find_places, is_measured, measure
+from packprep.execute.windowfiles import Windows, check_windows, receipt_name
+from packprep.sources.carried import RowShape
+from packprep.sources.reading import row_shape
+from packprep.sources.units import Slice, bad_row, read_slices
+from packprep.tokens.tokens import BASE_MEMORY, DocumentError, seal, tokenize
+from packprep.tokens.tokenstore import TokenFile, file_name, read_receipt
+from packprep.windows.packs import MEMORY_PER_DOCUMENT
+from packprep.windows.windows import form_windows
+
+Run = tuple[int, int]  # slices to tokenize, first and one past the last
+Window = tuple[str, int]  # split and number
+
+
+@dataclass
+class Shares:
+    """The tasks of a job, as this process can do them. parts: how many processes there may be.
+
+    engine: what tokenizes, asked for when it is needed. elsewhere: see `tokens.tokenize`.
+    """
+
+    job: Job
+    parts: int
+    engine: Callable[[], EngineChoice | None]
+    elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None
+    _counted: int = 0  # slices from the beginning that are known to be there, and their tokens
+    _tokens: int = 0
+
+    @cached_property
+    def shape(self) -> RowShape:
+        return row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
+
+    @cached_property
+    def places(self) -> Places:
+        """Known once every source is measured."""
+        return find_places(self.job)
+
+    def unmeasured(self) -> list[int]:
+        """Sources that nobody has measured."""
+        return [number for number in range(len(self.job.sources)) if not is_measured(self.job, number)]
+
+    def measure(self, source: int) -> None:
+        if not is_measured(self.job, source):
+            measure(self.job, source, self.shape)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return self.places.runs(self.parts)
+
+    def missing(self, run: Run) -> list[int]:
+        """Slices of a run that have no token file."""
+        there = self._made()
+        return [number for number in range(*run) if self.places.slices[number].receipt not in there]
+
+    def end(self) -> int:
+        """One past the last slice that is needed, as far as that is known: where max_tokens is reached, all are not."""
+        slices = self.places.slices
+        most = self.job.config.tokens_to_read
+        while most is not None and self._tokens < most and self._counted < len(slices):
+            try:
+                receipt = json.loads((self.job.tokens / slices[self._counted].receipt).read_bytes())
+            except FileNotFoundError:
+                return len(slices)
+            self._tokens += receipt["tokens"]
+            self._counted += 1
+        if most is None or self._tokens < most:
+            return len(slices)
+        last = slices[self._counted - 1].unit
+        return next((number for number, place in enumerate(slices) if place.unit > last), len(slices))
+
+    def seal(self) -> None:
+        """Write down that all token files are there, if they are and if that is all of the input."""
+        made = self._made()
+        if self.job.config.tokens_to_read is None and all(place.receipt in made for place in self.places.slices):
+            seal(self.job.tokens, self.places.slices)
+
+    def text_bytes(self, run: Run) -> int:
+        return sum(place.text_bytes for place in self.places.slices[slice(*run)])
+
+    def tokenize(self, run: Run, report: Callable[[TokenFile], None] = lambda _: None) -> None:
+        """Make the token files of a run that are not there. report: hears of each file, in order."""
+        missing = self.missing(run)
+        if not missing:
+            return
+        config, scratch = self.job.config, self.job.scratch
+        slices = read_slices(self.job.sources, config, scratch, self.places.start(missing[0]), self.shape)
+        # Where the input ends is known only when all before it is tokenized: see `Windows`, which are not early then.
+        whole = replace(config, max_tokens=None)
+        try:
+            with closing(slices):
+                tokenize(
+                    itertools.islice(slices, run[1] - missing[0]), self.job.tokens, self.engine, self.job.tokenizer,
+                    whole, report, (), self.elsewhere,
+                )  # fmt: skip
+        except DocumentError as error:
+            raise bad_row(self.job.sources[error.source], error.row, error.detail) from None
+
+    @cached_property
+    def windows(self) -> Sequence[Sequence[int]]:
+        """Slices of each window; none where windows depend on more than the amounts of text.
+
+        With max_tokens the last unit is known at the end only, with packs_multiple_of what the last windows leave out,
+        and a mix draws by tokens.
+        """
+        config = self.job.config
+        late = config.max_tokens is not None or config.packs_multiple_of != 1 or is_mix(config.entries())
+        if late or self.job.planner is not None:
+            return []
+        number_of = {place: number for number, place in enumerate(self.places.slices)}
+        windows = form_windows(self.places.slices, config)
+        check_windows(len(windows), max(sum(place.documents for place in window) for window in windows), config)
+        return [[number_of[place] for place in window] for window in windows]
+
+    def ready(self) -> Iterator[Window]:
+        """Windows that are not written and whose token files are all there."""
+        made = self._made()
+        written = _names(self.job.receipts)
+        slices = self.places.slices
+        for number, window in enumerate(self.windows):
+            splits = [split for split in self.job.splits if receipt_name(split, number) not in written]
+            if splits and all(slices[part].receipt in made for part in window):
+                yield from ((split, number) for split in splits)
+
+    def window_memory(self, window: Window) -> int:
+        """Bytes of memory that planning and writing a window takes."""
+        documents = sum(self.places.slices[part].documents for part in self.windows[window[1]])
+        return BASE_MEMORY + documents * MEMORY_PER_DOCUMENT
+
+    def is_written(self, window: Window) -> bool:
+        return receipt_name(*window) in _names(self.job.receipts)
+
+    def unwritten(self) -> int:
+        """Windows that nobody has written."""
+        written = _names(self.job.receipts)
+        named = itertools.product(self.job.splits, range(len(self.windows)))
+        return sum(receipt_name(split, number) not in written for split, number in named)
+
+    def write(self, window: Window) -> bool:
+        """Plan and write a window; False where one of its token files turns out to be damaged."""
+        split, number = window
+        places = [self.places.slices[part] for part in self.windows[number]]
+        files = [read_receipt(self.job.tokens, file_name(place.unit, place.slice)) for place in places]
+        whole = [file for file in files if file is not None]
+        if len(whole) < len(files):
+            return False
+        Windows(self.job, whole, formed={number: whole}, rows=self.places.rows).write(split, number)
+        return True
+
+    def text_made(self) -> int:
+        """Bytes of text that are tokenized."""
+        made = self._made()
+        return sum(place.text_bytes for place in self.places.slices if place.receipt in made)
+
+    def _made(self) -> set[str]:
+        return _names(self.job.tokens)
+
+
+def _names(directory: os.PathLike[str]) -> set[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name for entry in entries if entry.name.endswith(".json")}
+    except FileNotFoundError:
+        return set()

@@ -1,0 +1,103 @@
+"""A process that does tasks of a build: `python -m packprep.execute.worker STAGING`.
+
+One line in, a JSON task; one line out.
+
+    {"slice": {...}, "text": PATH}             -> {"done": receipt}  a token file, see `tokens.tokenize_slice`
+    {"slice": {...}, "text": PATH, "only": [first, last]}  -> {"done": null}  encode these rows, write nothing
+
+A bad input or a full disk is an answer too; anything worse ends the process, which is for `packprep.execute.workers` to
+see. It ends with its parent, ignores Ctrl-C (the parent ends it), and offers itself first to a system that is out of
+memory.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+
+def main(staging: Path) -> None:
+    """Answer tasks until standard input ends."""
+    _belong_to_parent()
+    # What libraries print must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    do = _Tasks(staging)
+    _answer(answers, {"ready": True})
+    for line in sys.stdin:
+        _answer(answers, do(json.loads(line)))
+
+
+def _answer(answers: Any, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+class _Tasks:
+    """Does tasks of one build; the engine is loaded once."""
+
+    def __init__(self, staging: Path) -> None:
+        import datasets  # noqa: F401 - seconds that are none of a slice's
+        import pyarrow as pa
+
+        from packprep.execute.job import load_job
+
+        job, name = load_job(staging)
+        self.job = replace(job, config=replace(job.config, num_proc=1))  # the build runs as many workers
+        self.engine = self.job.engine(name)
+        self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
+
+    def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
+        from packprep.support.errors import InputError, system_error
+        from packprep.tokens.tokens import DocumentError
+
+        try:
+            return {"done": self._tokenize(**task)}
+        except DocumentError as error:
+            return {"document_error": [error.source, error.row, error.detail]}
+        except InputError as error:
+            return {"input_error": str(error)}
+        except Exception as error:
+            if (refused := system_error(error)) is None:
+                raise
+            return {"os_error": [refused.errno, refused.strerror, refused.filename and str(refused.filename)]}
+
+    def _tokenize(self, slice: dict[str, Any], text: str, only: list[int] | None = None) -> dict[str, Any] | None:
+        import numpy as np
+        import pyarrow as pa
+
+        from packprep.sources.units import Part, Slice
+        from packprep.tokens.encoding import encode_table
+        from packprep.tokens.tokens import quiet_datasets, tokenize_slice
+
+        with pa.memory_map(text) as file:
+            table = pa.ipc.open_file(file).read_all()
+        if only is not None:
+            rows = table.slice(only[0], only[1] - only[0])
+            numbers = slice["first_document"] + np.arange(*only)
+            encode_table(rows, numbers, self.engine, self.job.tokenizer, self.job.config)
+            return None
+        parts = tuple(Part(**part) for part in slice.pop("parts"))
+        part = Slice(table=table, parts=parts, **slice)
+        with quiet_datasets():
+            return asdict(tokenize_slice(part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config))
+
+
+def _belong_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

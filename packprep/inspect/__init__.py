@@ -1,0 +1,1 @@
+"""An output in; its contents out, and whether it is sound."""

@@ -1,0 +1,45 @@
+"""report.json, read back: of an output, checked against its manifest, or a file by itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from packprep.schemas import MANIFEST, Manifest, Output, check_file, read_manifest
+from packprep.support.errors import InputError
+
+NAME = "report.json"
+
+
+def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any]:
+    """The report of an output, or of a report.json by itself. InputError where it is none.
+
+    manifest: the output's, where it is read already.
+    """
+    if not isinstance(path, Path) or path.is_dir():
+        report = report_of(path, manifest or read_manifest(path))
+        if report is None:
+            raise InputError(f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build")
+    else:
+        report = read_json(path, f"a {NAME} or an output of packprep build")
+    if "report_version" not in report:
+        raise InputError(f"{path} is no report of packprep: it has no report_version; expected a {NAME}")
+    return report
+
+
+def report_of(output: Output, manifest: Manifest) -> dict[str, Any] | None:
+    """The report that the manifest lists; None where it lists none. FormatError where the file is another one."""
+    found = [entry for entry in manifest.all_files if entry.path == NAME]
+    return read_json(check_file(output, found[0], "sha256"), f"a {NAME}") if found else None
+
+
+def read_json(path: Path, expected: str) -> dict[str, Any]:
+    """A JSON table; InputError, which says what was expected, where the file holds none."""
+    try:
+        loaded = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; expected {expected}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}; expected {expected}") from None
+    if not isinstance(loaded, dict):
+        raise InputError(f"{path} holds a {type(loaded).__name__}; expected {expected}")
+    return loaded

@@ -1,0 +1,295 @@
+"""A sample of documents read from their sources again, tokenized by the reference engine, and compared id by id.
+
+The sample is drawn over input rows, so it finds both a document whose tokens are wrong and one that is not there:
+what the options say of each row (dropped, cut, split) is worked out anew from its length. Sources are opened here and
+nowhere else after a build, only after their digest is right, and read up to the last row that is wanted.
+"""
+
+import re
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.chat.buildtokenizer import with_template
+from packprep.config.config import BuildConfig
+from packprep.config.options import options_in
+from packprep.engines.parity import choose_engine
+from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
+from packprep.inspect.coverage import Coverage, Policy
+from packprep.inspect.verdict import Verdict
+from packprep.packing.account import Dropped
+from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest, is_url
+from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.source import Source
+from packprep.sources.sources import resolve
+from packprep.sources.units import Part
+from packprep.support.errors import ConfigError, PackprepError
+from packprep.support.hashing import Purpose, stream
+from packprep.support.progress import Progress
+from packprep.tokens.encoding import cut_text, encode_table
+
+Ids = NDArray[np.int32]
+
+# Options that decide which tokens of a text are in packs; a merged output keeps those its parts agree on.
+_SHAPING = options_in("rows", "tokens", "segments")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A segment of a sampled document. ids: its own tokens, a continuation BOS left out."""
+
+    start: int
+    ids: Ids
+    place: Finding
+
+
+class Sample:
+    """Which rows are compared, and the segments of theirs that go by while shards are read (in several threads)."""
+
+    def __init__(self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()) -> None:
+        """leave_out: documents that must not be tokenized here."""
+        self.coverage = coverage
+        total = coverage.sources.total
+        chosen = np.arange(total)
+        if size < total:
+            random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
+            chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
+        self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
+        self.pieces: dict[int, list[_Piece]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, view: BatchView) -> None:
+        if not self.coverage.knows_documents or not len(self.rows):
+            return
+        ids = view.columns["document_ids"]
+        at = np.minimum(np.searchsorted(self.rows, ids), len(self.rows) - 1)
+        real, starts, policy = view.real, view.columns["document_starts"], self.coverage.policy
+        for segment in np.flatnonzero(self.rows[at] == ids).tolist():
+            begin = int(view.starts[segment])
+            extra = int(starts[segment] > 0 and policy.continuation_bos and policy.bos is not None)
+            tokens = view.columns["tokens"][begin + extra : begin + int(real[segment])].copy()
+            piece = _Piece(int(starts[segment]), tokens, view.segment(segment, "ids", ""))
+            with self._lock:
+                self.pieces.setdefault(int(ids[segment]), []).append(piece)
+
+
+def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress) -> None:
+    """Tokenize the sampled rows again and tell `verdict` what differs, and which sources are missing or changed."""
+    coverage = sample.coverage
+    if not coverage.knows_documents:
+        verdict.not_checked.append("documents against their sources: the shards have no document_ids")
+        return
+    shaping = _SHAPING & BuildConfig().identity().keys()
+    if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
+        what = f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
+        verdict.not_checked.append(f"documents against their sources: {what}")
+        return
+    try:
+        config = _config(coverage.manifest)
+        loaded = _tokenizer(coverage, config, tokenizer, root)
+    except PackprepError as error:
+        verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
+        return
+    source_of = coverage.sources.of(sample.rows)
+    compared = 0
+    with tempfile.TemporaryDirectory(prefix="packprep-") as scratch:
+        for number, name in enumerate(coverage.sources.names):
+            rows = sample.rows[source_of == number]
+            if not len(rows):
+                continue
+            try:
+                source = _source(coverage.manifest, number, name, config, root, Path(scratch))
+                wanted = rows - int(coverage.sources.firsts[number])
+                for row, ids in _encoded(source, wanted, loaded, config, Path(scratch)):
+                    document = row + int(coverage.sources.firsts[number])
+                    _compare(document, ids, sample.pieces.get(document, []), coverage, config, verdict.findings)
+                    compared += 1
+                    progress.advance("compare", compared, len(sample.rows), "documents")
+            except PackprepError as error:
+                verdict.findings.add(Finding(kind="source", what=str(error)))
+    verdict.sampled = compared
+
+
+def _config(manifest: Manifest) -> BuildConfig:
+    """The options of the build, as far as they shape tokens. ConfigError for options this packprep does not know."""
+    options = dict(manifest.data["inputs"]["options"])
+    options.pop("planner", None)
+    known = {field.name for field in fields(BuildConfig)}
+    if unknown := sorted(set(options) - known):
+        raise ConfigError(
+            f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a newer one"
+        )
+    given = manifest.run.get("given", {})
+    more = {key: given[key] for key in ("name", "split", "revision", "tokenizer_revision") if given.get(key)}
+    return BuildConfig(**options | more | {"group_column": None})
+
+
+def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
+    """The tokenizer of the build; of rows that are token ids, only what was added to them, which the manifest says."""
+    if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
+        return _with_template(coverage.manifest, config, moved, root)
+    if config.input_ids_column is None:
+        return recorded_tokenizer(coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos)
+    bos, eos = (None if id_ is None else Special("", id_) for id_ in (coverage.policy.bos, coverage.policy.eos))
+    return Tokenizer(json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0)
+
+
+def _with_template(manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
+    """The tokenizer with the chat template of the build. ConfigError where that is not to be found."""
+    from packprep.chat.chat import load_chat_template
+
+    tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
+    file = manifest.run.get("given", {}).get("chat_template")
+    path = None if file is None else Path(root or "", file)
+    template = load_chat_template(tokenizer, path, date=config.template_date, variables=config.variables())
+    if template.facts() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
+        where = path or "the tokenizer's chat template"
+        raise ConfigError(f"{where} is not the chat template of this output; restore it to compare documents")
+    return with_template(tokenizer, template)
+
+
+def _source(
+    manifest: Manifest, number: int, name: str, config: BuildConfig, root: str | Path | None, scratch: Path
+) -> Source:
+    """A source as it is now. ConfigError where it is missing or has changed."""
+    said = manifest.data["inputs"]["sources"][number]
+    if name == "standard input" and said.get("kind") == "json":
+        raise ConfigError("standard input cannot be read again, so its documents were not compared")
+    elsewhere = said.get("kind") == "hub" or is_url(name)
+    path = name if elsewhere else str(Path(root or "", name))
+    if not elsewhere and not Path(path).exists():
+        where = "" if Path(name).is_absolute() else "; run where the build ran, or say with --root where paths start"
+        raise ConfigError(f"the source {path} does not exist{where}")
+    found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)
+    if len(found) != 1 or found[0].sha256 != said["sha256"]:
+        raise ConfigError(f"the source {path} has changed since the build; its documents were not compared")
+    return found[0]
+
+
+def _encoded(
+    source: Source, rows: NDArray[np.int64], tokenizer: Tokenizer, config: BuildConfig, scratch: Path
+) -> Iterator[tuple[int, Ids]]:
+    """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no usable text."""
+    columns, engine = ["ids"], None
+    if config.input_ids_column is None:
+        columns = ["text", "trained", "specials"] if config.chats else ["text"]
+        columns += [f"second_{name}".removesuffix("_text") for name in columns] if config.pair_columns else []
+        engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens)
+    shape = row_shape([source], config, scratch, tokenizer)
+    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
+    first = 0
+    for table in read_rows(source, config, scratch, shape):
+        begin, end = np.searchsorted(rows, [first, first + len(table)])
+        if begin < end:
+            text = table.select(columns).take(pa.array(rows[begin:end] - first))
+            for place, name in enumerate(columns):
+                if name in ("text", "second"):
+                    text = text.set_column(place, name, text[name].cast(pa.large_string()))
+            if pattern is not None:
+                text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
+            encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
+            for row, ids in zip(rows[begin:end].tolist(), encoded["tokens"], strict=True):
+                yield row, ids.values.to_numpy()
+        first += len(table)
+        if end == len(rows):
+            return
+
+
+def _compare(
+    document: int, ids: Ids, pieces: Sequence[_Piece], coverage: Coverage, config: BuildConfig, findings: Findings
+) -> None:
+    """One document against its segments: the same ids, and every token it should have once."""
+    row, policy = coverage.sources.row(document), coverage.policy
+    if not pieces and Dropped.NOT_DRAWN in policy.dropped:
+        return
+    if config.pair_columns:
+        _compare_sides(row, ids, pieces, config, policy, findings)
+        return
+    begin, end = _kept(len(ids), config, policy)
+    if begin == end:
+        for piece in pieces[:1]:
+            what = f"{row} stands here; the options leave it out"
+            findings.add(replace(piece.place, kind="surplus document", what=what))
+        return
+    if config.truncation_side == "balanced" and len(ids) > config.max_length:
+        for piece in pieces:
+            if not _two_parts(piece.ids, ids):
+                what = f"its ids are no beginning of {row} with a later part of it behind"
+                findings.add(replace(piece.place, kind="ids", what=what))
+        return
+    reached = begin
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        stop = piece.start + len(piece.ids)
+        _compare_ids(row, ids, piece, findings)
+        if piece.start > reached and not policy.any_part_may_lack:
+            break
+        reached = max(reached, stop)
+    tail_may_lack = end - reached < config.min_len and Dropped.SHORT_TAIL in policy.dropped
+    if reached < end and not tail_may_lack and not policy.any_part_may_lack:
+        what = f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack" if pieces else f"{row} is in no pack"
+        findings.add(Finding(kind="lost tokens", what=what))
+
+
+def _compare_ids(row: str, ids: Ids, piece: _Piece, findings: Findings) -> None:
+    expected = ids[piece.start : piece.start + len(piece.ids)]
+    if len(expected) < len(piece.ids):
+        what = f"it reaches token {piece.start + len(piece.ids):,} of {row}, which has {len(ids):,}"
+        findings.add(replace(piece.place, kind="ids", what=what))
+    elif (differ := np.flatnonzero(expected != piece.ids)).size:
+        at = int(differ[0])
+        what = (
+            f"{len(differ):,} ids differ from those of {row}, first its token {piece.start + at}: "
+            f"{piece.ids[at]} here, {expected[at]} from the source"
+        )
+        findings.add(replace(piece.place, kind="ids", what=what))
+
+
+def _compare_sides(
+    row: str, ids: Ids, pieces: Sequence[_Piece], config: BuildConfig, policy: Policy, findings: Findings
+) -> None:
+    """A pair against its segments: two or none, with its ids. What it may lack, its sides' lengths decide."""
+    for piece in pieces:
+        _compare_ids(row, ids, piece, findings)
+    sides = Counter(piece.start for piece in pieces)
+    copies = max(sides.values(), default=0)
+    whole = len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
+    if not whole and not policy.any_part_may_lack:
+        what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
+        findings.add(replace(pieces[0].place, kind="pair", what=what))
+    if not pieces and len(ids) and not policy.dropped:
+        findings.add(Finding(kind="lost tokens", what=f"{row} is in no pack"))
+
+
+def _two_parts(piece: Ids, ids: Ids) -> bool:
+    """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its labels say where."""
+    piece, ids = piece.astype(np.int32), ids.astype(np.int32)  # token files of a small vocabulary hold uint16
+    same = piece == ids[: len(piece)]
+    front = len(piece) if same.all() else int(np.argmin(same))
+    # Any shorter beginning would need a longer part of the document behind it, so the longest one decides.
+    wanted, text, at = piece[front:].tobytes(), ids.tobytes(), 0
+    while (at := text.find(wanted, at)) >= 0:
+        if at % ids.itemsize == 0:
+            return True
+        at += 1
+    return False
+
+
+def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
+    """Which tokens of a document of this length are in packs: [begin, end)."""
+    ends = (policy.bos is not None) + (policy.eos is not None)
+    too_short = length < config.min_len + ends
+    too_long = config.max_len is not None and length > config.max_len + ends
+    over = length > config.max_length
+    if not length or too_short or too_long or (over and config.overflow == "drop"):
+        return 0, 0
+    if over and config.overflow == "truncate":
+        return (length - config.max_length, length) if config.truncation_side == "left" else (0, config.max_length)
+    return 0, length

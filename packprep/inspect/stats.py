@@ -1,0 +1,186 @@
+"""What `packprep stats` shows of an output beside its report: histograms drawn as text, and the steps of an epoch."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
+from packprep.packing.account import Sums
+from packprep.schemas import Manifest, Output
+from packprep.support.errors import ConfigError
+
+_FILL_SHARES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1)  # most packs are in the last few
+_BAR = 40  # letters of the longest bar
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """One quantity in bins. title: what is counted, and in what. labels, counts: of each bin."""
+
+    title: str
+    labels: Sequence[str]
+    counts: NDArray[np.int64]
+    summary: str
+
+    def lines(self) -> list[str]:
+        """A line per bin: label, how many, and a bar as long as its share of the largest."""
+        block = "█" if _shows("█") else "#"
+        label = max(map(len, self.labels), default=0)
+        number = max((len(f"{count:,}") for count in self.counts.tolist()), default=0)
+        most = max(self.counts.tolist(), default=0) or 1
+        return [
+            f"{name.rjust(label)}  {f'{count:,}'.rjust(number)}  {block * -(-count * _BAR // most)}".rstrip()
+            for name, count in zip(self.labels, self.counts.tolist(), strict=True)
+        ]
+
+
+def _shows(letter: str) -> bool:
+    try:
+        letter.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def histograms(measured: Measured) -> list[Histogram]:
+    """Length of documents, documents per pack, fill and attention cost; bins without any at either end left out."""
+    shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
+    fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)
+    fill_labels = [f"{low} to {high}" for low, high in pairwise(shares)] + ["100%"]
+    # In packs of a few tokens some of these shares are the same number of tokens.
+    fill_labels = [label for label, wide in zip(fill_labels, np.diff(fills) > 0, strict=True) if wide]
+    cost_edges = np.append(np.arange(0, COST_UNIT, COST_UNIT // 10), COST_UNIT + 1).astype(np.int64)
+    return [
+        _counted("document length, tokens", measured.documents),
+        _counted("documents per pack", measured.documents_per_pack),
+        _histogram(
+            "fill of a pack",
+            measured.fill,
+            np.unique(fills),
+            fill_labels,
+            lambda value: f"{value / measured.max_length:.2%}",
+        ),
+        _histogram(
+            "attention cost of a pack, 1 is one document of max_length",
+            measured.cost,
+            cost_edges,
+            [f"{step / 10:.1f} to {(step + 1) / 10:.1f}" for step in range(10)],
+            lambda value: f"{value / COST_UNIT:.3f}",
+        ),
+    ]
+
+
+def _counted(title: str, counts: Counts) -> Histogram:
+    edges = log_edges(int(counts.values[-1]) if counts.total else 1, 1)
+    if counts.total and counts.values[0] == 0:
+        edges = np.append(0, edges)
+    return _histogram(title, counts, edges, _ranges(edges), lambda value: f"{value:,}")
+
+
+def _ranges(edges: NDArray[np.int64]) -> list[str]:
+    return [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in pairwise(edges.tolist())]
+
+
+def _histogram(title: str, counts: Counts, edges: NDArray[np.int64], labels: Sequence[str], show: Any) -> Histogram:
+    held = counts.bins(edges)
+    filled = np.flatnonzero(held)
+    first, last = (int(filled[0]), int(filled[-1]) + 1) if filled.size else (0, 0)
+    figures = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
+    summary = ", ".join(f"{name} {show(counts.quantile(share))}" for name, share in figures.items())
+    return Histogram(title, labels[first:last], held[first:last], summary)
+
+
+def summaries(measured: Measured) -> dict[str, dict[str, Any]]:
+    """Mean and quantiles of each quantity and its exact counts, for machines."""
+    return {
+        name: {
+            "total": counts.total, "mean": counts.mean,
+            **{key: counts.quantile(share) for key, share in (("p5", 0.05), ("p50", 0.5), ("p95", 0.95), ("max", 1.0))},
+            "values": counts.values.tolist(), "counts": counts.counts.tolist(),
+        }
+        for name in ("documents", "segments", "documents_per_pack", "fill", "cost")
+        for counts in [getattr(measured, name)]
+    }  # fmt: skip
+
+
+def training(
+    output: Output, manifest: Manifest, measured: Measured, global_batch_size: int | None, world_size: int
+) -> dict[str, Any]:
+    """What a trainer needs to know of one split, "train" where there are several.
+
+    global_batch_size: packs of one optimizer step over all ranks; None leaves out what depends on it. world_size:
+    ranks. Tokens are of documents, filler left out; loss tokens are there only where labels are. Raises ConfigError.
+    """
+    split = "train" if "train" in manifest.splits else next(iter(manifest.splits))
+    packs = manifest.splits[split].packs
+    segments = real = loss = 0
+    for window in read_windows(output, manifest):
+        if window.split == split:
+            segments += int(np.count_nonzero(window.real))
+            real += int(window.real.sum())
+            loss += window.loss_tokens
+    sums = Sums(tokens_packed=real, loss_tokens=loss, packs=packs, max_length=manifest.max_length)
+    facts: dict[str, Any] = {"split": split, "packs": packs, "documents": segments, "tokens": real}
+    facts["token_utilization"] = sums.utilization
+    if measured.loss_tokens is not None:
+        facts |= {"loss_tokens": loss, "loss_utilization": sums.loss_utilization}
+    if global_batch_size is None:
+        return facts
+    if global_batch_size % world_size:
+        raise ConfigError(
+            f"global batch size {global_batch_size:,} is not a multiple of world size {world_size:,}; "
+            "every rank takes as many packs a step"
+        )
+    steps = packs // global_batch_size
+    facts |= {
+        "global_batch_size": global_batch_size, "world_size": world_size,
+        "packs_per_rank": global_batch_size // world_size, "steps_per_epoch": steps,
+        "packs_left_over": packs - steps * global_batch_size,
+        "slots_per_step": global_batch_size * manifest.max_length,
+    }  # fmt: skip
+    names = {"documents_per_step": segments, "tokens_per_step": real}
+    names |= {"loss_tokens_per_step": loss} if "loss_tokens" in facts else {}
+    return facts | {name: total * global_batch_size / packs if packs else 0.0 for name, total in names.items()}
+
+
+def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The same as rows of a table."""
+    rows = [(f"packs of {facts['split']}", f"{facts['packs']:,}"), ("documents and pieces", f"{facts['documents']:,}")]
+    rows.append(("tokens", f"{facts['tokens']:,} ({facts['token_utilization']:.3%} of all places)"))
+    if "loss_tokens" in facts:
+        rows.append(("loss tokens", f"{facts['loss_tokens']:,} ({facts['loss_utilization']:.3%} of all places)"))
+    if "steps_per_epoch" not in facts:
+        return rows
+    left = facts["packs_left_over"]
+    more = f", {facts['steps_per_epoch'] + 1:,} if the {left:,} packs left over are a step too" if left else ""
+    rows.append(("steps per epoch", f"{facts['steps_per_epoch']:,}{more}"))
+    ranks = f"{facts['packs_per_rank']:,} on each of {facts['world_size']:,} ranks"
+    rows.append(("packs per step", f"{facts['global_batch_size']:,}, {ranks}"))
+    rows.append(("documents per step", f"{facts['documents_per_step']:,.1f} on average"))
+    rows.append(
+        ("tokens per step", f"{facts['tokens_per_step']:,.0f} of {facts['slots_per_step']:,} places, on average")
+    )
+    if "loss_tokens_per_step" in facts:
+        rows.append(("loss tokens per step", f"{facts['loss_tokens_per_step']:,.0f} on average"))
+    return rows
+
+
+def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row per source: name; documents: all, empty, skipped, dropped; tokens: in, packed, lost; BOS and EOS rates."""
+    rows = []
+    for source in report["sources"]:
+        documents, tokens = source["documents"], source["tokens"]
+        lost = {"truncated": tokens["truncated"]} | tokens["dropped"]
+        named = ", ".join(f"{count:,} {reason}" for reason, count in lost.items() if count)
+        counts = (
+            documents["in"], documents["empty"], sum(documents["skipped"].values()),
+            sum(documents["dropped"].values()), tokens["tokens_in"], Sums.of_ledger(tokens).tokens_kept,
+        )  # fmt: skip
+        rates = (f"{source[key]:.2%}" if key in source else "" for key in ("bos_rate", "eos_rate"))
+        rows.append((source["name"], *(f"{count:,}" for count in counts), named or "0", *rates))
+    return rows

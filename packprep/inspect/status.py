@@ -1,0 +1,103 @@
+"""How far a build is, running or stopped, from what it left on disk. Nothing is changed and nothing is locked."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from packprep.config.config import BuildConfig
+from packprep.output.output import place_of
+from packprep.output.staging import BUILD, CLAIMS, generation_of, join_of, staging_of, task_locks
+from packprep.schemas import MANIFEST, Manifest, is_url, read_manifest
+from packprep.support.errors import ConfigError
+from packprep.support.lock import holder
+
+
+def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
+    """What `packprep status` shows; ConfigError where there is no build.
+
+    state: finished, running, stopped, starting (no build.json yet), or waiting: of an array, no task is at work.
+    stage: tokenize, pack or sign off. Of an append it is how far what is new is; `documents_there` and `packs_there`
+    are those it is appended to.
+    """
+    if not is_url(name) and (appended := _appended(Path(name))) is not None:
+        return appended
+    output = place_of(BuildConfig(output=str(name), work_dir=work_dir))
+    staging = staging_of(output.path)
+    build = _read(staging / BUILD)
+    by = output.holder()
+    tasks = _tasks_at_work(staging)
+    running = tasks or (by is not None and by.alive)
+    if not running and not build and (manifest := output.finished()) is not None:
+        found = {"state": "finished", "documents": _documents(manifest)}
+        builds = len(manifest.data["inputs"].get("generations", ()))
+        put_together = {"builds": builds} if builds else {}
+        return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | put_together
+    if not running and not staging.exists():
+        raise ConfigError(f"{output} is no output and {staging} no unfinished build; check the path")
+    left = "waiting" if tasks is not None else "stopped"
+    found = {"state": ("running" if build else "starting") if running else left}
+    if by is not None and by.alive:
+        found |= {"host": by.host, "pid": by.pid}
+    if tasks:
+        found["tasks_at_work"] = tasks
+    if not build:
+        return found
+    return found | _progress(staging, Path(build["tokens"]), build)
+
+
+def _tasks_at_work(staging: Path) -> int | None:
+    """How many tasks of an array; None where no task has ever joined."""
+    if not (staging / CLAIMS).exists():
+        return None
+    locked = [lock.with_suffix("") for lock in task_locks(staging)] or [join_of(staging)]
+    return sum((by := holder(path)) is not None and by.alive for path in locked)
+
+
+def _appended(output: Path) -> dict[str, Any] | None:
+    """How far an append is; None where there is none under way."""
+    new = generation_of(output)
+    if not (output / MANIFEST).exists() or not (new.exists() or staging_of(new).exists()):
+        return None
+    there = read_manifest(output)
+    found = status(new)
+    if found["state"] == "finished":  # and not yet put together with what is there
+        by = holder(output)
+        found["state"] = "running" if by is not None and by.alive else "stopped"
+        found["stage"] = "merge"
+    return found | {"documents_there": _documents(there), "packs_there": there.num_packs}
+
+
+def _documents(manifest: Manifest) -> int:
+    return sum(source["documents"] for source in manifest.data["sources"])
+
+
+def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
+    receipts = [_read(path) for path in tokens.glob("unit-*.json")]
+    files = [receipt for receipt in receipts if receipt]
+    shards = [shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))]
+    windows = [path for path in (staging / "receipts").glob("*.json") if path.name.count(".") == 1]
+    packing = (tokens / "files.json").exists()
+    signing = (staging / MANIFEST).exists() or (staging / "names.json").exists()
+    newest = max((path.stat().st_mtime for path in (staging, tokens, staging / "receipts") if path.exists()), default=0)
+    return {
+        "stage": "sign off" if signing else "pack" if packing else "tokenize",
+        "text_bytes": sum(file["text_bytes"] for file in files),
+        "source_bytes": build["source_bytes"],
+        "documents": sum(file["documents"] for file in files),
+        "tokens": sum(file["tokens"] for file in files),
+        "token_files": len(files),
+        "windows": len(windows),
+        "shards": len(shards),
+        "packs": sum(shard["packs"] for shard in shards),
+        "seconds_since_last_file": round(max(time.time() - newest, 0.0), 1),
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where it is not there (a running build may take it away)."""
+    try:
+        loaded = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}

@@ -1,0 +1,151 @@
+"""Packed datasets without a manifest, as TRL or any other packer saves them with `save_to_disk`: their invariants.
+
+    tokens and cu_seqlens              this format's names
+    input_ids and seq_lengths          TRL's: a length per segment instead of boundaries
+
+Either becomes record batches of the format's own columns, and the same checks run on them.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from packprep.inspect.shardfiles import Checked, Told, in_threads, opener, read_shard
+from packprep.inspect.verdict import Verdict
+from packprep.schemas import (
+    MANIFEST,
+    STANDARD_COLUMNS,
+    Column,
+    Finding,
+    FormatError,
+    ListView,
+    list_view,
+    saved_files,
+    sound_parts,
+)
+from packprep.support.errors import InputError
+from packprep.support.progress import Progress
+
+_TRL = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
+_MASKS = ("completion_mask", "assistant_masks", "loss_mask")  # a value per token, whatever a trainer makes of them
+_LARGEST = 2**31 - 1
+
+
+def verify_unsigned(directory: Path, verdict: Verdict, vocab_size: int | None, progress: Progress) -> None:
+    """Check every Arrow file of a saved dataset, or of each split of a saved DatasetDict.
+
+    InputError where `directory` is neither, or has no boundaries to check.
+    """
+    report = directory / "report.json"
+    if report.exists() and b'"report_version"' in report.read_bytes():
+        what = "it is missing, and report.json says that packprep built this; restore it or build again"
+        verdict.findings.add(Finding(kind="manifest", file=MANIFEST, what=what))
+    files = [file for folder in _folders(directory) for file in saved_files(folder)]
+    missing = [file for file in files if not file.is_file()]
+    for file in missing:
+        name = file.relative_to(directory).as_posix()
+        what = "it is missing; state.json lists it"
+        verdict.findings.add(Finding(kind="file", file=name, what=what))
+    there = [file for file in files if file not in missing]
+
+    def check(file: Path, told: Told) -> Checked:
+        return _check_file(file, file.relative_to(directory).as_posix(), vocab_size, told)
+
+    for result in in_threads(check, there, sum(file.stat().st_size for file in there), progress):
+        verdict.findings.update(result.findings)
+        verdict.files += 1
+        verdict.bytes += result.bytes
+        verdict.packs += result.packs
+        verdict.segments += result.segments
+        verdict.tokens += result.tokens
+    verdict.not_checked.append("digests, documents, BOS, EOS and the ledger: there is no manifest")
+    if vocab_size is None:
+        verdict.not_checked.append("ids against the vocabulary: give --vocab-size")
+
+
+def _folders(directory: Path) -> list[Path]:
+    """The folders with a state.json."""
+    if (directory / "state.json").exists():
+        return [directory]
+    try:
+        splits = json.loads((directory / "dataset_dict.json").read_bytes())["splits"]
+        return [directory / split for split in splits]
+    except OSError:
+        what = "is not a directory" if not directory.is_dir() else f"has neither {MANIFEST} nor state.json"
+        raise InputError(f"{directory} {what}; expected an output of packprep, or of save_to_disk") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(
+            f"{directory / 'dataset_dict.json'} lists no splits; expected what save_to_disk writes"
+        ) from None
+
+
+def _check_file(path: Path, name: str, vocab_size: int | None, told: Told) -> Checked:
+    checked = Checked()
+    columns: list[Column] = []
+
+    def schema(found: pa.Schema) -> None:
+        columns.extend(_columns(found, name))
+
+    def take(batch: pa.RecordBatch) -> None:
+        for view in sound_parts(
+            _as_standard(batch, columns, name), columns, max_length=_LARGEST, vocab_size=vocab_size or _LARGEST,
+            where=name, first_pack=checked.packs, findings=checked.findings,
+        ):  # fmt: skip
+            checked.count(view)
+
+    read_shard(opener(path), name, checked, told, schema, take)
+    return checked
+
+
+def _columns(schema: pa.Schema, where: str) -> list[Column]:
+    """The columns that are checked, under the format's names. FormatError where boundaries are missing."""
+    there = {field.name for field in schema if _is_list_of_integers(field.type)}
+    names = {name for name in STANDARD_COLUMNS if _stored(name, there) in there}
+    if not {"tokens", "cu_seqlens"} <= names:
+        raise FormatError(
+            f"{where} has the columns {', '.join(schema.names)}; expected lists of integers tokens and cu_seqlens, or "
+            "input_ids and seq_lengths as TRL packs them"
+        )
+    masks = [Column(name=name, kind="token", dtype="int32") for name in _MASKS if name in there]
+    return [column for name, column in STANDARD_COLUMNS.items() if name in names] + masks
+
+
+def _stored(name: str, there: set[str]) -> str:
+    """What the file calls a column."""
+    return _TRL.get(name, name) if set(_TRL.values()) <= there and not {"tokens", "cu_seqlens"} <= there else name
+
+
+def _is_list_of_integers(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
+
+
+def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa.RecordBatch:
+    """The batch with the format's names and types. FormatError for nulls and for numbers that do not fit."""
+    there = set(batch.schema.names)
+    arrays = []
+    for column in columns:
+        stored = _stored(column.name, there)
+        view = list_view(batch, stored, where)
+        if stored == _TRL["cu_seqlens"]:
+            view = _boundaries(view)
+        values, limits = view.values[view.offsets[0] : view.offsets[-1]], np.iinfo(column.numpy_dtype)
+        if len(values) and (values.min() < limits.min or values.max() > limits.max):
+            raise FormatError(f"{where} column {stored} has numbers that are no {column.dtype}; expected none")
+        offsets = (view.offsets - view.offsets[0]).astype(np.int32)
+        arrays.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(column.numpy_dtype))))
+    return pa.record_batch(arrays, names=[column.name for column in columns])
+
+
+def _boundaries(lengths: ListView) -> ListView:
+    """Lengths of segments as cu_seqlens: rows [3, 5], [2] -> [0, 3, 8], [0, 2]."""
+    offsets = (lengths.offsets - lengths.offsets[0]).astype(np.int64)
+    ends = np.append(0, np.cumsum(lengths.values[lengths.offsets[0] : lengths.offsets[-1]], dtype=np.int64))
+    rows = np.arange(len(offsets))
+    values = np.zeros(len(ends) - 1 + len(offsets) - 1, np.int64)
+    first = np.zeros(len(values), np.bool_)
+    first[offsets[:-1] + rows[:-1]] = True
+    values[~first] = ends[1:] - np.repeat(ends[offsets[:-1]], np.diff(offsets))
+    return ListView((offsets + rows).astype(np.int32), values)

@@ -1,0 +1,284 @@
+"""Is an output what its manifest says? Every file, every invariant, every document; all findings, not the first.
+
+fast   reads every byte once, hashes it and checks it on the way, a file per thread: the speed of sha256, 1.5 GB a
+       second and core. Memory: a record batch per thread, and what `packprep.inspect.coverage` keeps.
+full   also tokenizes a sample of documents from their sources again (`packprep.inspect.retokenize`).
+
+A directory without a manifest, saved by TRL or any other packer, is checked for the invariants
+(`packprep.inspect.unsigned`).
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from packprep.inspect.coverage import Coverage
+from packprep.inspect.outputfiles import DirectoryFiles, StoreFiles, files_of, quarantined_documents
+from packprep.inspect.shardfiles import Checked, Opened, Told, in_threads, read_file, read_shard
+from packprep.inspect.verdict import Verdict
+from packprep.schemas import (
+    MANIFEST,
+    SURPLUS,
+    FileEntry,
+    Finding,
+    Findings,
+    FormatError,
+    Manifest,
+    Output,
+    check_schema,
+    read_manifest,
+    sound_parts,
+)
+from packprep.support.errors import InputError
+from packprep.support.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from packprep.inspect.retokenize import Sample
+
+Level = Literal["fast", "full"]
+Files = DirectoryFiles | StoreFiles
+
+
+def verify(
+    output: str | Path,
+    *,
+    level: Level = "fast",
+    sample: int = 1000,
+    seed: int = 0,
+    root: str | Path | None = None,
+    tokenizer: Any = None,
+    vocab_size: int | None = None,
+    max_findings: int = 20,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Check the output of a build, or the invariants of another packed dataset saved with `save_to_disk`.
+
+    sample, seed: at level full, how many documents are tokenized again and which. root: where relative source paths
+    start. tokenizer: where it is now, if not where it was. vocab_size: bound of the ids where there is no manifest.
+    max_findings: how many are kept of each kind; all are counted.
+    What is wrong is a finding; InputError where there is nothing to verify at all.
+    """
+    files, progress = files_of(output), progress or Silent()
+    verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
+    if isinstance(files, DirectoryFiles) and not (files.directory / MANIFEST).exists():
+        if level == "full":
+            raise InputError(f"{output} has no {MANIFEST}, so its sources are not known; leave --level full out")
+        from packprep.inspect.unsigned import verify_unsigned
+
+        verify_unsigned(files.directory, verdict, vocab_size, progress)
+        return verdict
+    try:
+        there = files.output()
+        manifest = read_manifest(there)
+        coverage = Coverage(manifest)
+    except FormatError as error:
+        what = str(error).removeprefix(f"{output}/{MANIFEST} ")
+        verdict.findings.add(Finding(kind="manifest", file=MANIFEST, what=f"it {what}"))
+        verdict.not_checked.append("everything else: the manifest says what to check")
+        return verdict
+    retokenized = None
+    if level == "full":
+        from packprep.inspect.retokenize import Sample, compare
+
+        retokenized = Sample(coverage, sample, seed, quarantined_documents(files))  # those would kill this process
+    checked = _check_files(files, manifest, coverage, retokenized, verdict, progress)
+    report = _report(files, manifest, verdict.findings)
+    _check_dataset_files(files, manifest, verdict.findings)
+    if all(result.whole for result in checked):
+        coverage.finish(report, verdict.findings)
+        _tell_repeated(there, coverage, verdict.findings)
+    else:
+        verdict.not_checked.append("the ledger, and whether documents are lost: not every shard could be read")
+    _say_what_was_not_checked(coverage, verdict)
+    verdict.packs, verdict.segments, verdict.tokens = (
+        coverage.totals[key] for key in ("packs", "segments", "tokens_packed")
+    )
+    verdict.sources = _rates(coverage)
+    if retokenized is not None:
+        compare(retokenized, verdict, root=root, tokenizer=tokenizer, progress=progress)
+    return verdict
+
+
+def _check_files(
+    files: Files,
+    manifest: Manifest,
+    coverage: Coverage,
+    sample: "Sample | None",
+    verdict: Verdict,
+    progress: Progress,
+) -> list[Checked]:
+    """Every file of the directory, those the manifest lists and those it does not."""
+    entries = manifest.all_files
+    numbers = {name: number for number, name in enumerate(coverage.shards)}
+
+    def check(entry: FileEntry, told: Told) -> Checked:
+        if entry.is_shard:
+            return _check_shard(files, entry, numbers[entry.path], coverage, sample, told)
+        return _check_file(files, entry, told)
+
+    checked = in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
+    held = {entry.sha256: entry.path for entry in entries}
+    for entry, result in zip(entries, checked, strict=True):
+        if result.digest not in (None, entry.sha256):
+            other = held.get(str(result.digest))
+            what = f"it holds what {other} should hold" if other else f"it has sha256 {result.digest}"
+            what = f"{what}; expected sha256 {entry.sha256}"
+            verdict.findings.add(Finding(kind="sha256", file=entry.path, what=what))
+        verdict.findings.update(result.findings)
+    for name in files.surplus(manifest):
+        verdict.findings.add(Finding(kind="surplus file", file=name, what=f"it {SURPLUS}"))
+    verdict.files, verdict.bytes = len(entries) + 1, sum(result.bytes for result in checked)
+    segments = dict.fromkeys(manifest.splits, 0)
+    for entry, result in zip(entries, checked, strict=True):
+        if entry.split is not None:
+            segments[entry.split] += result.segments
+    for split, found in segments.items():  # packs and tokens of a split are sums that the manifest itself must keep
+        if found != (said := manifest.splits[split].segments) and all(result.whole for result in checked):
+            what = f"split {split} has {said:,} segments, its shards hold {found:,}"
+            verdict.findings.add(Finding(kind="ledger", file=MANIFEST, what=what))
+    return list(checked)
+
+
+def _check_file(files: Files, entry: FileEntry, told: Told) -> Checked:
+    checked = Checked()
+    if (opened := _find(files, entry, checked)) is not None:
+        read_file(opened, entry.path, checked, told)
+    return checked
+
+
+def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
+    """What opens a file; None where it is not there. A wrong size is a finding and the file is read all the same."""
+    opened = files.find(
+        entry, lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}"))
+    )
+    checked.whole = opened is not None
+    return opened
+
+
+def _check_shard(
+    files: Files, entry: FileEntry, number: int, coverage: Coverage, sample: "Sample | None", told: Told
+) -> Checked:
+    """Digest, schema, every invariant of every pack, the end and the counts of one shard."""
+    checked, manifest = Checked(), coverage.manifest
+    if (opened := _find(files, entry, checked)) is None:
+        return checked
+
+    def take(batch: pa.RecordBatch) -> None:
+        for view in sound_parts(
+            batch, manifest.columns, max_length=manifest.max_length, vocab_size=manifest.vocab_size,
+            where=entry.path, first_pack=checked.packs, findings=checked.findings,
+        ):  # fmt: skip
+            checked.count(view)
+            coverage.add(view, number, checked.findings)
+            if sample is not None:
+                sample.add(view)
+
+    read_shard(
+        opened, entry.path, checked, told, lambda schema: check_schema(schema, manifest.columns, entry.path), take
+    )
+    counts = [("packs", checked.packs, entry.packs)]
+    # Packs with wrong boundaries are not counted.
+    counts += [("tokens", checked.tokens, entry.tokens)] if "boundaries" not in checked.findings.counts else []
+    for what, found, said in counts:
+        if checked.whole and found != said:
+            told_counts = f"it holds {found:,} {what}; the manifest says {said:,}"
+            checked.findings.add(Finding(kind="counts", file=entry.path, what=told_counts))
+    return checked
+
+
+def _report(files: Files, manifest: Manifest, findings: Findings) -> Mapping[str, Any] | None:
+    """report.json, compared with the manifest; None where it is not there or says nothing."""
+    try:
+        report = json.loads(files.read("report.json"))
+        pairs = {key: (report["tokens"][key], said) for key, said in manifest.ledger.items()}
+        pairs |= {"splits": (report["splits"], manifest.data["splits"])}
+        pairs |= {"packs": (report["packs"], manifest.num_packs)}
+        pairs |= {"sources": (len(report["sources"]), len(manifest.data["sources"]))}
+    except OSError:
+        return None  # missing: told already, if the manifest lists it
+    except (ValueError, KeyError, TypeError, RecursionError):
+        findings.add(Finding(kind="report", file="report.json", what="it is not a report that packprep wrote"))
+        return None
+    for key, (found, said) in pairs.items():
+        if found != said:
+            what = f"it has {key} {found}; the manifest says {said}"
+            findings.add(Finding(kind="report", file="report.json", what=what))
+    return report if isinstance(report, dict) else None
+
+
+def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -> None:
+    """state.json names the manifest's shards in their order: it is what `datasets` goes by."""
+    for split in manifest.splits:
+        shards = manifest.shards(split)
+        state = Path(shards[0].path).parent / "state.json" if shards else Path("state.json")
+        try:
+            listed = json.loads(files.read(state.as_posix()))["_data_files"]
+            names = [(state.parent / file["filename"]).as_posix() for file in listed]
+        except OSError:
+            continue  # told already
+        except (ValueError, KeyError, TypeError, RecursionError):
+            names = []
+        if names != [shard.path for shard in shards]:
+            what = f"it lists {', '.join(names) or 'no files'}; the manifest lists other shards of {split}"
+            findings.add(Finding(kind="state.json", file=state.as_posix(), what=what))
+
+
+def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> None:
+    """Documents that begin in more than one place; where that is takes another look at the document_ids."""
+    if not coverage.repeated or coverage.policy.repeated:
+        return  # a mix says how many copies there are, and they were counted
+    from packprep.inspect.lookup import find_documents
+
+    documents = np.unique(np.concatenate(coverage.repeated))
+    places: dict[int, list[str]] = {}
+    with contextlib.suppress(FormatError):  # a damaged shard is a finding already
+        for found in find_documents(output, coverage.manifest, documents[: findings.keep].tolist()):
+            if (found.start == 0 or coverage.policy.one_piece) and found.document is not None:
+                where = f"{found.place.shard} pack {found.place.pack_in_shard} segment {found.place.segment}"
+                places.setdefault(found.document, []).append(where)
+
+    def finding(document: int) -> Finding:
+        where = f": {' and '.join(there)}" if (there := places.get(document)) else ""
+        what = f"{coverage.sources.row(document)} stands in more than one place{where}"
+        return Finding(kind="repeated document", what=what)
+
+    findings.many("repeated document", documents, finding)
+
+
+def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
+    if not coverage.knows_documents:
+        verdict.not_checked.append("documents, BOS and EOS: the shards have no document_ids and document_starts")
+    elif not coverage.policy.says_ends:
+        verdict.not_checked.append("BOS and EOS: the manifest does not say what they are")
+    if coverage.knows_documents and not coverage.policy.says_cuts:
+        verdict.not_checked.append("where documents were cut: the outputs merged here were cut in different ways")
+    if not coverage.knows_filler:
+        verdict.not_checked.append("filler: the shards have neither document_ids nor segment_lengths")
+
+
+def _rates(coverage: Coverage) -> list[dict[str, Any]]:
+    """What share of the documents of each source begins with BOS and ends with EOS; None where none should.
+
+    Only documents whose beginning, or whose end, is in a pack count.
+    """
+    if not coverage.knows_documents:
+        return []
+    counts, policy = coverage.by_source, coverage.policy
+    return [
+        {
+            "source": name,
+            "documents": int(counts["documents"][number]),
+            "bos": None if policy.bos is None else _share(counts["bos"][number], counts["begun"][number]),
+            "eos": None if policy.eos is None else _share(counts["eos"][number], counts["ended"][number]),
+        }
+        for number, name in enumerate(coverage.sources.names)
+    ]
+
+
+def _share(part: int, whole: int) -> float | None:
+    return float(part / whole) if whole else None

@@ -1,0 +1,1 @@
+"""Lengths in; a PackPlan out, and nothing here knows of text."""

@@ -1,0 +1,1 @@
+"""Arrays and ints in, arrays out: the compiled loops of packing."""

@@ -1,0 +1,1 @@
+"""An output in; page, plots, numbers, comparison and CI gate out."""

@@ -1,0 +1,360 @@
+"""Charts of a report: bins, ranges and ticks for page and plots alike, and for the page their places in pixels.
+
+Numbers in, data classes out; page.html and plots.py draw them.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from packprep.inspect.histograms import Counts, Int64, log_edges
+
+_BAR = 10  # width of the bars at both ends of a flow
+_SLOT = 40  # at least so much height for a label of two lines
+_GAP = 8
+_FLOW_HEIGHT = 260  # of all tokens together
+_THIN = 1.5  # what is there at all stays visible
+_ROOM = 1000  # width of a pack's picture
+_VISIBLE = 4.0  # segments narrower than this are drawn together with their neighbours
+_EPSILON = 1e-9
+_BINS, _TICKS = 24, 8  # of a histogram, at most
+_WIDTH, _HEIGHT = 360, 174  # of a histogram
+_ABOVE, _BELOW = 16, 26  # rows for text in it
+_LETTER = 7.0  # width of a digit in the text under it, on a phone, where it is largest
+
+
+@dataclass(frozen=True)
+class Link:
+    """`tokens` that go from `source` to `outcome`; kind and color name classes of the page's style."""
+
+    source: str
+    outcome: str
+    tokens: int
+    color: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A bar at one side of a flow, with its label at (label_x, label_y)."""
+
+    name: str
+    tokens: int
+    share: float
+    css: str
+    x: float
+    y: float
+    height: float
+    label_x: float
+    anchor: str
+
+    @property
+    def label_y(self) -> float:
+        return self.y + max(self.height / 2, 12)
+
+
+@dataclass(frozen=True)
+class Ribbon:
+    """A band from a source to an outcome: the path of an SVG."""
+
+    path: str
+    css: str
+    link: Link
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Sources on the left, outcomes on the right, bands between them as high as they have tokens."""
+
+    width: int
+    height: int
+    nodes: list[Node]
+    ribbons: list[Ribbon]
+    bar: int = _BAR
+
+
+def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tuple[str, int, str]]:
+    """Name, tokens and class of each source or outcome, in the order they first appear in the links."""
+    tokens: dict[str, int] = {}
+    css: dict[str, str] = {}
+    for link in links:
+        name = getattr(link, side)
+        tokens[name] = tokens.get(name, 0) + link.tokens
+        css.setdefault(name, link.color if side == "source" else link.kind)
+    return [(name, count, css[name]) for name, count in tokens.items()]
+
+
+def flow(links: Sequence[Link], width: int) -> Flow:
+    """Places of a flow of this width, in the order of the links."""
+    links = [link for link in links if link.tokens]
+    total = sum(link.tokens for link in links)
+    scale = _FLOW_HEIGHT / max(total, 1)
+    sides: tuple[Literal["source", "outcome"], ...] = ("source", "outcome")
+    nodes, places = [], []
+    for side in sides:
+        y, at = 2.0, {}
+        for name, tokens, css in sums(links, side):
+            height = max(_THIN, tokens * scale)
+            at[name] = y
+            nodes.append(
+                Node(
+                    name=name, tokens=tokens, share=tokens / total, y=y, height=height, css=css,
+                    x=0 if side == "source" else width - _BAR,
+                    label_x=_BAR + 8 if side == "source" else width - _BAR - 8,
+                    anchor="start" if side == "source" else "end",
+                )
+            )  # fmt: skip
+            y += max(height, _SLOT) + _GAP
+        places.append(at)
+    ribbons = []
+    for link in links:
+        thick = max(_THIN, link.tokens * scale)
+        left, right = places[0][link.source], places[1][link.outcome]
+        ribbons.append(Ribbon(_band(_BAR, left, width - _BAR, right, thick), link.color + " " + link.kind, link))
+        places[0][link.source] += link.tokens * scale
+        places[1][link.outcome] += link.tokens * scale
+    bottom = max((node.y + max(node.height, _SLOT) for node in nodes), default=0.0)
+    return Flow(width, math.ceil(bottom), nodes, ribbons)
+
+
+def _band(x: float, y: float, to_x: float, to_y: float, thick: float) -> str:
+    middle = (x + to_x) / 2
+    return (
+        f"M{x:g} {y:.1f}C{middle:g} {y:.1f} {middle:g} {to_y:.1f} {to_x:g} {to_y:.1f}v{thick:.1f}"
+        f"C{middle:g} {to_y + thick:.1f} {middle:g} {y + thick:.1f} {x:g} {y + thick:.1f}z"
+    )
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bar of a histogram. rest: it gathers the few values below the axis."""
+
+    label: str
+    count: int
+    rest: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Bins and the text under them. edges: int64 [bins + 1]. Places count bins from the left: 1.5 is in the second."""
+
+    edges: Int64
+    labels: list[str]
+    ticks: list[tuple[float, str]]
+    scale: str = ""
+    rest: bool = False
+
+    def place(self, value: float) -> float:
+        """Place of a value. A whole number fills the room up to the next, so that 3 has its middle at 3.5."""
+        number = int(np.clip(np.searchsorted(self.edges, value, side="right") - 1, 0, len(self.labels) - 1))
+        low, high = self.edges[number : number + 2].tolist()
+        return number + float(np.clip((value - low) / (high - low), 0, 1))
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of `of` along an axis of `unit`: everything a page and a plot show of them. marks: places by name."""
+
+    title: str
+    note: str
+    of: str
+    unit: str
+    bins: list[Bin]
+    ticks: list[tuple[float, str]]
+    marks: dict[str, float]
+
+    @property
+    def most(self) -> int:
+        """Count of the highest bar, at least 1."""
+        return max(1, *(each.count for each in self.bins))
+
+
+def histogram(counts: Counts, axis: Axis, *, title: str, note: str, of: str, unit: str, room: int = 0) -> Histogram:
+    """The counts along the axis, marked at the median, and at the `room` of a pack where some are larger."""
+    numbers = counts.bins(axis.edges).tolist()
+    bins = [Bin(label, count) for label, count in zip(axis.labels, numbers, strict=True)]
+    if axis.rest:
+        bins[0] = Bin(bins[0].label, bins[0].count, rest=True)
+    marks = {"median": axis.place(counts.quantile(0.5) + 0.5)}
+    if room and counts.quantile(1) > room:
+        marks["a pack"] = axis.place(room + 1)
+    return Histogram(title, note, of, unit + axis.scale, bins, axis.ticks, marks)
+
+
+def amounts(counts: Counts) -> Axis:
+    """Bins for whole numbers over the range they have: equally wide, or by doubling where most would be in a few."""
+    low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (0, 0)
+    even = high - low < _BINS or counts.quantile(0.5) - low >= (high - low) / 8
+    if even:
+        step = next(step for step in _steps(1) if high // step - low // step < _BINS)
+        edges = np.arange(low // step, high // step + 2, dtype=np.int64) * step
+        marked = (set(range(0, high + 2, every)) for every in _steps(step) if (high - low) / every <= _BINS)
+    else:
+        for finer in (4, 2, 1):
+            edges = log_edges(high, finer)
+            edges = edges[
+                max(0, np.searchsorted(edges, low, side="right") - 1) : np.searchsorted(edges, high, "right") + 1
+            ]
+            if len(edges) <= _BINS:
+                break
+        edges = edges if low else np.append(0, edges)
+        marked = ({0} | {2**power for power in range(0, 64, every)} for every in range(1, 64))
+    labels = [f"{a:,}" if b - a == 1 else f"{a:,} to {b - 1:,}" for a, b in pairwise(edges.tolist())]
+    # A bin of one value has its tick in the middle, any other at its left edge.
+    middles = np.where(np.diff(edges) == 1, 0.5, 0.0).tolist()
+    middles += [0.0] if middles[-1] == 0 else []
+    some = [
+        [(i + m, f"{e:,}") for i, (e, m) in enumerate(zip(edges.tolist(), middles, strict=False)) if e in chosen]
+        for chosen in marked
+    ]
+    return Axis(edges, labels, _fitting(some, len(labels)), "" if even else ", log scale")
+
+
+def percents(counts: Counts, whole: int) -> Axis:
+    """Bins for percentages of `whole` over the range that the values have, at least one percent of it.
+
+    A few that lie far below all others, at most 1% of them or one, share a first bin: one pack of 30% beside packs of
+    99% to 100% must not hide how these differ. Example: 30, 990, 994, 1000 of 1000 -> below 99%, 99.0%, 99.1%, ...
+    """
+    low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (whole, whole)
+    few = int(np.searchsorted(np.cumsum(counts.counts), max(1, counts.total // 100), side="right"))
+    bulk = min(int(counts.values[few]) if few < len(counts.values) else high, high - max(1, whole // 100))
+    rest = high - low > 2 * (high - bulk)
+    step, bounds = _bounds(max(0, bulk if rest else min(low, bulk)), high, whole)
+    first = bounds[0]
+    edges = [-(-bound * whole // 10_000) for bound in bounds]
+    edges[-1] = max(edges[-1], high + 1)  # the last bin has its upper end, 100% most of the time
+    labels = [f"{_percent(a, step)} to {_percent(b, step)}" for a, b in pairwise(bounds)]
+    if rest := rest and low < edges[0]:
+        edges, labels = [low, *edges], [f"below {_percent(first, step)}", *labels]
+    some = []
+    for every in (every for every in _steps(step) if every <= 5 * (bounds[-1] - first)):
+        like = math.gcd(every, first) if rest else every
+        multiples = range(-(-first // every) * every, bounds[-1] + 1, every)
+        some.append([(rest + (at - first) / step, _percent(at, like)) for at in multiples])
+        if rest:
+            below = (0.5, "<" + _percent(first, like))
+            some[-1] = [below, *(tick for tick in some[-1] if _apart(below, tick, len(labels)))]
+    return Axis(np.array(edges, np.int64), labels, _fitting(some, len(labels)), rest=rest)
+
+
+def _bounds(start: int, high: int, whole: int) -> tuple[int, list[int]]:
+    """A step and its multiples from `start` to `high`, parts of `whole`, in hundredths of a percent.
+
+    No step is narrower than one of the whole numbers, and the first multiple is a round one.
+    """
+    for step in _steps(1):
+        first = start * 10_000 // whole // (2 * step) * (2 * step)
+        last = max(first + step, -(-high * 10_000 // (whole * step)) * step)
+        if step * whole >= 10_000 and last - first <= _BINS * step:
+            break
+    return step, list(range(first, last + 1, step))
+
+
+def _steps(least: int) -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50, ... from `least`."""
+    return (step for power in range(20) for digit in (1, 2, 5) if (step := digit * 10**power) >= least)
+
+
+def _percent(at: int, like: int) -> str:
+    """Text of hundredths of a percent, with as many decimals as multiples of `like` need."""
+    return f"{at / 100:.{0 if like % 100 == 0 else 1 if like % 10 == 0 else 2}f}%"
+
+
+def _fitting(some: Iterable[list[tuple[float, str]]], bins: int) -> list[tuple[float, str]]:
+    """The first of several lists of ticks whose texts have room beside each other; else the last."""
+    ticks: list[tuple[float, str]] = []
+    for ticks in some:
+        if len(ticks) <= _TICKS and all(_apart(a, b, bins) for a, b in pairwise(ticks)):
+            break
+    return ticks
+
+
+def _apart(a: tuple[float, str], b: tuple[float, str], bins: int) -> bool:
+    return _text_at(b, bins) - _text_at(a, bins) >= _half(a[1]) + _half(b[1]) + _GAP
+
+
+def _text_at(tick: tuple[float, str], bins: int) -> float:
+    """Middle of a tick's text: below its place, but inside the picture."""
+    half = _half(tick[1])
+    return min(max(tick[0] / bins * _WIDTH, half), _WIDTH - half)
+
+
+def _half(text: str) -> float:
+    """Half the width of a tick's text, rather too much than too little."""
+    return _LETTER / 2 * sum({"<": 1.5, "%": 1.5, ",": 0.5, ".": 0.5}.get(letter, 1) for letter in text)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bin as a rectangle."""
+
+    bin: Bin
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A histogram in pixels. ticks: x, the middle of its text, the text. marks: x by name."""
+
+    bars: list[Bar]
+    ticks: list[tuple[float, float, str]]
+    marks: dict[str, float]
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    floor: int = _HEIGHT - _BELOW
+
+
+def drawing(shown: Histogram) -> Drawing:
+    """Places of the bars of a histogram, and of what is under them."""
+    bins = len(shown.bins)
+    step, room = _WIDTH / bins, _HEIGHT - _BELOW - _ABOVE
+    tall = [max(_THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins]
+    bars = [
+        Bar(each, i * step + 0.5, _HEIGHT - _BELOW - tall[i], max(step - 1, 0.5), tall[i])
+        for i, each in enumerate(shown.bins)
+    ]
+    ticks = [(place * step, _text_at((place, text), bins), text) for place, text in shown.ticks]
+    return Drawing(bars, ticks, {name: place * step for name, place in shown.marks.items()})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A bar in the picture of a pack, in thousandths of its room."""
+
+    x: float
+    width: float
+    css: str
+    title: str
+
+
+def pieces(lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int) -> list[Piece]:
+    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured like the longest.
+
+    Padding (css "filler") is drawn by itself where it is wide enough, else together with the document beside it.
+    """
+    drawn: list[Piece] = []
+    x, tokens = 0.0, 0
+    together: list[int] = []
+    for number, length in enumerate(lengths):
+        together.append(number)
+        tokens += length
+        end = tokens / room * _ROOM
+        after = number + 1
+        last = after == len(lengths) or (css[after] == "filler" and lengths[after] / room * _ROOM >= _VISIBLE)
+        if end - x < _VISIBLE - _EPSILON and not last:
+            continue
+        documents = [part for part in together if css[part] != "filler"] or together[:1]
+        longest = max(documents, key=lambda part: lengths[part])
+        many = f"{len(documents)} documents, {sum(lengths[part] for part in documents):,} tokens"
+        title = titles[longest] if len(documents) == 1 else many
+        drawn.append(Piece(round(x, 2), round(end - x, 2), css[longest], title))
+        x, together = end, []
+    return drawn

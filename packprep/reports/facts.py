@@ -1,0 +1,193 @@
+"""Everything a report page or a plot shows of a finished output, read once; and the words for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+from packprep.inspect.histograms import COST_UNIT, Measured, measure
+from packprep.inspect.reportfile import read_report
+from packprep.packing.account import Dropped, Sums
+from packprep.preview.replan import replan
+from packprep.preview.sweep import Row
+from packprep.reports.charts import Histogram, Link, amounts, histogram, percents
+from packprep.schemas import Manifest, Output, read_manifest
+from packprep.support.progress import Progress
+
+COLORS = 8
+"""Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """An outcome with what sets it apart. empty: share of the room of its packs that holds no token."""
+
+    outcome: Row
+    ours: bool
+    fewest: bool
+    empty: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """An output as it is (manifest, report.json, counts) and as other strategies would have made it."""
+
+    output: Output
+    manifest: Manifest
+    report: dict[str, Any]
+    measured: Measured
+    outcomes: list[Row]
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that step together, as the build planned for; the step time of one is of no interest."""
+        found: int = self.report["straggler_ranks"]
+        return found
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that decided the bytes."""
+        found: dict[str, Any] = self.manifest.data["inputs"]["options"]
+        return found
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Short names of the sources."""
+        return short_names([source["name"] for source in self.report["sources"]])
+
+    @cached_property
+    def by_size(self) -> list[int]:
+        """Numbers of the sources, most tokens first."""
+        tokens = [source["tokens"]["tokens_in"] for source in self.report["sources"]]
+        return sorted(range(len(tokens)), key=lambda number: -tokens[number])
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {number: place for place, number in enumerate(self.by_size)}
+
+    def color(self, source: int) -> str:
+        """c0 is the colour of the largest source."""
+        return f"c{min(self._places[source], COLORS - 1)}"
+
+    def label(self, source: int) -> str:
+        """Its name, or what it is shown together with."""
+        rest = len(self.names) - COLORS + 1
+        return self.names[source] if rest <= 1 or self._places[source] < COLORS - 1 else f"{rest:,} smaller files"
+
+    def links(self) -> list[Link]:
+        """Where the tokens of each source went, those in packs first."""
+        totals: dict[tuple[str, str, str, str], int] = {}
+        filler_packs = self.report["tokens"]["filler"]
+        for number in self.by_size:
+            tokens = self.report["sources"][number]["tokens"]
+            filler_packs -= tokens["filler"]
+            outcomes = [("in the packs", "kept", Sums.of_ledger(tokens).tokens_kept)]
+            outcomes += [(reason, "lost", count) for reason, count in lost(tokens).items()]
+            outcomes += [("not drawn for the mix", "undrawn", not_drawn(tokens))]
+            outcomes += [("padding", "padding", tokens["filler"])]
+            for outcome, kind, count in outcomes:
+                key = (self.label(number), outcome, self.color(number), kind)
+                totals[key] = totals.get(key, 0) + count
+        if filler_packs:
+            totals["packs added", "padding", "filler", "padding"] = filler_packs
+        found = [Link(source, outcome, count, color, kind) for (source, outcome, color, kind), count in totals.items()]
+        order = ("kept", "lost", "undrawn", "padding")
+        return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
+
+    def histograms(self) -> list[Histogram]:
+        """Lengths and packs, as page and plots show them."""
+        documents, per_pack = self.measured.documents, self.measured.documents_per_pack
+        fill, cost = self.measured.fill, self.measured.cost
+        full = int(fill.counts[fill.values * 100 >= 99 * self.measured.max_length].sum())
+        return [
+            histogram(
+                documents, amounts(documents), title="Length of documents", of="documents", unit="tokens",
+                room=self.measured.max_length,
+                note=f"Median {documents.quantile(0.5):,} tokens, 95% up to {documents.quantile(0.95):,}, "
+                f"longest {documents.quantile(1):,}.",
+            ),
+            histogram(
+                per_pack, amounts(per_pack), title="Documents in a pack", of="packs", unit="documents",
+                note=f"Median {per_pack.quantile(0.5):,}, 95% up to {per_pack.quantile(0.95):,}, "
+                f"most {per_pack.quantile(1):,}. Pieces count as documents.",
+            ),
+            histogram(
+                fill, percents(fill, self.measured.max_length), title="Fill of packs", of="packs", unit="of a pack",
+                note=f"{full:,} of {fill.total:,} packs are at least 99% full.",
+            ),
+            histogram(
+                cost, percents(cost, COST_UNIT), title="Attention cost of packs", of="packs",
+                unit="of the cost of one full document",
+                note="Compute of a pack, 100% is one document that fills it. Median "
+                f"{cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% up to {cost.quantile(0.05) / COST_UNIT:.0%}.",
+            ),
+        ]  # fmt: skip
+
+    def strategies(self) -> list[Strategy]:
+        """This build beside the other strategies, as page and plots compare them."""
+        fewest = min((outcome.packs for outcome in self.outcomes), default=0)
+        return [
+            Strategy(
+                outcome=outcome, ours=outcome.strategy == self.options.get("strategy"),
+                fewest=outcome.packs == fewest, empty=1 - outcome.utilization,
+            )
+            for outcome in self.outcomes
+        ]  # fmt: skip
+
+
+def gather(output: Output, progress: Progress | None = None) -> Facts:
+    """Read what a report needs, tokens not among it. FormatError where `output` is damaged or not a finished build."""
+    manifest = read_manifest(output)
+    return Facts(
+        output, manifest, read_report(output, manifest), measure(output, progress), replan(output, progress=progress)
+    )
+
+
+def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
+    """Tokens of a ledger that are in no pack although they were wanted there, by reason in words."""
+    counts = {"cut off: longer than a pack": tokens["truncated"]}
+    dropped = {reason: count for reason, count in tokens["dropped"].items() if reason != Dropped.NOT_DRAWN}
+    counts |= {f"dropped: {_words(reason)}": count for reason, count in dropped.items()}
+    return {words: count for words, count in counts.items() if count}
+
+
+def _words(reason: str) -> str:
+    """A later version's output may name a reason that this one does not know."""
+    return Dropped(reason).words if reason in set(Dropped) else reason.replace("_", " ")
+
+
+def not_drawn(tokens: Mapping[str, Any]) -> int:
+    """Tokens that a mix left aside to hold its shares; these are not lost."""
+    count: int = tokens["dropped"].get(Dropped.NOT_DRAWN, 0)
+    return count
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The names without the folders that all of them share. Example: a/b/x.txt, a/c.txt -> b/x.txt, c.txt."""
+    parts = [name.split("/") for name in names]
+    # A folder is shared where all names go through it.
+    shared = sum(
+        1 for _ in takewhile(lambda place: len(set(place)) == 1, zip(*(path[:-1] for path in parts), strict=False))
+    )
+    return [visible("/".join(path[shared:])) for path in parts]
+
+
+def visible(text: str) -> str:
+    """With a mark for what no page can hold: control characters, bytes of a file name that are no UTF-8."""
+    return "".join(part if part.isprintable() else "\ufffd" for part in text)
+
+
+def short(count: float) -> str:
+    """Four digits or fewer: 12,172,244 -> 12.2M, 4,096 -> 4,096."""
+    for unit, size, least in (("T", 1e12, 1e12), ("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if count >= least:
+            return f"{count / size:.1f}".removesuffix(".0") + unit
+    return f"{count:,.0f}"
+
+
+def percent(share: float) -> str:
+    """Two decimals, never rounded to all or nothing: 0.999999 -> 99.99%, 0.000001 -> <0.01%."""
+    if 0 < share < 0.0001:
+        return "<0.01%"
+    return "99.99%" if 0.9999 < share < 1 else f"{share:.2%}".replace(".00%", "%")

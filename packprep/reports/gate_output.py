@@ -1,0 +1,77 @@
+"""What the CI gate leaves behind: JUnit XML for the CI's test view, Markdown for its summary page, JSON."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from packprep.reports.figures import shown, shown_change
+from packprep.reports.gate import Verdict
+
+
+def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """A row of text for each: result, number, baseline, now, change, what is allowed."""
+    return [
+        (
+            "ok" if verdict.passed else "FAILED",
+            verdict.name,
+            "" if verdict.baseline is None else shown(verdict.name, verdict.baseline),
+            shown(verdict.name, verdict.value),
+            "" if verdict.change is None else shown_change(verdict.name, verdict.change) if verdict.change else "0",
+            verdict.allowed,
+        )
+        for verdict in verdicts
+    ]
+
+
+def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "passed": all(verdict.passed for verdict in verdicts),
+        "figures": [
+            {
+                "name": verdict.name, "baseline": verdict.baseline, "value": verdict.value, "change": verdict.change,
+                "allowed": verdict.allowed, "passed": verdict.passed, "sources": list(verdict.sources),
+            }
+            for verdict in verdicts
+        ],
+    }  # fmt: skip
+
+
+def markdown(title: str, verdicts: Sequence[Verdict]) -> str:
+    """A headline, the failed numbers as sentences, and the table of all of them."""
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    headline = f"{len(failed)} of {len(verdicts)} numbers failed" if failed else f"all {len(verdicts)} numbers hold"
+    lines = [f"### packprep check: {headline}", "", f"`{title}`", ""]
+    lines += [f"- :x: {_cell(verdict.sentence)}" for verdict in failed] + ([""] if failed else [])
+    lines += ["| | number | baseline | now | change | allowed |", "|---|---|--:|--:|--:|---|"]
+    for result, name, *rest in rows(verdicts):
+        mark = ":white_check_mark:" if result == "ok" else ":x:"
+        lines.append("| " + " | ".join([mark, f"`{name}`", *map(_cell, rest)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def append_github_summary(text: str) -> None:
+    """The Markdown behind what other steps wrote to the file that GitHub names, where it names one."""
+    if named := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(named).open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def write_junit(path: Path, title: str, verdicts: Sequence[Verdict]) -> None:
+    """A test case per number, in the form that Jenkins, GitLab and others read."""
+    failures = sum(not verdict.passed for verdict in verdicts)
+    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}
+    suites = ElementTree.Element("testsuites", {"name": "packprep check", **counts})
+    suite = ElementTree.SubElement(suites, "testsuite", {"name": title, **counts})
+    for verdict in verdicts:
+        case = ElementTree.SubElement(suite, "testcase", classname="packprep.check", name=verdict.name)
+        if not verdict.passed:
+            ElementTree.SubElement(case, "failure", message=verdict.sentence).text = verdict.sentence
+    ElementTree.indent(suites)
+    ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)

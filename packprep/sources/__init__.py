@@ -1,0 +1,1 @@
+"""Names in; files with digests, their rows, and units of them out."""

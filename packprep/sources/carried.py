@@ -1,0 +1,298 @@
+"""Numbers that rows bring with them: token ids, labels, masks, and the columns that `carry` names, checked row by row.
+
+A list has a value per token and must be as long as the row's ids; a plain number belongs to the whole row. Types are
+the data's: whole numbers keep theirs (true and false become 0 and 1, JSON's are int64), floats become float32, and
+`carry` may say another, "reward:float64". The first rows of the first source decide; a later row that does not fit is
+an error that names it.
+
+What is wrong with a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_CARRY of problems.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from packprep.config.config import BuildConfig
+from packprep.schemas import NO_LOSS, Column
+from packprep.support.errors import InputError
+from packprep.support.problems import BadRow, Problem, problem_array, problems_in
+
+if TYPE_CHECKING:
+    from packprep.chat.turns import Finder
+
+_KEPT = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bool": "int8", "halffloat": "float32"}
+_FLOATS = {"float": "float32", "double": "float32"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowShape:
+    """What rows become, the same for every source of a build.
+
+    carried: the columns that `carry` names. vocab_size: token ids are below this. finder: what renders conversations;
+    None where rows are text or token ids. notes are sentences for the user.
+    """
+
+    carried: tuple[Column, ...] = ()
+    vocab_size: int = 0
+    finder: "Finder | None" = None
+    notes: tuple[str, ...] = ()
+
+
+def number_columns(config: BuildConfig) -> list[str]:
+    """The columns of numbers that a build reads."""
+    named = (config.input_ids_column, config.labels_column, config.loss_mask_column)
+    return list(dict.fromkeys([*(name for name in named if name is not None), *map(carry_name, config.carry)]))
+
+
+def carry_name(entry: str) -> str:
+    """The column of an entry of `carry`: "reward" of "reward:float64"."""
+    return entry.partition(":")[0]
+
+
+def carried_types(types: Mapping[str, pa.DataType], config: BuildConfig, where: str) -> tuple[Column, ...]:
+    """The columns that `carry` names, by their types in the first rows. where: the source, for messages."""
+    columns = []
+    for entry in config.carry:
+        name = carry_name(entry)
+        found = types[name]
+        is_list = _is_list(found)
+        values = found.value_type if is_list else found
+        if not _is_number(values):
+            said = "no value" if pa.types.is_null(values) else str(found)
+            raise InputError(
+                f"{where} has {said} in {name!r} in its first rows, expected numbers or lists of numbers to carry"
+            )
+        dtype: Any = entry.removeprefix(name)[1:] or _dtype(values)
+        columns.append(Column(name=name, kind="token" if is_list else "segment", dtype=dtype))
+        if is_list and config.input_ids_column is None:
+            raise InputError(
+                f"{where} has lists in {name!r}: a value per token needs the tokens it belongs to, "
+                "so give --input-ids-column, or carry a plain number per row"
+            )
+    return tuple(columns)
+
+
+def _dtype(values: pa.DataType) -> str:
+    return (_KEPT | _FLOATS).get(str(values), str(values))
+
+
+def _is_list(found: pa.DataType) -> bool:
+    return any(kind(found) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _is_number(values: pa.DataType) -> bool:
+    return any(kind(values) for kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
+
+
+class RowProblems:
+    """What is wrong with each row of a table: the first thing found."""
+
+    def __init__(self, found: pa.Array) -> None:
+        self._found: list[Problem | None] = problems_in(found)
+
+    def add(self, row: int, reason: BadRow, detail: str) -> None:
+        self._found[row] = self._found[row] or Problem(reason, detail)
+
+    @property
+    def array(self) -> pa.Array:
+        return problem_array(self._found)
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """[rows], whether nothing is wrong."""
+        return np.array([problem is None for problem in self._found], np.bool_)
+
+
+def read_numbers(table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems) -> dict[str, Any]:
+    """`ids`, `labels` and carried columns of rows as Arrow arrays of their types, by name in token files.
+
+    A row with a problem has empty lists and zeros; `problems` says why.
+    """
+    lists: dict[str, _Lists] = {}
+    scalars: dict[str, pa.Array] = {}
+    if config.input_ids_column is not None:
+        name = config.input_ids_column
+        ids = _Lists.of(table[name], name, "int32", BadRow.BAD_IDS, problems)
+        ids.check(ids.values.view(np.uint32) >= shape.vocab_size, f"0 to {shape.vocab_size - 1:,}")
+        lists["ids"] = ids
+        labels = _labels(table, config, shape.vocab_size, ids, problems)
+        lists |= {"labels": labels} if labels is not None else {}
+    for column in shape.carried:
+        if column.kind == "token":
+            lists[column.name] = _Lists.of(table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems)
+            lists[column.name].check_length(lists["ids"])
+        else:
+            scalars[column.name] = _scalars(table[column.name], column, problems)
+    usable = problems.usable
+    whole = {name: column.array(usable) for name, column in lists.items()}
+    return whole | {
+        name: pc.if_else(pa.array(usable), values, pa.scalar(0, values.type)) for name, values in scalars.items()
+    }
+
+
+def _labels(
+    table: pa.Table, config: BuildConfig, vocab_size: int, ids: "_Lists", problems: RowProblems
+) -> "_Lists | None":
+    """Labels as ids where rows have them, as a mask where they have only that; with both, no loss where either says."""
+    labels = mask = None
+    if (name := config.labels_column) is not None:
+        labels = _Lists.of(table[name], name, "int32", BadRow.BAD_LABELS, problems)
+        outside = (labels.values.view(np.uint32) >= vocab_size) & (labels.values != NO_LOSS)
+        labels.check(outside, f"{NO_LOSS} or 0 to {vocab_size - 1:,}")
+        labels.check_length(ids)
+    if (name := config.loss_mask_column) is not None:
+        mask = _Lists.of(table[name], name, "int8", BadRow.BAD_MASK, problems)
+        mask.check((mask.values != 0) & (mask.values != 1), "0 or 1")
+        mask.check_length(ids)
+    if labels is None or mask is None:
+        return labels if labels is not None else mask
+    for row in np.flatnonzero(problems.usable):  # lists of other rows may differ in length
+        own = labels.values[labels.offsets[row] : labels.offsets[row + 1]]
+        own[mask.values[mask.offsets[row] : mask.offsets[row + 1]] == 0] = NO_LOSS
+    return labels
+
+
+@dataclass
+class _Lists:
+    """A column of lists, flat. offsets: int64 [rows + 1], from 0. name, reason: for messages."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+    name: str
+    reason: BadRow
+    problems: RowProblems
+
+    @staticmethod
+    def of(column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems) -> "_Lists":
+        """The column's lists as numbers of this type; rows whose values are none, or do not fit, are problems."""
+        array = column.combine_chunks()
+        array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        found, rows = array.type, len(array)
+        nothing = _Lists(np.empty(0, dtype), np.zeros(rows + 1, np.int64), name, reason, problems)
+        if not _is_list(found) or not (_is_number(found.value_type) or pa.types.is_null(found.value_type)):
+            for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
+                problems.add(int(row), BadRow.NOT_NUMBERS, f"{name!r} is {found}, expected a list of numbers")
+            _add_nulls(array, name, problems)
+            return nothing
+        _add_nulls(array, name, problems)
+        array = array.cast(pa.large_list(found.value_type))
+        offsets = array.offsets.to_numpy()  # of a slice of an array they do not begin at 0
+        flat = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        lists = _Lists(np.empty(0), (offsets - offsets[0]).astype(np.int64), name, reason, problems)
+        for place in np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False)) if flat.null_count else ():
+            lists._add(int(place), "null", "a number")
+        if pa.types.is_null(flat.type):
+            flat = pa.array(np.zeros(len(flat), np.int8))
+        lists.values = _converted(flat, dtype, lists._add)
+        return lists
+
+    def _add(self, place: int, found: Any, expected: str) -> None:
+        row = int(np.searchsorted(self.offsets, place, side="right")) - 1
+        where = f"{self.name!r} has {found} at {place - int(self.offsets[row])}"
+        self.problems.add(row, self.reason, f"{where}, expected {expected}")
+
+    def check(self, wrong: NDArray[np.bool_], expected: str) -> None:
+        """Note the rows of values that are wrong."""
+        for place in np.flatnonzero(wrong):
+            self._add(int(place), self.values[place], expected)
+
+    def check_length(self, ids: "_Lists") -> None:
+        """Note the rows that have another number of values than ids."""
+        lengths, expected = np.diff(self.offsets), np.diff(ids.offsets)
+        for row in np.flatnonzero(lengths != expected):
+            self.problems.add(
+                int(row),
+                self.reason,
+                f"{self.name!r} has {lengths[row]:,} values and {ids.name!r} {expected[row]:,}, expected one for each",
+            )
+
+    def array(self, usable: NDArray[np.bool_]) -> pa.Array:
+        """list array, [rows]; empty lists where a row is not usable."""
+        values, offsets = self.values, self.offsets
+        if not usable.all():
+            lengths = np.diff(offsets)
+            values = values[np.repeat(usable, lengths)]
+            offsets = np.append(0, np.cumsum(np.where(usable, lengths, 0)))
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def _scalars(column: pa.ChunkedArray, of: Column, problems: RowProblems) -> pa.Array:
+    """A number per row as the column's type, 0 where there is none."""
+    array = column.combine_chunks()
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+    def add(row: int, found: Any, expected: str) -> None:
+        problems.add(row, BadRow.BAD_CARRY, f"{of.name!r} is {found}, expected {expected}")
+
+    if pa.types.is_string(array.type):  # of CSV
+        array = _of_text(array, add)
+    if not _is_number(array.type):
+        for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
+            problems.add(int(row), BadRow.NOT_NUMBERS, f"{of.name!r} is {array.type}, expected a number")
+        array = pa.nulls(len(array), pa.int8())
+    _add_nulls(array, of.name, problems)
+    return pa.array(_converted(array, of.dtype, add))
+
+
+def text_type(column: pa.ChunkedArray) -> pa.DataType:
+    """The type of the numbers that a column of text spells; text where it spells something else."""
+    for wanted in (pa.int64(), pa.float64()):
+        try:
+            column.cast(wanted)
+            return wanted
+        except pa.ArrowInvalid:
+            continue
+    return column.type
+
+
+def _of_text(array: pa.Array, add: Any) -> pa.Array:
+    """Numbers that texts spell, of the type that holds all of them; add(row, text, expected) hears of other texts."""
+    kind = text_type(array)
+    if kind != array.type:
+        return array.cast(kind)
+    values: list[float | None] = []
+    for row, text in enumerate(array.to_pylist()):
+        try:
+            values.append(None if text is None else float(text))
+        except ValueError:
+            add(row, repr(text), "a number")
+            values.append(0)
+    return pa.array(values, pa.float64())
+
+
+def _add_nulls(array: pa.Array, name: str, problems: RowProblems) -> None:
+    if array.null_count:
+        for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
+            problems.add(int(row), BadRow.NULL, f"the row has no {name!r}")
+
+
+def _converted(values: pa.Array, dtype: str, add: Any) -> NDArray[Any]:
+    """Values as another type, 0 for null; add(place, value, expected) hears of each that does not fit."""
+    values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+    given: NDArray[Any] = values.fill_null(0).to_numpy()
+    wanted = np.dtype(dtype)
+    if given.dtype.kind == "f":
+        for place in np.flatnonzero(~np.isfinite(given)):
+            add(int(place), given[place], "a finite number")
+        given = np.where(np.isfinite(given), given, 0)
+    if wanted.kind == "f":
+        with np.errstate(over="ignore"):
+            made = given.astype(wanted)
+        for place in np.flatnonzero(~np.isfinite(made)):
+            add(int(place), given[place], f"a number that {dtype} holds")
+        return np.where(np.isfinite(made), made, 0)
+    bounds = np.iinfo(wanted)
+    if given.dtype.kind == "f":
+        fits = (given >= bounds.min) & (given < float(bounds.max) + 1) & (given == np.floor(given))
+    else:
+        fits = (given >= bounds.min) & (given <= bounds.max)
+    if not fits.all():
+        for place in np.flatnonzero(~fits):
+            add(int(place), given[place], f"a whole number from {bounds.min:,} to {bounds.max:,}")
+        given = np.where(fits, given, 0)
+    return given.astype(wanted)

@@ -1,0 +1,1 @@
+"""One open file in; its rows out, one module per format."""

@@ -1,0 +1,69 @@
+"""Columns of Arrow tables as files hold them: not damaged, as one array, text as valid UTF-8, groups as text."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from packprep.support.problems import BadRow, Problem, with_problem
+
+
+def text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool) -> tuple[pa.Array, pa.Array]:
+    """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
+    array = one_array(column)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        if str(array.type) == "string_view":
+            array = array.cast(pa.large_string())
+        else:
+            wrong = Problem(BadRow.NOT_TEXT, f"{name!r} is {array.type}, expected text")
+            return pa.nulls(len(array), pa.string()), with_problem(problem, pc.is_valid(array), wrong)
+    if is_utf8:
+        return array, problem
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        good = pa.array([_is_utf8(value or b"") for value in array.cast(pa.large_binary()).to_pylist()])
+        problem = with_problem(problem, pc.invert(good), Problem(BadRow.BAD_UTF8, f"{name!r} is not UTF-8"))
+        array = pc.if_else(good, array, pa.scalar(None, array.type))
+    return array, problem
+
+
+def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The groups of rows as text, and `problem` with what was wrong filled in.
+
+    A number is its digits and a boolean the word that JSON has for it, so that groups are the same in every format;
+    a whole float is the integer. Example: [1, 2] and [1.0, 2.0] -> ["1", "2"]; [true] -> ["true"]
+    """
+    array = one_array(column)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_nested(array.type):
+        wrong = Problem(BadRow.BAD_GROUP, f"{name!r} is {array.type}, expected text, a number, true or false")
+        return pa.nulls(len(array), pa.string()), with_problem(problem, pc.is_valid(array), wrong)
+    if not pa.types.is_floating(array.type):
+        return array.cast(pa.string()), problem
+    array = array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
+    whole = pc.and_(pc.equal(array, pc.floor(array)), pc.less(pc.abs(array), 2.0**63))
+    digits = pc.if_else(whole, array, pa.scalar(0, array.type)).cast(pa.int64()).cast(pa.string())
+    return pc.if_else(whole, digits, array.cast(pa.string())), problem
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array, not copied where it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def sound(array: pa.Array) -> pa.Array:
+    """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them."""
+    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
+    # Of text that is not UTF-8 more is known later.
+    (array if binary is None else array.view(binary)).validate(full=True)
+    return array
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

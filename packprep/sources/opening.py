@@ -1,0 +1,160 @@
+"""A source opened: its rows as a `datasets` object in streaming form, and a sentence where its reader stumbles.
+
+Nothing is cached in the user's home (but hub datasets, whose cache is theirs), and no more is read than is asked for.
+Only what cannot be streamed is unpacked into `scratch`.
+"""
+
+import contextlib
+import errno
+import glob
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packprep.config.config import BuildConfig
+from packprep.schemas import FormatError, StoreError, is_url
+from packprep.sources.carried import number_columns
+from packprep.sources.formats.rawfiles import unpacking
+from packprep.sources.header import json_types
+from packprep.sources.rowtext import columns_read, text_columns
+from packprep.sources.source import Source
+from packprep.sources.sources import open_hub
+from packprep.support.errors import InputError, system_error
+
+if TYPE_CHECKING:
+    from packprep.chat.conversations import ConversationColumns
+
+ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
+# Parquet and Arrow are binary: packed once more they shrink a few times, a file of nothing 1,000 times.
+_UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
+
+
+@contextlib.contextmanager
+def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
+    """What the readers of each format raise is theirs; the user needs the file's name. read: [rows so far]."""
+    try:
+        yield
+    except (InputError, FormatError):
+        raise
+    except Exception as error:
+        if isinstance(refused := system_error(error), StoreError):
+            if refused.errno == errno.EBUSY:
+                raise InputError(
+                    f"{source.name} has changed since the build began: {refused.strerror}; build again from the start"
+                ) from None
+            raise StoreError(refused.errno or 0, str(refused.strerror), source.name) from None
+        if refused is not None:
+            raise OSError(refused.errno, refused.strerror, source.name) from None  # no fault of the source
+        behind = f" (behind row {read[0] - 1})" if read[0] else ""
+        raise InputError(f"{source.name} {_reason(error, source)}{behind}") from None
+
+
+@contextlib.contextmanager
+def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
+    """The file to open: the source's own, or a plain copy of one that its reader cannot stream as it is."""
+    away = is_url(source.path or "")
+    if source.path is None or not (source.compression or away) or source.kind in ("json", "csv", "text"):
+        yield source.path
+        return
+    if away and source.kind == "saved":
+        from packprep.sources.storesources import fetched
+
+        with fetched(source, scratch) as folder:
+            yield folder
+        return
+    most = max(_UNPACKED_BYTES, _UNPACKED_RATIO * source.bytes)
+    with (
+        source.plain() as packed,
+        tempfile.NamedTemporaryFile(dir=scratch, suffix=f".{source.suffix}") as copy,
+    ):
+        while block := packed.read(1 << 20):
+            copy.write(block)
+            if source.compression and copy.tell() > most:
+                raise InputError(f"{source.name} unpacks to more than {most:,} bytes, which no {source.kind} file does")
+        copy.flush()
+        yield Path(copy.name)
+
+
+def open_rows(
+    source: Source,
+    path: Path | str | None,
+    config: BuildConfig,
+    scratch: Path,
+    chats: "ConversationColumns | None",
+    begin: int = 0,
+) -> Any:
+    """The rows of a source as a `datasets` object in Arrow format. begin: byte of JSON lines where the first begins."""
+    import datasets
+
+    columns = columns_read(config, chats)
+
+    if source.kind == "hub":
+        return open_hub(source.name, config).with_format("arrow")
+    if source.kind == "saved":
+        return datasets.load_from_disk(str(path)).with_format("arrow")
+    options: dict[str, Any] = {"cache_dir": str(scratch)}
+    ours = {"columns": tuple(columns), "source": source.name, "max_row_size": config.max_row_size}
+    ours |= {"file": str(path), "source_version": source.version}
+    if source.kind == "json":
+        from packprep.sources.formats.jsonl import JsonRows, number_types
+
+        names = number_columns(config)
+        numbers = number_types(json_types(source, names)) if names else ()
+        nested = chats.wanted if chats is not None else ()
+        group = None if config.group_column in text_columns(config) else config.group_column
+        builder = JsonRows(numbers=numbers, nested=nested, group=group, begin=begin, **ours, **options)
+        rows = builder.as_streaming_dataset(split="train")
+    elif source.kind == "csv":
+        from packprep.sources.formats.csvrows import CsvRows
+
+        rows = CsvRows(delimiter=source.delimiter, **ours, **options).as_streaming_dataset(split="train")
+    elif source.kind == "text":
+        from packprep.sources.formats.textrows import TextRows
+
+        rows = TextRows(sample_by=config.sample_by, **ours, **options).as_streaming_dataset(split="train")
+    elif source.kind == "arrow":
+        from packprep.sources.formats.arrowrows import ArrowRows
+
+        rows = ArrowRows(**ours, **options).as_streaming_dataset(split="train")
+    else:
+        if source.kind == "parquet":
+            import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
+
+            there = [name for name in columns if name in pq.read_schema(path).names]
+            # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on the disk.
+            checked = pds.ParquetFragmentScanOptions(
+                page_checksum_verification=True, pre_buffer=False, use_buffered_stream=True
+            )
+            options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None, "fragment_scan_options": checked}
+        options |= {"data_files": [glob.escape(str(path))]}
+        rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
+    return rows.with_format("arrow")
+
+
+def _reason(error: Exception, source: Source) -> str:
+    text = " ".join(str(error).split())[:300]
+    if source.compression and "Truncated compressed stream" in text:
+        return f"is cut off at byte {source.bytes:,}: the compressed data ends early; fetch the file again"
+    if source.compression and text.startswith("Garbage at byte "):
+        end = int(text.rpartition(" ")[2])
+        return (
+            f"is whole up to byte {end:,}, and what follows is neither gzip nor padding with zeros; "
+            f"remove it (head -c {end}) or fetch the file again"
+        )
+    if source.compression and ("zlib" in text or "ZSTD" in text):
+        return f"does not decompress by byte {_damaged_at(source):,}: {text}; fetch the file again"
+    return f"cannot be read as {source.kind}: {text or type(error).__name__}"
+
+
+def _damaged_at(source: Source) -> int:
+    """Byte of a compressed file by which its reader stumbled; it reads some ahead."""
+    with source.raw() as file:
+        plain = unpacking(file, source.compression)
+        with contextlib.suppress(OSError, pa.ArrowException):
+            while plain.read(1 << 20):
+                pass
+        return int(file.tell())

@@ -1,0 +1,172 @@
+"""Rows of a source: every format comes out as Arrow tables with the same columns.
+
+text     string, the document; null where the row has none to use
+second   string, with `pair_columns`: the other side of the row, null where text is
+ids      list<int32>, in place of text with `input_ids_column`
+problem  what is wrong with the row, null where nothing is: see problems.py
+group    string, only with `group_column`: text, or a number or boolean as JSON writes it
+labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see carried.py
+
+Conversations are text too, rendered; beside it `trained` and `specials` say what is what in it: see masks.py.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from packprep.chat.buildtokenizer import ChatTokenizer
+from packprep.config.config import BuildConfig
+from packprep.engines.tokenizer import Tokenizer
+from packprep.sources.carried import RowShape, carried_types, number_columns, text_type
+from packprep.sources.header import check_names, json_types, names_in
+from packprep.sources.opening import ROWS_PER_TABLE, open_rows, readable, unpacked
+from packprep.sources.rowtext import as_rows, columns_read, text_columns
+from packprep.sources.source import Source
+from packprep.support.errors import InputError
+
+if TYPE_CHECKING:
+    from packprep.chat.conversations import ConversationColumns
+    from packprep.chat.turns import Finder
+
+TEXT_ROWS = RowShape()
+_UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, and name its byte
+BESIDE: dict[str, Any] = {"tools": "tools", "variables": "chat_template_kwargs"}  # columns beside a conversation
+
+
+class RowPlace(NamedTuple):
+    """A row of a source, and the byte where it begins in a file of plain JSON lines."""
+
+    row: int
+    byte: int
+
+
+BEGIN = RowPlace(0, 0)
+
+
+def read_rows(
+    source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS, begin: RowPlace = BEGIN
+) -> Iterator[pa.Table]:
+    """Tables of the columns above, in row order from `begin` on. Raises InputError naming the source."""
+    config = config.reading(source.reading)
+    read = [begin.row]  # rows so far, as an error says
+    with readable(source, read), unpacked(source, scratch) as path:
+        chats = _conversations_of(source, path, config, scratch) if config.chats else None
+        for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(batch_size=ROWS_PER_TABLE):
+            if not read[0]:
+                _check_columns(source, path, table, config, chats)
+            read[0] += len(table)
+            yield as_rows(table, config, shape, chats, is_utf8=source.kind in _UTF8)
+    if not read[0]:
+        raise InputError(f"{source.name} holds no rows; expected at least one document")
+
+
+def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer) -> RowShape:
+    """What rows become: carried columns typed by the first rows of the first source, conversations by the template."""
+    source = sources[0]
+    config = config.reading(source.reading)
+    names = number_columns(config)
+    chats = types = None
+    if config.carry or config.chats:
+        with readable(source), unpacked(source, scratch) as path:
+            chats = _conversations_of(source, path, config, scratch) if config.chats else None
+            if source.kind == "json":
+                types = json_types(source, names)
+            elif config.carry:
+                table = next(open_rows(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE))
+                _check_columns(source, path, table, config, chats)
+                types = {name: text_type(table[name]) if source.kind == "csv" else table[name].type for name in names}
+    return RowShape(
+        carried=carried_types(types or {}, config, source.name),
+        vocab_size=tokenizer.vocab_size,
+        finder=finder_of(tokenizer, config),
+        notes=(f"{source.name}: {replace(chats, tools=None).said}",) if chats is not None else (),
+    )
+
+
+def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
+    """What renders conversations; None for a build without them."""
+    if not config.chats:
+        return None
+    from packprep.chat.masks import exact_encoder
+    from packprep.chat.prompted import PlainFinder
+    from packprep.chat.turns import TurnFinder
+
+    specials = exact_encoder(tokenizer.json).specials
+    if not isinstance(tokenizer, ChatTokenizer):
+        return PlainFinder(specials)
+    return TurnFinder(tokenizer.template, specials, config.train_on)
+
+
+def _conversations_of(
+    source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
+) -> "ConversationColumns":
+    """Where a source has its conversations. Raises InputError where it has none."""
+    names = names_in(source, path)
+    if names is None:
+        names = next(open_rows(source, path, config, scratch, None).iter(batch_size=1)).column_names
+    return find_columns(names, config, source.name, any_row=source.kind == "json")
+
+
+def find_columns(
+    names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
+) -> "ConversationColumns":
+    """Which of these columns hold conversations. any_row: a later row may have tools or variables that these lack."""
+    from packprep.chat.conversations import ConversationColumns, find_conversations
+
+    if config.pair_columns:
+        prompt = () if config.prompt_column is None else (config.prompt_column,)
+        for name in (*prompt, *config.pair_columns):
+            if name not in names:
+                raise InputError(f"{where}: there is no column {name!r}; there are {', '.join(names)}")
+        beside = {key: name for key, name in BESIDE.items() if any_row or name in names}
+        return ConversationColumns(
+            kind="pair" if prompt else "messages", names=(*prompt, *config.pair_columns), **beside
+        )
+    try:
+        found = find_conversations(
+            names,
+            messages_column=None if config.messages_column == "auto" else config.messages_column,
+            prompt_column=config.prompt_column,
+            response_column=config.response_column,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if found is None:
+        raise InputError(
+            f"{where} has no conversations that are recognised; it has {', '.join(names) or 'no columns'}: choose with "
+            "--messages-column, or --prompt-column and --response-column"
+        )
+    return replace(found, **BESIDE) if any_row else found
+
+
+def _check_columns(
+    source: Source, path: Path | str | None, table: pa.Table, config: BuildConfig, chats: "ConversationColumns | None"
+) -> None:
+    """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
+    texts = text_columns(config)
+    beside = (chats.tools, chats.variables) if chats is not None else ()
+    wanted = [name for name in columns_read(config, chats) if name not in beside]
+    if source.kind == "json" and (
+        all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid
+    ):
+        return
+    names = names_in(source, path)
+    check_names(source, table.column_names if names is None else names, wanted, texts)
+
+
+def line_of_row(source: Source, row: int) -> int | None:
+    """Line of a row of a JSON lines file, from 1; None where rows are not lines. Reads the file up to there."""
+    if source.kind != "json" or source.path is None:
+        return None
+    from packprep.sources.formats.rowbuilder import numbered_lines
+
+    with source.plain() as file:
+        array = False
+        for place, (number, line) in enumerate(numbered_lines(file)):
+            array = array or (place == 0 and line.removeprefix(b"\xef\xbb\xbf")[:1] == b"[")
+            if place == row:
+                return None if array or (row == 0 and line == b"{") else number
+    return None

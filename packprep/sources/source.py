@@ -1,0 +1,58 @@
+"""One source of a build, found and digested: a file, a saved dataset or a hub dataset, and how its rows are read."""
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from packprep.sources.formats.rawfiles import decompressed, opened, suffixes
+
+STDIN = "standard input"  # its name as a source
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input file, saved dataset or hub dataset.
+
+    entry: number of the entry of `sources` that it comes from. reading: what that says of how rows are read.
+    """
+
+    name: str  # as messages, report and manifest name it: redacted
+    kind: str  # json, csv, text, parquet, arrow, saved or hub
+    path: Path | str | None  # text: a URL
+    bytes: int
+    sha256: str
+    entry: int = 0
+    reading: dict[str, Any] = field(default_factory=dict)
+    version: str = ""  # of one in a store
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the documents it gives."""
+        return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
+
+    def described(self) -> dict[str, Any]:
+        """`reading` for a digest, where there is any."""
+        return {"reading": self.reading} if self.reading else {}
+
+    @property
+    def suffix(self) -> str:
+        """Suffix without compression: "tsv" of data.tsv.gz."""
+        return suffixes(str(self.path))[0]
+
+    @property
+    def delimiter(self) -> str:
+        return "\t" if self.suffix == "tsv" else ","
+
+    @property
+    def compression(self) -> str:
+        """ "gz", "zst" or nothing."""
+        return suffixes(str(self.path))[1]
+
+    def plain(self) -> io.BufferedReader:
+        """Its plain bytes."""
+        assert self.path is not None
+        return decompressed(self.path, self.version)
+
+    def raw(self) -> BinaryIO:
+        """Its bytes as they are."""
+        return opened(str(self.path), self.version)

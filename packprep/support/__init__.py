@@ -1,0 +1,1 @@
+"""Plain values in; errors, progress, memory, threads, hashing and locks for all rooms out."""

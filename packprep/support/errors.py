@@ -1,0 +1,87 @@
+"""What packprep raises on purpose; the command line prints the sentence and exits with the class's code.
+
+PackprepError(ValueError)
+├── ConfigError  an option or argument is wrong
+├── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is one, the row
+└── StoppedError the machine is in the way (memory, disk, a dying worker): the same command goes on where it stopped
+packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims to be
+"""
+
+import contextlib
+import difflib
+import errno
+import reprlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from packprep.support.redact import redacted
+
+
+class PackprepError(ValueError):
+    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows no credential, and of a
+    long sentence, which quotes what it found, its beginning and its end."""
+
+    def __init__(self, sentence: str) -> None:
+        if len(sentence) > 50_000:
+            sentence = f"{sentence[:20_000]} ... {sentence[-20_000:]}"
+        shown = redacted(sentence)
+        super().__init__(shown if len(shown) <= 2000 else f"{shown[:1500]} ... {shown[-400:]}")
+
+
+class ConfigError(PackprepError):
+    """An option has a value that cannot work, or contradicts another one."""
+
+
+class InputError(PackprepError):
+    """A source file, a document or a tokenizer file cannot be used as it is."""
+
+
+class StoppedError(PackprepError):
+    """The build cannot go on as things are on this machine; what it has done is kept for the same command."""
+
+
+@contextlib.contextmanager
+def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
+    """For the first request to a store: what would be no better the next time is an error of this kind."""
+    from packprep.schemas import StoreError  # takes too long to import for --help
+
+    try:
+        yield
+    except ImportError as error:
+        raise kind(str(error)) from None
+    except StoreError as error:
+        if error.errno not in (errno.EACCES, errno.ENOENT, errno.EINVAL):
+            raise
+        advice = "check the address and the credentials" if error.errno == errno.EACCES else "check the address"
+        raise kind(f"{error.filename}: {error.strerror}; {advice}") from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
+
+
+_SYSTEM = (
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT,
+)  # fmt: skip
+
+
+def system_error(error: BaseException | None) -> OSError | None:
+    """What the system or a store refused, behind whatever a library made of it; None where it was neither."""
+    from packprep.schemas import StoreError  # takes too long to import for --help
+
+    while error is not None:
+        if isinstance(error, OSError) and (error.errno in _SYSTEM or isinstance(error, StoreError)):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def brief(value: Any) -> str:
+    """As Python writes it, but never longer than a line."""
+    try:
+        text = reprlib.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else text[:97] + "..."

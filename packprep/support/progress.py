@@ -1,0 +1,121 @@
+"""What a running build says: a live line in a terminal, a plain line now and then elsewhere, nothing from Python.
+
+Everything goes to standard error; standard output is for results.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+from packprep.support.memory import resident
+
+_PLAIN_EVERY = 10.0  # seconds between plain lines
+_LIVE_EVERY = 0.1  # and between changes of a live one
+
+
+class Progress(Protocol):
+    """Where a build reports. done and total: amounts of `unit`; total None where it is not known."""
+
+    def say(self, line: str) -> None: ...
+
+    def advance(self, stage: str, done: float, total: float | None, unit: str) -> None: ...
+
+
+class Silent:
+    """Says nothing: the default of `packprep.build` in Python, and what --quiet asks for."""
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+    def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
+        pass
+
+
+class Console:
+    """Lines on standard error; a context manager, so that a live line is taken away at the end.
+
+    first: what is read before anything can be counted.
+    """
+
+    def __init__(self, first: str) -> None:
+        self._first = first
+        self._live: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._started: dict[str, float] = {}
+        self._latest = self._spoken = time.monotonic()
+
+    def __enter__(self) -> "Console":
+        if sys.stderr.isatty():
+            from rich.console import Console as RichConsole
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = [TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[text]}")]
+            self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
+            self._live.start()
+            self._tasks["read"] = self._live.add_task("read", total=None, text=self._first)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the live line away and give the cursor back."""
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
+        now = time.monotonic()
+        started = self._started.setdefault(stage, self._latest)  # a stage begins where the one before ended
+        self._latest = now
+        rate = done / (now - started) if now > started else 0.0
+        text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")
+        left = (total - done) / rate if total and rate and total > done else None
+        if self._live is not None:
+            if now - self._spoken >= _LIVE_EVERY or done == total or stage not in self._tasks:
+                self._show(stage, done, total, text + _left(left) + _memory())
+                self._spoken = now
+        elif now - self._spoken >= _PLAIN_EVERY:
+            self.say(f"{stage}: {text}{_left(left)}{_memory()}")
+            self._spoken = now
+
+    def _show(self, stage: str, done: float, total: float | None, text: str) -> None:
+        if stage not in self._tasks:
+            for task in self._tasks.values():
+                self._live.update(task, visible=False)
+            self._tasks[stage] = self._live.add_task(stage, total=total, text=text)
+        self._live.update(self._tasks[stage], completed=done, total=total, text=text)
+
+
+def shown(first: str = "the first unit of text", *, quiet: bool = False) -> Console | Silent:
+    """What a command reports to while it works, as a context manager."""
+    return Silent() if quiet else Console(first)
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds:,.0f} s left"
+
+
+def _memory() -> str:
+    """What this process holds in memory now; nothing where the system does not say."""
+    held = resident()
+    return "" if held is None else f", {held[0] / 1e6:,.0f} MB of memory"

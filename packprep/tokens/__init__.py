@@ -1,0 +1,1 @@
+"""Slices of text in; token files and the token store out."""

@@ -1,0 +1,1 @@
+"""Token files in; documents, segments, mixes and the packs of one window out."""

@@ -1,0 +1,79 @@
+"""Preference pairs: two sides of one row that share a pack, such as a chosen and a rejected answer.
+
+A row is one document whose tokens are those of its first side and then those of its second: it is drawn, held out and
+counted as one. It becomes two segments, an atom for the packer, or none: what does not fit whole is truncated on both
+sides, dropped or refused.
+
+Example: sides of 6 and 2 tokens, max_length=6, truncate -> 4 and 2 tokens at 0 and 6 of the row.
+"""
+
+import numpy as np
+
+from packprep.config.config import BuildConfig
+from packprep.packing.account import Dropped
+from packprep.windows.labels import Labels, proportional
+from packprep.windows.segments import Account, Int32, Int64, Segments, TooLongError
+
+SPLIT = "pair_split"
+"""Column of token files: tokens of the first side of each row."""
+
+
+def cut_pairs(
+    lengths: Int32, split: Int32, ends: int, config: BuildConfig, labels: Labels | None = None
+) -> tuple[Segments, Account]:
+    """Two segments for each pair that is kept, and the account of the others.
+
+    lengths: [rows], tokens of both sides. split: [rows], those of the first. ends: how many of BOS and EOS a side has.
+    Filters hold for each side. Padding to a multiple counts: both sides together must fit with it.
+    Raises TooLongError for a pair over max_length under overflow error.
+    """
+    sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
+    there = lengths > 0
+    least = np.maximum(config.min_len + ends, 1)
+    short = there & (sides < least).any(axis=1)
+    most = config.max_len + ends if config.max_len is not None else 2**31
+    long = there & ~short & (sides > most).any(axis=1)
+    over = there & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
+    if config.overflow == "error" and over.any():
+        raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
+    dropped = {Dropped.TOO_SHORT: short, Dropped.TOO_LONG: long, Dropped.OVERFLOW: over & (config.overflow == "drop")}
+    kept = there & ~(short | long | dropped[Dropped.OVERFLOW])
+    own = sides.copy()
+    if config.overflow == "truncate" and over.any():
+        own[over] = _truncated(sides[over], config)
+    cut = sides - own
+    start = np.stack([np.zeros_like(split), split], axis=1) + (cut if config.truncation_side == "left" else 0)
+    rows = np.flatnonzero(kept)
+    segments = Segments(
+        document=np.repeat(rows, 2).astype(np.int32),
+        start=start[rows].ravel().astype(np.int32),
+        own=own[rows].ravel().astype(np.int32),
+        bos=np.zeros(2 * len(rows), np.bool_),
+    )
+    if labels is not None:
+        few = (segments.trained(labels, config).reshape(-1, 2) < config.min_loss_tokens).any(axis=1)
+        dropped[Dropped.FEW_LOSS_TOKENS] = np.isin(np.arange(len(lengths)), rows[few])
+        segments = segments.take(np.repeat(~few, 2))
+        kept = kept & ~dropped[Dropped.FEW_LOSS_TOKENS]
+    nothing = np.zeros(len(lengths), np.int32)
+    return segments, Account(
+        truncated=np.where(kept, cut.sum(axis=1), 0).astype(np.int32),
+        overlap=nothing.astype(np.int64),
+        continuation_bos=nothing,
+        dropped={reason: np.where(rows, lengths, 0).astype(np.int32) for reason, rows in dropped.items() if rows.any()},
+    )
+
+
+def _padded(tokens: Int64, config: BuildConfig) -> Int64:
+    multiple = config.pad_segment_to_multiple
+    return -(-tokens // multiple) * multiple
+
+
+def _truncated(sides: Int64, config: BuildConfig) -> Int64:
+    """Tokens kept of each side, [pairs, 2]: both are cut in proportion, a side of less than half a pack stays whole."""
+    multiple, most = config.pad_segment_to_multiple, config.max_length
+    first = proportional(sides[:, 0], sides[:, 1], most).astype(np.int64)
+    # A pack is a whole number of multiples: what the first side takes of them, the second cannot.
+    taken = np.clip(_padded(first, config), multiple, most - multiple)
+    kept: Int64 = np.minimum(sides, np.stack([taken, most - taken], axis=1))
+    return kept
