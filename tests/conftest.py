@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
-from . import s3
+from .helpers import s3
 
 settings.register_profile("packprep", deadline=None)  # an example may compile a kernel, or be stopped for seconds
 settings.load_profile("packprep")

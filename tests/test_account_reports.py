@@ -15,7 +15,7 @@ from packprep.packing.account import Sums
 from packprep.reports.facts import lost
 from packprep.schemas import read_manifest
 
-from .corpus import build_options
+from .helpers.corpus import build_options
 
 GOLDEN = Path(__file__).parent / "golden_reports.json"
 OF_THE_RUN = {"bytes", "peak_memory_bytes", "seconds", "sha256", "shards", "tokens_per_second"}

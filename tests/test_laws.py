@@ -18,7 +18,7 @@ from packprep.schemas import check_batch, check_ledger
 from packprep.windows.packs import Packs
 from packprep.windows.planning import WindowPlan, account_by_source, plan_window, resized
 
-from .documents import (
+from .helpers.documents import (
     BOS,
     CARRIED,
     PAD,

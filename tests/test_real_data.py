@@ -15,7 +15,7 @@ from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import InputError
 
-from .corpus import SHARED, expected_ids, needs_shared_data
+from .helpers.corpus import SHARED, expected_ids, needs_shared_data
 
 pytestmark = needs_shared_data
 

@@ -7,12 +7,12 @@ except inside `tokenizers`, which has no other way out (16 of its 1100 ns per to
     fastokens  BPE, exact on every code point tried; 30-130 MB per core-second, SentencePiece BPE 2-8
     gigatoken  BPE, newer Unicode tables than the reference; 40-160 MB per core-second, SentencePiece BPE 10
 
-Every engine lets several threads call it at once: all three release the interpreter lock and guard their own caches,
-so none stands behind a lock here (tests/test_engines.py holds them to it, with cold caches). gigatoken uses the cores
-inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more cost a
-build 2 to 10 % of its cycles. `tokenizers` is told not to by the command line (TOKENIZERS_PARALLELISM), and has threads
-from here: what one of its own made, another one frees, which was 8 % of the time of a build.
-A fast engine is trusted only after `packprep.engines.parity` has compared it with `hf`.
+Every engine lets several threads call it at once: all three release the interpreter lock and guard their own caches, so
+none stands behind a lock here (tests/engines/test_engines.py holds them to it, with cold caches). gigatoken uses the
+cores inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more
+cost a build 2 to 10 % of its cycles. `tokenizers` is told not to by the command line (TOKENIZERS_PARALLELISM), and has
+threads from here: what one of its own made, another one frees, which was 8 % of the time of a build. A fast engine is
+trusted only after `packprep.engines.parity` has compared it with `hf`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from tests.command import Result, run
-from tests.corpus import save_tokenizer
+from tests.helpers.command import Result, run
+from tests.helpers.corpus import save_tokenizer
 
 SETTINGS = ("--max-length", "64", "--engine", "hf")
 

@@ -20,8 +20,8 @@ from packprep.engines.tokenizer import load_tokenizer
 from packprep.inspect.reportfile import read_report
 from packprep.loaders import PackedShards
 from packprep.schemas import check_files, check_ledger, read_manifest
-from tests.corpus import save_tokenizer, tiny_tokenizer
-from tests.files import PACK
+from tests.helpers.corpus import save_tokenizer, tiny_tokenizer
+from tests.helpers.files import PACK
 
 from .fuzz import Tally
 from .kinds import FORMATS

@@ -20,7 +20,7 @@ from typing import Any
 
 from packprep.output.staging import staging_of
 from packprep.schemas import MANIFEST, check_files, read_manifest
-from tests.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 SHIM = Path(__file__).with_name("shim.c")
 DIE_BEFORE, DIE_AFTER, SHORT = -9, -10, -1

@@ -13,7 +13,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.corpus import texts
+from tests.helpers.corpus import texts
 
 GOOD = texts(40)
 LIMIT = 5_000  # bytes of a row at most, in all of these builds

@@ -15,10 +15,10 @@ from typing import Any
 from packprep import build
 from packprep.inspect.verify import verify
 from packprep.support.errors import ConfigError, InputError
-from tests.corpus import save_tokenizer, texts, write_jsonl
-from tests.files import config
-from tests.test_chat_build import TEMPLATE
-from tests.test_verify import SWEEP
+from tests.chat.test_build import TEMPLATE
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.files import config
+from tests.inspect.test_verify import SWEEP
 
 from .fuzz import Tally
 

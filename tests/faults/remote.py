@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packprep.schemas import FormatError, Store, parse_manifest, stores
-from tests import s3
+from tests.helpers import s3
 
 from . import harness
 from .harness import Ended, forked

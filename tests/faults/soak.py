@@ -17,7 +17,7 @@ from pathlib import Path
 from packprep.execute import workers
 from packprep.output.staging import staging_of
 from packprep.schemas import read_manifest
-from tests.corpus import write_jsonl
+from tests.helpers.corpus import write_jsonl
 
 from . import harness
 from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked

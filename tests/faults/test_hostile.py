@@ -27,8 +27,8 @@ from packprep.engines.tokenizer import load_tokenizer
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError
 from packprep.support.errors import ConfigError, InputError
-from tests.command import run
-from tests.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.command import run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 from .build import build, command_line, refused
 from .kinds import whole

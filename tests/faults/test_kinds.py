@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.files import PACK
+from tests.helpers.files import PACK
 
 from .build import build
 from .build import refused as one_sentence

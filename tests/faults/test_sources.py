@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep.schemas import read_manifest
-from tests.command import run
-from tests.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.command import run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 from .build import build, command_line, refused
 from .kinds import whole

@@ -3,7 +3,7 @@
 A kind is a set of interchangeable documents: one length (and, where segments per pack are limited, one number of
 segments). A pattern is what one pack holds, as runs (kind, copies), together with how many packs look like that.
 Because equal documents are placed in bulk, 10 million documents of 2,000 lengths take some 6,000 steps. The packs are
-those one gets by placing documents one by one: tests/reference.py does that, and the tests compare.
+those one gets by placing documents one by one: tests/helpers/reference.py does that, and the tests compare.
 """
 
 import numpy as np

@@ -1,0 +1,323 @@
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from packprep.chat.chat import load_chat_template
+from packprep.chat.conversations import find_conversations
+from packprep.chat.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
+from packprep.chat.turns import TrainOn, TurnFinder
+from packprep.engines.engines import Engine, EngineName, load_engine
+from packprep.engines.tokenizer import Tokenizer, load_tokenizer
+from tests.helpers.reference_chat import special_ids_of_text, trained_by_prefixes, trained_by_tokens
+
+from .test_chat import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
+
+DATA = TOKENIZERS.parent / "text"
+needs_shared_data = pytest.mark.skipif(not DATA.exists(), reason="the shared data is not there")
+
+# What opens an assistant's turn and closes it, for the oracle that knows the formats by heart.
+FORMATS = {
+    "llama3_2": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
+    "qwen3": ("<|im_start|>assistant\n", "<|im_end|>"),
+    "mistral_nemo": ("[/INST]", "</s>"),
+}
+CHATML = (
+    "{{ bos_token }}{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+
+
+def encode(
+    folder: Path,
+    rows: Sequence[Any],
+    train_on: TrainOn = "assistant",
+    *,
+    tools: Any = None,
+    file: Path | None = None,
+    engine: EngineName = "hf",
+    variables: dict[str, Any] | None = None,
+) -> ChatTokens:
+    """Rows of messages to ids and masks."""
+    tokenizer, exact, encoder = loaded(folder, engine)
+    finder = TurnFinder(load_chat_template(tokenizer, file, variables=variables), exact.specials, train_on)
+    table = pa.table({"messages": [json.dumps(row) for row in rows], "tools": [json.dumps(tools)] * len(rows)})
+    columns = find_conversations(table.column_names)
+    assert columns is not None
+    rendered = render_chats(table, columns, finder)
+    assert rendered["problem"].null_count == len(rows), rendered["problem"]
+    return encode_chats(rendered, encoder, exact)
+
+
+@lru_cache
+def loaded(folder: Path, engine: EngineName) -> tuple[Tokenizer, ExactEncoder, Engine]:
+    """Loaded once: that takes longer than all else here."""
+    tokenizer = load_tokenizer(folder, bos="none", eos="none")
+    return tokenizer, ExactEncoder(tokenizer.json), load_engine(engine, tokenizer.json, parse_special_tokens=True)
+
+
+def row(tokens: ChatTokens, number: int) -> tuple[list[int], list[bool]]:
+    first, last = tokens.offsets[number : number + 2]
+    return tokens.ids[first:last].tolist(), tokens.trained[first:last].tolist()
+
+
+@lru_cache
+def chats(count: int) -> list[list[dict[str, Any]]]:
+    with gzip.open(DATA / "sgd_chat.jsonl.gz", "rt") as file:
+        return random.Random(7).sample([json.loads(line)["messages"] for line in file], count)
+
+
+@pytest.mark.parametrize(("engine", "count"), [("hf", 50), ("fastokens", 500)])
+@pytest.mark.parametrize("name", templated())
+def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
+    name: str, engine: EngineName, count: int
+) -> None:
+    rows = chats(count)
+    theirs = transformers_tokenizer(name)
+    tokens = encode(TOKENIZERS / name, rows, engine=engine)
+    opening, closing = (theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids for text in FORMATS[name])
+    bos = theirs.bos_token_id
+    for number, messages in enumerate(rows):
+        ids, mask = row(tokens, number)
+        assert ids == theirs.apply_chat_template(messages, date_string=DATE)["input_ids"]
+        assert mask == trained_by_tokens(ids, opening, closing[0])
+        assert bos is None or ids.count(bos) == 1
+    assert 0.3 < tokens.trained.mean() < 0.7
+
+
+@needs_shared_data
+def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -> None:
+    rows = chats(200)
+    theirs = transformers_tokenizer("qwen3")
+    tokens = encode(TOKENIZERS / "qwen3", rows, variables={"enable_thinking": False})
+    opening, closing, thought = (
+        theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (*FORMATS["qwen3"], "<think>\n\n</think>\n\n")
+    )
+    for number, messages in enumerate(rows):
+        ids, mask = row(tokens, number)
+        assert ids == theirs.apply_chat_template(messages, enable_thinking=False)["input_ids"]
+        expected = trained_by_tokens(ids, opening, closing[0])
+        at = len(ids) - ids[::-1].index(thought[0]) - 1  # the last turn has the empty thought, which the prompt gives
+        assert ids[at : at + len(thought)] == thought
+        expected[at : at + len(thought)] = [False] * len(thought)
+        assert mask == expected
+    assert len([messages for messages in rows if len(messages) > 3]) > 150
+
+
+@pytest.mark.parametrize("name", templated())
+def test_the_mask_is_the_definition_where_growing_prefixes_are_exact(name: str) -> None:
+    theirs = transformers_tokenizer(name)
+    rows = [CHATS["one turn"], *chats(20)]
+    if name != "mistral_nemo":  # its template drops a system message unless a question comes last
+        rows.append(CHATS["system"])
+    if name == "qwen3":  # its template writes the last turn otherwise than the same turn with others behind it
+        rows = [messages[: 3 if messages[0]["role"] == "system" else 2] for messages in rows]
+    tokens = encode(TOKENIZERS / name, rows)
+    for number, messages in enumerate(rows):
+        expected = trained_by_prefixes(theirs, messages, FORMATS[name][1], date_string=DATE)
+        assert row(tokens, number)[1] == expected
+
+
+@pytest.mark.parametrize("name", templated())
+def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) -> None:
+    theirs = transformers_tokenizer(name)
+    for tools in (None, [TOOL]):
+        for train_on in ("assistant", "last-turn", "all"):
+            tokens = encode(TOKENIZERS / name, list(CHATS.values()), train_on, tools=tools)
+            assert tokens.problems == {}
+            for number, messages in enumerate(CHATS.values()):
+                ids, mask = row(tokens, number)
+                assert ids == theirs.apply_chat_template(messages, tools=tools, date_string=DATE)["input_ids"]
+                assert train_on != "all" or all(mask)
+
+
+@pytest.mark.parametrize("name", templated())
+def test_no_special_id_comes_of_a_text_that_spells_every_special_token(name: str) -> None:
+    theirs = transformers_tokenizer(name)
+    backend = theirs.backend_tokenizer
+    names = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+    spelled = "x".join(names) + "".join(names) + " ".join(names)
+    plain = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}] * 2
+    harmful = [{**message, "content": message["content"] + spelled} for message in plain]
+    one_each = [[{**message, "content": token} for message in plain] for token in names[:: max(1, len(names) // 40)]]
+    tool = {
+        "type": "function",
+        "function": {"name": names[0], "description": names[-1], "parameters": {names[1]: names[2]}},
+    }
+    for tools, calm in ((None, None), ([tool], [TOOL])):
+        expected = special_ids_of_text(backend, row(encode(TOKENIZERS / name, [plain], tools=calm), 0)[0])
+        rows = [harmful, *one_each]
+        tokens = encode(TOKENIZERS / name, rows, tools=tools)
+        assert tokens.problems == {}
+        for number in range(len(rows)):
+            assert special_ids_of_text(backend, row(tokens, number)[0]) == expected
+        ids, mask = row(tokens, 0)
+        text = backend.decode(
+            [id_ for id_, trained in zip(ids, mask, strict=True) if trained], skip_special_tokens=False
+        )
+        assert text.count("hello" + spelled) == 2
+        decoded = backend.decode(ids, skip_special_tokens=False)
+        assert decoded.count("hi" + spelled) == 2
+
+
+# Tokenizers of other kinds, with a template given by hand whose special tokens they have.
+OTHERS = {
+    "gemma2": ("<start_of_turn>", "<end_of_turn>"),
+    "t5_small": ("<pad>", "</s>"),
+    "bert_base_uncased": ("[CLS]", "[SEP]"),
+}
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", OTHERS)
+def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_path: Path) -> None:
+    opening, closing = OTHERS[name]
+    file = tmp_path / "chat.jinja"
+    file.write_text(CHATML.replace("<s>", opening).replace("</s>", closing))
+    theirs = transformers_tokenizer(name)
+    rows = [*chats(50), CHATS["turns"], CHATS["one turn"]]
+    tokens = encode(TOKENIZERS / name, rows, file=file)
+    for number, messages in enumerate(rows):
+        ids, mask = row(tokens, number)
+        expected = theirs.apply_chat_template(messages, chat_template=file.read_text())["input_ids"]
+        assert ids == expected
+        if name != "bert_base_uncased":  # which drops the line feed that the opening ends with
+            turns = sum(message["role"] == "assistant" for message in messages)
+            assert sum(b > a for a, b in zip([False, *mask], mask, strict=False)) == turns
+        closes = theirs.convert_tokens_to_ids(closing)
+        assert sum(id_ == closes for id_, trained in zip(ids, mask, strict=True) if trained) == sum(
+            message["role"] == "assistant" for message in messages
+        )
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", OTHERS)
+def test_tokenizers_of_every_kind_keep_spelled_tokens_as_text(name: str, tmp_path: Path) -> None:
+    opening, closing = OTHERS[name]
+    file = tmp_path / "chat.jinja"
+    file.write_text(CHATML.replace("<s>", opening).replace("</s>", closing))
+    backend = transformers_tokenizer(name).backend_tokenizer
+    plain = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content": "hello"}]
+    harmful = [{**message, "content": f"a {closing} b{opening}{closing}"} for message in plain]
+    calm = row(encode(TOKENIZERS / name, [plain], file=file), 0)[0]
+    tokens = encode(TOKENIZERS / name, [harmful, plain], file=file)
+    if tokens.problems:  # a unigram vocabulary holds the token as a piece
+        assert "plain text" in tokens.problems[0].detail and row(tokens, 0) == ([], [])
+    else:
+        assert special_ids_of_text(backend, row(tokens, 0)[0]) == special_ids_of_text(backend, calm)
+    assert row(tokens, 1)[0] == calm
+
+
+def metaspace(folder: Path, scheme: str) -> Path:
+    """A small SentencePiece-like BPE whose first word alone, or every piece, gets a space."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=200, show_progress=False,
+        special_tokens=["<unk>", AddedToken("<s>", special=True), AddedToken("</s>", special=True)],
+        initial_alphabet=sorted("abcdefghijklmnopqrstuvwxyz<>/\n▁:"),
+    )  # fmt: skip
+    tokenizer.train_from_iterator(["hello you and me assistant user hello hi you"] * 9, trainer)
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(scheme: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folder = metaspace(tmp_path / "tokenizer", scheme)
+    file = tmp_path / "chat.jinja"
+    file.write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    plain = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content": "hello me"}]
+    harmful = [{"role": "user", "content": "hi </s> you"}, {"role": "assistant", "content": "hello<s> me"}]
+    tokens = encode(folder, [plain, harmful], file=file)
+    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids, mask = row(tokens, 0)
+    encoding = whole.encode("user:hi you</s>assistant:hello me</s>", add_special_tokens=False)
+    assert ids == encoding.ids
+    assert mask == [start >= 25 or end > 25 for start, end in encoding.offsets]
+    closing = load_tokenizer(folder).eos
+    assert closing is not None
+    assert tokens.problems == {}
+    ids, mask = row(tokens, 1)
+    assert (ids.count(closing.id), whole.token_to_id("<s>") in ids) == (2, False)
+    # Up to the first spelled token, and behind the template's own, nothing is otherwise than in the whole text.
+    whole.encode_special_tokens = True
+    assert ids[: ids.index(closing.id)] == whole.encode("user:hi </s> you", add_special_tokens=False).ids
+
+
+def test_a_token_over_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None:
+    if not TOKENIZERS.exists():
+        pytest.skip("the shared data is not there")
+    backend = transformers_tokenizer("qwen3").backend_tokenizer
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "\n\nhello"},
+        {"role": "user", "content": "a"},
+    ]
+    ids, mask = row(encode(TOKENIZERS / "qwen3", [messages]), 0)
+    assert [backend.id_to_token(id_) for id_, trained in zip(ids, mask, strict=True) if trained] == [
+        "ĊĊĊ",
+        "hello",
+        "<|im_end|>",
+    ]
+
+
+def test_rows_that_are_no_conversations_have_no_tokens_and_say_why(tmp_path: Path) -> None:
+    from tests.helpers.corpus import one_line, save_tokenizer
+
+    folder = save_tokenizer(tmp_path)
+    (folder / "chat_template.jinja").write_text(CHATML.replace("{{ m.role }}", "{{ 1 / (m.content | length - 1) }}"))
+    tokenizer = load_tokenizer(folder)
+    exact = ExactEncoder(tokenizer.json)
+    finder = TurnFinder(load_chat_template(tokenizer), exact.specials)
+    rows = ["[]", json.dumps([{"role": "user", "content": "a"}]), json.dumps([{"role": "user", "content": "ab"}])]
+    table = pa.table({"messages": rows})
+    columns = find_conversations(["messages"])
+    assert columns is not None
+    rendered = render_chats(table, columns, finder)
+    assert [one_line(problem) for problem in rendered["problem"].to_pylist()] == [
+        "no_messages: 'messages' is empty, expected at least one message",
+        "template: the chat template cannot render it: ZeroDivisionError: division by zero",
+        None,
+    ]
+    tokens = encode_chats(rendered, load_engine("hf", tokenizer.json, parse_special_tokens=True), exact)
+    assert np.diff(tokens.offsets).tolist()[:2] == [0, 0]
+    assert tokens.offsets[-1] == len(tokens.ids) == len(tokens.trained) > 0
+    nothing = encode_chats(rendered.slice(0, 0), load_engine("hf", tokenizer.json, parse_special_tokens=True), exact)
+    assert (len(nothing.ids), nothing.offsets.tolist(), len(nothing.trained)) == (0, [0], 0)
+
+
+def test_generation_blocks_give_the_mask_of_transformers(tmp_path: Path) -> None:
+    if not TOKENIZERS.exists():
+        pytest.skip("the shared data is not there")
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    )
+    (file := tmp_path / "chat.jinja").write_text(source)
+    rows = chats(50)
+    tokens = encode(TOKENIZERS / "qwen3", rows, file=file)
+    for number, messages in enumerate(rows):
+        expected = transformers_tokenizer("qwen3").apply_chat_template(
+            messages, chat_template=source, return_assistant_tokens_mask=True
+        )
+        ids, mask = row(tokens, number)
+        assert ids == expected["input_ids"]
+        assert list(map(int, mask)) == expected["assistant_masks"]

@@ -1,0 +1,178 @@
+"""Tables at a terminal's width, and in a pipe, which has none."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.cli import printing
+from packprep.cli.printing import print_grid, print_table
+from tests.helpers.command import run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+class Terminal(StringIO):
+    """Standard output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal of 40 columns, to be used as standard output."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def plain(text: str) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+HEADS = ("strategy", "utilization", "tokens lost", "packs", "best for")
+ROWS = [("best_fit", "99.923%", "0.000%", "1,718", ""), ("greedy", "87.052%", "0.000%", "1,972", "bias")]
+
+
+def test_a_pipe_gets_every_row_whole_and_plain(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"COLUMNS": "20", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    print_grid("[plan]", HEADS, ROWS, left=(0, 4), colours=["green", None])
+    print_table(":one:", [("sha256", "a1" * 32), ("documents per pack", "p50 1")])
+    assert capsys.readouterr().out.splitlines() == [
+        "[plan]",
+        "strategy  utilization  tokens lost  packs  best for",
+        "best_fit      99.923%       0.000%  1,718",
+        "greedy        87.052%       0.000%  1,972  bias",
+        ":one:",
+        f"sha256              {'a1' * 32}",
+        "documents per pack  p50 1",
+    ]
+
+
+def test_columns_that_do_not_fit_go_into_a_second_table_with_the_names_of_the_rows(terminal: Terminal) -> None:
+    with redirect_stdout(terminal):
+        print_grid("plan", HEADS, ROWS, left=(0, 4), colours=["green", None])
+    assert plain(terminal.getvalue()) == [
+        "plan",
+        "strategy  utilization  tokens lost",
+        "best_fit      99.923%       0.000%",
+        "greedy        87.052%       0.000%",
+        "",
+        "strategy  packs  best for",
+        "best_fit  1,718",
+        "greedy    1,972  bias",
+    ]
+    assert "\x1b[32mbest_fit" in terminal.getvalue()
+
+
+def test_rows_that_would_need_many_tables_become_blocks(terminal: Terminal) -> None:
+    name = "/data/2026/web/part-00000.jsonl"
+    with redirect_stdout(terminal):
+        print_grid("", HEADS, [(name, *ROWS[0][1:])], left=(0, 4))
+    assert plain(terminal.getvalue()) == [
+        name,
+        "  utilization  99.923%",
+        "  tokens lost  0.000%",
+        "  packs        1,718",
+    ]
+
+
+def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(terminal: Terminal) -> None:
+    rows = [
+        ("documents per pack", "p50 1"),
+        ("sha256", "a1" * 16),
+        ("seconds", "11.0 (hash 0.0, plan 8.6, sign off 0.0)"),
+    ]
+    with redirect_stdout(terminal):
+        print_table("packed", rows)
+    assert plain(terminal.getvalue()) == [
+        "packed",
+        "documents per pack  p50 1",
+        f"sha256  {'a1' * 16}",
+        "seconds             11.0 (hash 0.0, plan",
+        "                    8.6, sign off 0.0)",
+    ]
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(20, 120))
+def test_no_table_is_wider_than_the_terminal_and_every_column_is_in_one(
+    widths: list[int], keys: int, width: int
+) -> None:
+    keys = min(keys, len(widths) - 1)
+    parts = printing._parts(widths, keys, width)
+    first = list(range(keys))
+    assert all(part[:keys] == first for part in parts)
+    assert [place for part in parts for place in part[keys:]] == list(range(keys, len(widths)))
+    for part in parts:
+        assert len(part) == keys + 1 or sum(widths[place] + 2 for place in part) - 2 <= width
+
+
+def on_a_terminal(folder: Path, columns: int, *arguments: str) -> list[str]:
+    """Standard output of a command whose standard output is a terminal of this width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "packprep", *arguments],
+        cwd=folder, env=environment | {"TERM": "xterm"}, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(slave)
+    out = b""
+    while True:
+        try:
+            block = os.read(master, 1 << 16)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not block:
+            break
+        out += block
+    os.close(master)
+    assert running.wait() == 0, arguments
+    return plain(out.decode().replace("\r\n", "\n"))
+
+
+def test_no_row_of_any_command_is_wider_than_80_columns(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", texts(60))
+    save_tokenizer(tmp_path / "tok")
+    np.save(tmp_path / "lengths.npy", np.random.default_rng(0).integers(1, 4000, 3000))
+    output = str(GOLDEN / "v1-rich")
+    commands = [
+        ["plan", "lengths.npy", "--strategy", "all", "--max-length", "1024,2048", "--overflow", "all"],
+        ["plan", "lengths.npy", "--strategy", "all", "--sample", "0.5", "--global-batch-size", "8"],
+        ["compare", str(GOLDEN / "v1-example"), output],
+        ["trace", output, "--pack", "0"],
+        ["stats", output],
+        ["verify", str(GOLDEN / "v1-example")],
+        ["build", "a.jsonl", "-o", "packed", "--tokenizer", "tok", "--max-length", "64", "--engine", "hf"],
+        ["check", output, "--min-utilization", "0"],
+        ["env"],
+    ]
+    for command in commands:
+        lines = on_a_terminal(tmp_path, 80, *command)
+        assert len(lines) > 2, command
+        assert max(map(len, lines)) <= 80, command
+        assert not any(line.endswith(" ") for line in lines), command
+
+
+def test_a_narrow_terminal_shows_the_figures_of_the_pipe(tmp_path: Path) -> None:
+    trace = ("trace", str(GOLDEN / "v1-rich"), "--pack", "0")
+    piped = run(*trace).out.split()
+    shown = " ".join(on_a_terminal(tmp_path, 60, *trace)).split()
+    assert set(piped) == set(shown) and len(shown) > len(piped)

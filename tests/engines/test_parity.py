@@ -1,0 +1,402 @@
+"""The parity gate and the check during a build: a wrong id is found wherever it is planted, and named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from packprep.engines.engines import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
+from packprep.engines.parity import choose_engine, differing, first_difference, verify_batch
+from packprep.engines.probes import probes
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.hashing import Purpose, drawn, stream
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+# Kirat Rai, Garay, Nag Mundari, CJK extension H and an Arabic letter
+UNASSIGNED_IN_UNICODE_14 = [
+    (0x88F, 0x890),
+    (0x16D40, 0x16D7A),
+    (0x10D40, 0x10D90),
+    (0x1E4D0, 0x1E4FA),
+    (0x31350, 0x323B0),
+]
+TOKENIZERS = ["bert_base_uncased", "gemma2", "gpt2", "llama3_2", "mistral_nemo", "qwen3", "t5_small"]
+
+
+def small_tokenizer() -> bytes:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["the quick brown fox isn't here, it's there\n" * 3], trainer)
+    return str(tokenizer.to_str()).encode()
+
+
+SMALL = small_tokenizer()
+
+
+class Wrong(HfEngine):
+    """The reference with one id changed in every document that `spoils` picks: stands for a faulty fast engine."""
+
+    name = "fastokens"
+
+    def __init__(self, spoils: Callable[[str], bool]) -> None:
+        super().__init__(SMALL)
+        self.version = "0.0"
+        self.spoils = spoils
+
+    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+        ids, offsets = super().encode(texts)
+        ids = ids.copy()
+        for row, text in enumerate(texts.to_pylist()):
+            if self.spoils(text) and offsets[row] < offsets[row + 1]:
+                ids[offsets[row + 1] - 1] += 1
+        return ids, offsets
+
+
+class Failing(Wrong):
+    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+        raise InputError("fastokens 0.0 cannot encode a text: match limit exceeded")
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the engines the gate loads, in order."""
+    names: list[str] = []
+
+    def counted(name: Any, *arguments: Any, **options: Any) -> Engine:
+        names.append(name)
+        return load_engine(name, *arguments, **options)
+
+    monkeypatch.setattr("packprep.engines.parity.load_engine", counted)
+    return names
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine | Exception], None]:
+    """Puts an engine, or the failure to load one, in the place of fastokens; gigatoken is not installed."""
+
+    def plant(engine: Engine | Exception) -> None:
+        def loaded(name: Any, *arguments: Any, **options: Any) -> Engine:
+            if name == "hf":
+                return load_engine(name, *arguments, **options)
+            if name == "gigatoken":
+                raise ConfigError("engine gigatoken needs the package gigatoken: pip install packprep[fast]")
+            if isinstance(engine, Exception):
+                raise engine
+            return engine
+
+        monkeypatch.setattr("packprep.engines.parity.load_engine", loaded)
+
+    return plant
+
+
+# The gate.
+
+
+def test_an_engine_that_agrees_on_everything_is_taken_and_the_gate_says_what_was_compared(
+    planted: Callable[[Engine], None],
+) -> None:
+    planted(Wrong(lambda text: False))
+    choice = choose_engine("auto", SMALL, sample=["a real document", "and another"])
+    assert choice.engine.name == "fastokens"
+    assert choice.notes == []
+    gate = choice.gate
+    assert (gate["engine"], gate["version"], gate["verdict"]) == ("fastokens", "0.0", "equal")
+    assert gate["probes"] == len(probes(added_tokens(SMALL)))
+    assert gate["sample_documents"] == 2
+    assert json.loads(json.dumps(gate)) == gate
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        "\u088f",
+        "\U0001e6c0",
+        "\u1d2b",
+        "\u3000",
+        "'\u017f",
+        "\0",
+        "\u212b",
+        "<|end|>",
+        "👩🏽\u200d🚀",
+        "漢字",
+        "\n\n\n",
+        "１",
+    ],
+)
+def test_a_difference_planted_on_a_probe_is_caught_and_the_reference_taken(
+    probe: str, planted: Callable[[Engine], None]
+) -> None:
+    planted(Wrong(lambda text: probe in text))
+    choice = choose_engine("auto", SMALL)
+    assert choice.engine.name == "hf"
+    assert choice.engine is choice.reference()
+    assert choice.gate["verdict"] == "different"
+    assert choice.gate["rejected"] == "fastokens 0.0"
+    (note,) = choice.notes
+    assert note.startswith(f"engine fastokens 0.0 differs from the reference: on the text {probe!a} it gives [")
+    assert note.endswith("; the engine is hf")
+    assert "\n" not in note
+
+
+def test_a_difference_only_in_the_sampled_documents_is_caught_too(planted: Callable[[Engine], None]) -> None:
+    planted(Wrong(lambda text: "xyzzy" in text))
+    assert choose_engine("auto", SMALL).engine.name == "fastokens"
+    choice = choose_engine("auto", SMALL, sample=["plain", "say xyzzy, then wait", "plain"])
+    assert choice.engine.name == "hf"
+    assert "on the text 'xyzzy' it gives" in choice.notes[0]
+
+
+def test_an_engine_asked_for_by_name_stops_the_build_where_it_differs(planted: Callable[[Engine], None]) -> None:
+    planted(Wrong(lambda text: "\u088f" in text))
+    with pytest.raises(InputError, match=r"fastokens 0\.0 differs from the reference.*use --engine hf or auto"):
+        choose_engine("fastokens", SMALL)
+
+
+def test_an_engine_that_fails_on_a_probe_is_not_taken(planted: Callable[[Engine], None]) -> None:
+    planted(Failing(lambda text: False))
+    choice = choose_engine("auto", SMALL)
+    assert choice.engine.name == "hf"
+    assert "match limit exceeded; the engine is hf" in choice.notes[0]
+    with pytest.raises(InputError, match="match limit exceeded"):
+        choose_engine("fastokens", SMALL)
+
+
+def test_without_a_fast_engine_auto_is_the_reference_with_one_note_and_a_name_is_an_error(
+    planted: Callable[[Exception], None],
+) -> None:
+    planted(ConfigError("engine fastokens needs the package fastokens: pip install packprep[fast]"))
+    choice = choose_engine("auto", SMALL)
+    assert choice.engine.name == "hf"
+    assert choice.gate == {"engine": "hf", "version": choice.engine.version, "verdict": "no fast engine"}
+    assert choice.notes == ["the engine is hf: no fast engine is installed (pip install packprep[fast])"]
+    with pytest.raises(ConfigError, match="pip install packprep"):
+        choose_engine("gigatoken", SMALL)
+
+
+@pytest.mark.parametrize("model", ["unigram", "word piece"])
+def test_unigram_and_word_piece_fall_back_to_the_reference_with_a_note(model: str) -> None:
+    pytest.importorskip("fastokens", reason="fastokens is not installed (pip install packprep[fast])")
+    pytest.importorskip("gigatoken", reason="gigatoken is not installed (pip install packprep[fast])")
+    if model == "unigram":
+        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -2.0)], unk_id=0))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    else:
+        tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer_json = str(tokenizer.to_str()).encode()
+    choice = choose_engine("auto", tokenizer_json)
+    assert (choice.engine.name, choice.gate["verdict"]) == ("hf", "no fast engine")
+    assert len(choice.notes) == 1
+    assert "cannot read this tokenizer.json" in choice.notes[0]
+    with pytest.raises(InputError, match=r"fastokens .* cannot read this tokenizer\.json"):
+        choose_engine("fastokens", tokenizer_json)
+
+
+def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(loads: list[str]) -> None:
+    choice = choose_engine("auto", SMALL)
+    with ThreadPoolExecutor(4) as pool:
+        assert len({id(engine) for engine in pool.map(lambda _: choice.reference(), range(16))}) == 1
+    assert loads.count("hf") == 1
+    assert choose_engine("hf", SMALL).gate["verdict"] == "reference"
+    assert loads.count("hf") == 2
+
+
+def test_the_difference_shown_is_the_shortest_text_found() -> None:
+    wrong = Wrong(lambda text: "ix" in text)
+    reference = HfEngine(SMALL)
+    found = first_difference(wrong, reference, ["fine", "a" * 500 + "the matrix is here" + "b" * 700])
+    assert found is not None
+    assert found.text == "ix"
+    assert found.expected == reference.encode(pa.array(["ix"]))[0].tolist()
+    assert first_difference(wrong, reference, ["fine", "a" * 500]) is None
+
+
+def lists_as_arrays(documents: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    ids = np.array([id for document in documents for id in document], np.int32)
+    return ids, np.cumsum([0, *map(len, documents)], dtype=np.int64)
+
+
+encoded = st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=8)
+
+
+@given(mine=encoded, theirs=encoded)
+def test_differing_documents_are_those_whose_lists_of_ids_differ(
+    mine: list[list[int]], theirs: list[list[int]]
+) -> None:
+    shorter = min(len(mine), len(theirs))
+    mine, theirs = mine[:shorter], theirs[:shorter]
+    expected = [row for row in range(shorter) if mine[row] != theirs[row]]
+    assert differing(*lists_as_arrays(mine), *lists_as_arrays(theirs)).tolist() == expected
+
+
+def test_results_for_another_number_of_documents_differ_throughout() -> None:
+    assert differing(*lists_as_arrays([[1]]), *lists_as_arrays([[1], []])).tolist() == [0, 1]
+    ids, offsets = lists_as_arrays([[1], [2, 3]])
+    assert differing(ids[:2], offsets, ids, offsets).tolist() == [0, 1]
+
+
+# The probes.
+
+
+def test_probes_are_always_the_same_bounded_and_hold_what_they_promise() -> None:
+    tokens = [{"content": "<|im_start|>", "special": True}, {"content": "<tool>", "special": False}]
+    texts = probes(tokens)
+    assert texts == probes(tokens)
+    assert all(text.encode().decode() == text for text in texts)  # no lone surrogates
+    assert sum(len(text.encode()) for text in texts) < 300_000
+    everything = "".join(texts)
+    assert set(map(chr, range(0x80, 0x2000))) <= set(everything)
+    assert len(set(everything)) > 20_000
+    assert all(any(chr(point) in everything for point in range(*span)) for span in UNASSIGNED_IN_UNICODE_14)
+    assert "" in texts
+    for spelling in ("a<|im_start|>b", "<|im_start|><|im_start|>", "<|im_start|", "|im_start|>", "a<tool>b", "<TOOL>"):
+        assert spelling in everything
+
+
+def test_thousands_of_added_tokens_do_not_make_the_probes_large() -> None:
+    tokens = [{"content": f"<reserved_special_token_{number}>", "special": number % 2 == 0} for number in range(20_000)]
+    assert sum(len(text.encode()) for text in probes(tokens)) < 350_000
+
+
+# The check during a build.
+
+
+def encode_rows(engine: Engine, texts: list[str]) -> tuple[Ids, Offsets, pa.Array]:
+    array = pa.array(texts)
+    return (*engine.encode(array), array)
+
+
+def test_one_wrong_id_in_one_document_of_ten_thousand_is_found_and_the_document_named() -> None:
+    reference = HfEngine(SMALL)
+    texts = [f"document {number} about the fox" for number in range(10_000)]
+    wrong = Wrong(lambda text: text.startswith("document 7041 "))
+    first = 500_000  # the batch stands somewhere in the middle of a build
+    numbers = np.arange(first, first + len(texts))
+    with pytest.raises(
+        InputError, match=r"document 507041: from token \d+ on engine fastokens 0\.0 gave \[\d+\] and hf .* \[\d+\]"
+    ):
+        verify_batch(wrong, *encode_rows(wrong, texts), numbers, lambda: reference, share=1.0)
+    right = Wrong(lambda text: False)
+    assert verify_batch(right, *encode_rows(right, texts), numbers, lambda: reference, share=1.0) == 10_000
+
+
+def test_a_document_cut_short_and_a_document_missing_are_found() -> None:
+    reference = HfEngine(SMALL)
+    engine = Wrong(lambda text: False)
+    ids, offsets, texts = encode_rows(engine, ["the fox", "is here"])
+    numbers = np.array([3, 9])
+    short = offsets.copy()
+    short[2] -= 1
+    with pytest.raises(InputError, match="document 9: from token"):
+        verify_batch(engine, ids[:-1], short, texts, numbers, lambda: reference, share=1.0)
+    with pytest.raises(InputError, match=r"gave 1 results for 2 documents"):
+        verify_batch(engine, ids, offsets[:2], texts, numbers, lambda: reference, share=1.0)
+
+
+def test_the_reference_is_not_even_loaded_where_no_document_is_chosen() -> None:
+    def never() -> Engine:
+        raise AssertionError("loaded")
+
+    engine = Wrong(lambda text: False)
+    ids, offsets, texts = encode_rows(engine, ["the fox", "is here"])
+    assert verify_batch(engine, ids, offsets, texts, np.arange(2), never, share=0.0) == 0
+    assert verify_batch(HfEngine(SMALL), ids, offsets, texts, np.arange(2), never, share=1.0) == 0
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    share=st.floats(0, 1),
+    cuts=st.lists(st.integers(0, 300), max_size=6),
+    start=st.integers(0, 2**40),
+)
+def test_which_documents_are_compared_depends_on_their_numbers_alone(
+    seed: int, share: float, cuts: list[int], start: int
+) -> None:
+    numbers = np.arange(start, start + 300)
+    key = np.uint64(seed)
+    whole = drawn(key, numbers, share)
+    in_batches = [drawn(key, batch, share) for batch in np.split(numbers, sorted(cuts))]
+    assert np.concatenate(in_batches).tolist() == whole.tolist()
+    assert not (drawn(key, numbers, share / 2) & ~whole).any()  # a smaller share is part of a larger one
+
+
+def test_the_share_is_met_and_seeds_choose_differently() -> None:
+    numbers = np.arange(1_000_000)
+    keys = [stream(seed, Purpose.VERIFY_ENGINE) for seed in range(2)]
+    for share in (0.0, 0.001, 0.1, 0.5, 1.0):
+        assert abs(drawn(keys[0], numbers, share).mean() - share) < 4 * np.sqrt(share * (1 - share) / 1e6) + 1e-12
+    both = (drawn(keys[0], numbers, 0.1) & drawn(keys[1], numbers, 0.1)).mean()
+    assert abs(both - 0.01) < 0.001
+
+
+# The real tokenizers and real text.
+
+
+@pytest.fixture(scope="module")
+def real_texts() -> list[str]:
+    """Some documents of every corpus, spread over it: 600 kB."""
+    if not DATA.exists():
+        pytest.skip("the shared data is not here")
+    texts: list[str] = []
+    for path in sorted((DATA / "text").glob("*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            rows = lines.readlines()
+        for row in rows[:: max(1, len(rows) // 12)]:
+            fields = json.loads(row)
+            texts.append((fields["text"] if "text" in fields else json.dumps(fields["messages"]))[:5000])
+    return texts
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def real(request: pytest.FixtureRequest, real_texts: list[str]) -> tuple[str, bytes, Ids, Offsets]:
+    """A real tokenizer, and the ids the reference gives for the real texts."""
+    tokenizer_json = (DATA / "tokenizers" / request.param / "tokenizer.json").read_bytes()
+    return request.param, tokenizer_json, *HfEngine(tokenizer_json).encode(pa.array(real_texts))
+
+
+@pytest.mark.parametrize("engine", ["fastokens", "gigatoken"])
+def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
+    real: tuple[str, bytes, Ids, Offsets], engine: Any, real_texts: list[str]
+) -> None:
+    pytest.importorskip(engine, reason=f"{engine} is not installed (pip install packprep[fast])")
+    tokenizer, tokenizer_json, expected, expected_offsets = real
+    if tokenizer in ("bert_base_uncased", "t5_small"):  # WordPiece and Unigram
+        with pytest.raises(InputError, match=r"cannot read this tokenizer\.json"):
+            load_engine(engine, tokenizer_json)
+    else:
+        encoded = load_engine(engine, tokenizer_json).encode(pa.array(real_texts))
+        assert differing(*encoded, expected, expected_offsets).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "engine"),
+    [
+        (name, {"gemma2": "gigatoken", "bert_base_uncased": "hf", "t5_small": "hf"}.get(name, "fastokens"))
+        for name in TOKENIZERS
+    ],
+)
+def test_auto_takes_the_fast_engine_that_fits_a_real_tokenizer(
+    tokenizer: str, engine: str, real_texts: list[str]
+) -> None:
+    for package in ("fastokens", "gigatoken"):
+        pytest.importorskip(package, reason=f"{package} is not installed (pip install packprep[fast])")
+    tokenizer_json = (DATA / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
+    choice = choose_engine("auto", tokenizer_json, sample=real_texts)
+    assert choice.engine.name == engine
+    assert len(choice.notes) == (engine == "hf")

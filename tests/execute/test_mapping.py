@@ -1,0 +1,178 @@
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from packprep import BuildConfig, TokenizeAndPack, build, pack_dataset
+from packprep.support.errors import ConfigError, InputError
+from tests.helpers.corpus import save_tokenizer, texts, tiny_tokenizer, write_jsonl
+
+OPTIONS: dict[str, Any] = {"max_length": 64, "bos": "<s>", "eos": "</s>"}
+COLUMNS = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
+small_batch = pytest.mark.filterwarnings("ignore:packing a batch")
+
+
+@pytest.fixture
+def dataset() -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": texts(80), "id": list(range(80))})
+
+
+def built(tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
+    source = write_jsonl(tmp_path / "a.jsonl", texts(80))
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(tokenizer), **options))
+    rows: list[dict[str, Any]] = datasets.load_from_disk(str(tmp_path / "out")).to_list()
+    return rows
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "greedy", "wrapped"])
+def test_pack_dataset_gives_what_build_writes(dataset: datasets.Dataset, tmp_path: Path, strategy: str) -> None:
+    packed = pack_dataset(dataset, tiny_tokenizer(), strategy=strategy, **OPTIONS)
+    assert packed.column_names == COLUMNS
+    assert packed.to_list() == built(tmp_path, max_length=64, strategy=strategy)
+
+
+@small_batch
+@pytest.mark.parametrize("format", [None, "arrow"])
+def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
+    dataset: datasets.Dataset, tmp_path: Path, format: str | None
+) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    packed = dataset.with_format(format).map(
+        function, batched=True, batch_size=None, with_indices=True, remove_columns=dataset.column_names
+    )
+    assert packed.with_format(None).to_list() == built(tmp_path, max_length=64)
+
+
+@small_batch
+def test_small_batches_pack_by_themselves_and_keep_row_shape(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    packed = dataset.map(function, batched=True, batch_size=20, with_indices=True, remove_columns=dataset.column_names)
+    for row in packed:
+        assert len({document // 20 for document in row["document_ids"]}) == 1
+    seen = {document for row in packed for document in row["document_ids"]}
+    assert seen == {row for row, text in enumerate(texts(80)) if text}
+
+
+def test_a_small_batch_says_once_what_it_costs(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    with pytest.warns(UserWarning, match="packing a batch of 40 documents by itself") as caught:
+        function(dataset[:40])
+        function(dataset[40:])
+    assert len(caught) == 1
+
+
+@small_batch
+def test_it_travels_to_worker_processes(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    first = function(dataset[:])
+    again = pickle.loads(pickle.dumps(function))
+    assert again(dataset[:]) == first
+    split = dataset.map(function, batched=True, batch_size=None, num_proc=2, remove_columns=dataset.column_names)
+    assert sum(map(len, split["tokens"])) == sum(map(len, first["tokens"]))
+
+
+def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(dataset: datasets.Dataset) -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer(), bos_token="<s>", eos_token="</s>")
+    packed = pack_dataset(dataset, fast, max_length=64)
+    assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
+
+
+def test_options_of_a_whole_build_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shard_size is an option of packprep\.build"):
+        TokenizeAndPack(tiny_tokenizer(), shard_size="1MB", **OPTIONS)
+    with pytest.raises(ConfigError, match=r"append is an option of packprep\.build"):
+        TokenizeAndPack(tiny_tokenizer(), append=True, **OPTIONS)
+    with pytest.raises(ConfigError, match="unknown option 'stratgy'; did you mean 'strategy'"):
+        TokenizeAndPack(tiny_tokenizer(), stratgy="greedy", **OPTIONS)
+
+
+@small_batch
+def test_a_bad_row_is_named(dataset: datasets.Dataset) -> None:
+    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    with pytest.raises(InputError, match="row 1: the row has no 'text'"):
+        function({"text": ["a", None]})
+    with pytest.raises(InputError, match="no column 'text'; it has body"):
+        function({"body": ["a"]})
+    with pytest.raises(InputError, match="no column 'text'; it has body"):
+        pack_dataset(datasets.Dataset.from_dict({"body": ["a"]}), tiny_tokenizer(), **OPTIONS)
+    skipping = TokenizeAndPack(tiny_tokenizer(), on_error="skip", **OPTIONS)
+    assert skipping({"text": ["a", None, "b"]})["document_ids"] == [[0, 2]]
+
+
+@small_batch
+def test_groups_and_a_document_over_max_length_work_as_in_build() -> None:
+    grouped = TokenizeAndPack(tiny_tokenizer(), group_column="lang", **OPTIONS)
+    packs = grouped({"text": ["a", "b", "c"], "lang": ["x", "y", "x"]})["document_ids"]
+    assert sorted(packs) == [[0, 2], [1]]
+    for languages in ([1, 0, 1], [True, False, True]):
+        assert sorted(grouped({"text": ["a", "b", "c"], "lang": languages})["document_ids"]) == [[0, 2], [1]]
+    strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **OPTIONS)
+    with pytest.raises(InputError, match=r"row 7 has \d+ tokens but a pack holds 64"):
+        strict({"text": ["word " * 200]}, [7])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_stream_is_packed_as_a_dataset_is(dataset: datasets.Dataset, known: bool) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(dataset):
+            yield row if number < 9 else {"text": row["text"], "another": 1}
+
+    stream = dataset.to_iterable_dataset(num_shards=2) if known else datasets.IterableDataset.from_generator(rows)
+    assert (stream.column_names is None) == (not known)
+    packed = pack_dataset(stream, tiny_tokenizer(), **OPTIONS)
+    assert list(packed) == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
+
+
+def test_a_stream_of_conversations_keeps_tools_that_its_first_row_lacks(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}")
+    rows = [{"messages": [{"role": "user", "content": "hi"}]} | more for more in ({}, {"tools": '[{"name": "f"}]'})]
+    stream = datasets.IterableDataset.from_generator(lambda: iter(rows))
+    chats: dict[str, Any] = {"messages_column": "auto", "chat_template": str(template), "train_on": "all"}
+    packed = list(pack_dataset(stream, tiny_tokenizer(), max_length=64, **chats))
+    assert [tiny_tokenizer().decode(row["tokens"]) for row in packed] == ["hiNonehi[{'name': 'f'}]"]
+
+
+def test_a_stream_without_rows_or_without_the_column_is_a_sentence() -> None:
+    empty = datasets.IterableDataset.from_generator(lambda: iter([]))
+    with pytest.raises(InputError, match="the dataset holds no rows; expected at least one document"):
+        pack_dataset(empty, tiny_tokenizer(), **OPTIONS)
+    other = datasets.IterableDataset.from_generator(lambda: iter([{"body": "a"}]))
+    with pytest.raises(InputError, match="the dataset has no column 'text'; it has body"):
+        pack_dataset(other, tiny_tokenizer(), **OPTIONS)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_every_split_of_a_dataset_dict_is_packed_by_itself(dataset: datasets.Dataset, streaming: bool) -> None:
+    splits = {"train": dataset, "test": dataset.select(range(20, 50))}
+    expected = {split: pack_dataset(rows, tiny_tokenizer(), **OPTIONS).to_list() for split, rows in splits.items()}
+    kind: Any = datasets.IterableDatasetDict if streaming else datasets.DatasetDict
+    both = kind({split: rows.to_iterable_dataset() if streaming else rows for split, rows in splits.items()})
+    packed = pack_dataset(both, tiny_tokenizer(), **OPTIONS)
+    assert type(packed) is kind
+    assert {split: list(rows) for split, rows in packed.items()} == expected
+    with pytest.raises(InputError, match="split test: the dataset has no column 'text'; it has id"):
+        pack_dataset(kind(both | {"test": both["test"].remove_columns("text")}), tiny_tokenizer(), **OPTIONS)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind", [None, "numpy", "torch", "arrow"])
+def test_packs_have_the_format_of_the_dataset(dataset: datasets.Dataset, kind: str | None, streaming: bool) -> None:
+    rows = (dataset.to_iterable_dataset() if streaming else dataset).with_format(kind)
+    packed = pack_dataset(rows, tiny_tokenizer(), **OPTIONS)
+    expected = pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).with_format(kind)
+    first, same = next(iter(packed)), next(iter(expected))
+    assert type(first) is type(same)
+    assert type(first["tokens"]) is type(same["tokens"])
+    assert first["tokens"].tolist() == same["tokens"].tolist() if kind in ("numpy", "torch") else first == same
+
+
+def test_a_transform_of_rows_is_none_of_packs(dataset: datasets.Dataset) -> None:
+    shouted = dataset.with_transform(lambda batch: {"text": [text.upper() for text in batch["text"]]})
+    packed = pack_dataset(shouted, tiny_tokenizer(), **OPTIONS)
+    assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()

@@ -1,0 +1,136 @@
+"""Where slices begin, found from measures alone, is where reading would begin them."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from packprep.config.config import BuildConfig
+from packprep.execute.job import Job
+from packprep.execute.places import Place, Places, find_places, is_measured, measure
+from packprep.output.staging import PLACES
+from packprep.sources import units
+from packprep.sources.formats import jsonl
+from packprep.sources.reading import TEXT_ROWS
+from packprep.sources.sources import resolve
+from packprep.sources.units import Slice, Start, read_slices
+from tests.helpers.corpus import texts, write_jsonl
+from tests.helpers.documents import tokenizer
+from tests.helpers.files import config
+
+
+def job_of(tmp_path: Path, **options: object) -> Job:
+    for number in range(3):
+        write_jsonl(tmp_path / f"{number}.jsonl", [*texts(50, seed=number), {"text": None}, ""])
+    settings: BuildConfig = config(
+        sources=[str(tmp_path / f"{number}.jsonl") for number in range(3)], on_error="skip", **options
+    )
+    staging = tmp_path / "out.incomplete"
+    (staging / "scratch").mkdir(parents=True)
+    return Job(config=settings, staging=staging, tokenizer=tokenizer(), sources=resolve(settings, staging))
+
+
+def read(job: Job, start: Start | None = None) -> list[Slice]:
+    return list(read_slices(job.sources, job.config, job.scratch, start))
+
+
+def find(job: Job) -> Places:
+    for source in range(len(job.sources)):
+        measure(job, source, TEXT_ROWS)
+        assert is_measured(job, source)
+    return find_places(job)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 60, 130])
+@pytest.mark.parametrize("unit_size", [1, 700, 5_000, 10**9])
+def test_measures_are_cut_as_reading_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_size: int, limit: int | None
+) -> None:
+    monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
+    job = job_of(tmp_path, unit_size=unit_size, limit=limit)
+    places, slices = find(job), read(job)
+    facts = [(s.unit, s.number, s.first_document, len(s.table), s.text_bytes) for s in slices]
+    assert [(p.unit, p.slice, p.first_document, p.documents, p.text_bytes) for p in places.slices] == facts
+    assert [(p.source, p.row) for p in places.slices] == [(s.parts[0].source, s.first_rows[0]) for s in slices]
+    assert places.units == slices[-1].unit + 1
+    assert sum(places.rows) == sum(len(s.table) for s in slices)
+    assert find_places(job) == places, "the second process reads what the first has found"
+    assert (job.staging / PLACES).exists()
+
+
+@pytest.mark.parametrize(("limit", "every"), [(None, 64 << 20), (None, 700), (None, 1), (130, 700)])
+def test_reading_can_begin_with_any_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, every: int
+) -> None:
+    monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 600)
+    monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", every)
+    job = job_of(tmp_path, unit_size=4_000, limit=limit)
+    places, slices = find(job), read(job)
+    for number in range(len(slices)):
+        assert read(job, places.start(number)) == slices[number:]
+    near = [place for place in places.slices if place.byte]
+    assert bool(near) == (limit is None and every < 64 << 20)
+    assert all(0 < place.near <= place.row for place in near)
+    assert find_places(job) == places
+
+
+def test_no_file_is_opened_before_the_one_that_a_slice_begins_in(tmp_path: Path) -> None:
+    job = job_of(tmp_path, unit_size=1)
+    for number in range(3):
+        write_jsonl(tmp_path / f"{number}.jsonl", texts(5, seed=number))
+    job = replace(job, sources=resolve(job.config, job.staging))
+    places = find(job)
+    last = next(number for number, place in enumerate(places.slices) if place.source == 2)
+    assert places.slices[last].row == 0
+    for number in (0, 1):
+        (tmp_path / f"{number}.jsonl").unlink()
+    assert sum(len(part.table) for part in read(job, places.start(last))) == places.rows[2]
+
+
+ROW = b'{"text": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (ROW + b"\n" + ROW + b"\n" + ROW, ([(1, 14), (2, 28)], 3)),
+        (b"\xef\xbb\xbf" + ROW + b"\n" + ROW + b"\n", ([(1, 17)], 2)),
+        (ROW + b"\nnonsense\n" + ROW + b"\n", ([(2, 23)], 3)),
+        (ROW + b"\n\n" + ROW, ([(2, 15)], 3)),  # two rows in three lines: no place of rows
+        (b"[" + ROW + b",\n" + ROW + b"]", ([], 0)),
+        (b"", ([], 0)),
+    ],
+)
+def test_lines_that_begin_an_object_are_found_with_their_bytes(
+    data: bytes, found: tuple[list[tuple[int, int]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 16)
+    got = jsonl.row_begins(io.BytesIO(data), 1)
+    assert got == found
+
+
+@pytest.mark.parametrize("data", [ROW + b"\n\n" + ROW, b'{\n"text": "a"\n}\n', b"[" + ROW + b",\n" + ROW + b"]"])
+def test_reading_begins_at_the_front_where_lines_are_no_rows(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", 1)
+    job = job_of(tmp_path, unit_size=1)
+    (tmp_path / "0.jsonl").write_bytes(data)
+    job = replace(job, sources=resolve(job.config, job.staging))
+    places = find(job)
+    assert places.rows[0] == data.count(b"text")
+    assert not any(place.byte for place in places.slices if place.source == 0)
+    assert any(place.byte for place in places.slices)
+
+
+def test_a_run_begins_in_one_source_and_is_a_quarter_of_a_process_s_part() -> None:
+    def places(sources: list[int]) -> Places:
+        facts = {"slice": 0, "first_document": 0, "documents": 1, "text_bytes": 1, "before": 0, "row": 0}
+        return Places([Place(unit=n, source=s, **facts) for n, s in enumerate(sources)], [])
+
+    assert places([0] * 24).runs(2) == [(0, 3), (3, 6), (6, 9), (9, 12), (12, 15), (15, 18), (18, 21), (21, 24)]
+    assert places([0, 0, 0, 1, 2, 2]).runs(1) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
+    assert places([0] * 5 + [1] * 7).runs(1) == [(0, 3), (3, 5), (5, 8), (8, 11), (11, 12)]
+    assert places([]).runs(3) == []

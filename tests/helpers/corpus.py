@@ -1,0 +1,117 @@
+"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, builds of them, the real data."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from packprep.support.progress import Silent
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+needs_shared_data = pytest.mark.skipif(not SHARED.exists(), reason="the shared corpora and tokenizers are not here")
+
+_LINES = [
+    "The cat sat on the mat, and the dog sat on the log.",
+    "Packing puts short documents together so that no token of a sequence is padding.",
+    "Größe, naïveté, 東京 and emoji 🙂 are bytes like any other.",
+    "def pack(lengths, max_length): return sorted(lengths, reverse=True)",
+]
+
+
+@cache
+def tiny_tokenizer() -> Tokenizer:
+    """Byte-level BPE of 320 tokens with <s> and </s>."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken("<s>", special=True), AddedToken("</s>", special=True)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_LINES * 3, trainer)
+    return tokenizer
+
+
+def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Path:
+    """The tiny tokenizer as a directory; tokenizer_config.json names <s> and </s> unless `config` says otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    side = {"bos_token": "<s>", "eos_token": "</s>"} if config is None else config
+    (folder / "tokenizer_config.json").write_text(json.dumps(side))
+    return folder
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """One JSON value a line; a plain text is a row with that `text`."""
+    lines = [json.dumps({"text": row} if isinstance(row, str) else row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    """Documents of 0 to some 300 words, the same for the same seed."""
+    words = " ".join(_LINES).split()
+    sizes = [
+        (seed * 7919 + 31 * number * number + 17 * number) % (300 if number % 7 == 0 else 40) for number in range(count)
+    ]
+    return [
+        " ".join(words[(number + place) % len(words)] for place in range(size)) for number, size in enumerate(sizes)
+    ]
+
+
+def build_options(folder: Path, files: Mapping[str, Iterable[Any]], **options: Any) -> dict[str, Any]:
+    """Options of a build of these files (name -> rows) into packs of 64 tokens, all in `folder`, with output `out`."""
+    return {
+        "sources": tuple(str(write_jsonl(folder / name, rows)) for name, rows in files.items()),
+        "output": str(folder / "out"),
+        "tokenizer": str(save_tokenizer(folder / "tokenizer")),
+        "max_length": 64,
+    } | options
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows that a reader gave, the reason and the detail of a problem in one line."""
+    return [row | {"problem": one_line(row["problem"])} for row in table.to_pylist()]
+
+
+def one_line(problem: Mapping[str, str] | None) -> str | None:
+    return None if problem is None else f"{problem['reason']}: {problem['detail']}"
+
+
+class Heard(Silent):
+    """Keeps what a build says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def expected_ids(documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None) -> list[list[int]]:
+    """What `tokenizers` alone gives for each document, with BOS and EOS around those that have any id."""
+    tokenizer.encode_special_tokens = True
+    encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
+    before, after = [[token] if token is not None else [] for token in (bos, eos)]
+    return [before + encoding.ids + after if encoding.ids else [] for encoding in encodings]
+
+
+def failing_after(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, but after so many calls the disk fails."""
+    left = [calls]
+
+    def failing(*arguments: Any, **settings: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(5, "Input/output error", "somewhere")
+        return real(*arguments, **settings)
+
+    return failing

@@ -1,0 +1,292 @@
+"""The README's recipes for trainers, each run for three steps of a tiny Llama: losses must be those of documents alone.
+
+`test_loader_recipes.py` runs them with what is installed, `trainers.py` with the versions of `scripts/check_trainers`.
+"""
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from datasets import load_from_disk
+from torch.nn.functional import cross_entropy
+
+from packprep.loaders import (
+    PackedLoader,
+    PackedShards,
+    to_axolotl,
+    to_flattening,
+    to_forgather,
+    to_hf,
+    to_llama_factory,
+    to_torchtune,
+    to_trl,
+    to_trl_row,
+)
+from packprep.schemas import STANDARD_COLUMNS
+
+from .tiny_shards import PLAIN, write_output
+from .torch_models import VOCABULARY, documents, pack_of, tiny_llama
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+STEPS = 3
+RATE = 0.01
+PACKS = [[7, 12, 5], [9, 3, 14, 2], [20, 6]]
+FILLER = 4  # tokens behind the last pack
+TOLERANCE = 1e-5
+Losses = list[float]
+# A recipe is given the shards and a folder to write in; its losses, and those of the documents alone.
+Recipe = Callable[[Path, Path], tuple[Losses, Losses]]
+SETTINGS: dict[str, Any] = {
+    "per_device_train_batch_size": len(PACKS),  # every step trains on all packs, so their order has no effect
+    "num_train_epochs": STEPS,
+    "optim": "sgd",
+    "learning_rate": RATE,
+    "lr_scheduler_type": "constant",
+    "max_grad_norm": 0.0,
+    "save_strategy": "no",
+    "report_to": [],
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
+
+
+def write_shards(directory: Path) -> None:
+    """One shard of PACKS: half of the documents begin without loss, the rest have a label at their first token."""
+    rows = []
+    for number, lengths in enumerate(PACKS):
+        row = pack_of(10 * number, documents(lengths, seed=number))
+        labels = list(row["tokens"])
+        for start in row["cu_seqlens"][:-1:2]:
+            labels[start : start + 2] = [-100] * 2
+        rows.append(row | {"labels": labels})
+    last = rows[-1]
+    rows[-1] = {
+        "tokens": last["tokens"] + [0] * FILLER,
+        "position_ids": last["position_ids"] + [*range(FILLER)],
+        "cu_seqlens": [*last["cu_seqlens"], sum(PACKS[-1]) + FILLER],
+        "document_ids": [*last["document_ids"], -1],
+        "document_starts": [*last["document_starts"], 0],
+        "labels": last["labels"] + [-100] * FILLER,
+    }
+    columns = (*PLAIN, STANDARD_COLUMNS["labels"])
+    write_output(directory, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
+
+
+def train(loss: Callable[[], Any], parameters: Any) -> Losses:
+    """Losses of steps of plain gradient descent."""
+    optimizer = torch.optim.SGD(parameters, RATE)
+    losses = []
+    for _ in range(STEPS):
+        value = loss()
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> Losses:
+    """Losses of steps on every document by itself. logits: of token ids [1, n], with no argument that could leak."""
+
+    def loss() -> Any:
+        total: Any = 0.0
+        count = 0
+        for pack in PackedShards(shards):
+            tokens, labels = (torch.tensor(pack.columns[name].tolist()) for name in ("tokens", "labels"))
+            for start, end in pairwise(pack.cu_seqlens.tolist()):
+                wanted = labels[start + 1 : end]
+                if (wanted != -100).any():
+                    given = logits(tokens[None, start:end])[0, :-1]
+                    total = total + cross_entropy(given, wanted, reduction="sum")
+                    count += int((wanted != -100).sum())
+        return total / count
+
+    return train(loss, parameters)
+
+
+@cache
+def alone(shards: Path) -> Losses:
+    model = llama()
+    return train_alone(lambda ids: model(input_ids=ids, use_cache=False).logits, model.parameters(), shards)
+
+
+def llama(attention: str = "sdpa") -> Any:
+    return tiny_llama(attention).train()
+
+
+@cache
+def tokenizer() -> Any:
+    """Of words "0", "1", ...: trainers want one, and read only its padding."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="0")
+
+
+def recorded(trainer: Any) -> Any:
+    """The trainer's class, which keeps the loss of every step in `losses`; its log rounds them."""
+
+    class Recorded(trainer):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            value = super().compute_loss(*args, **kwargs)
+            loss = value[0] if isinstance(value, tuple) else value
+            self.losses = [*getattr(self, "losses", []), float(loss.detach())]
+            return value
+
+    return Recorded
+
+
+def loop(
+    inputs: Callable[[Any], Mapping[str, Any]], attention: str, shards: Path, _folder: Path
+) -> tuple[Losses, Losses]:
+    """A loop of one's own: `model(**inputs(batch)).loss`, with a batch of all packs."""
+    model = llama(attention)
+    (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
+    return train(lambda: model(**inputs(batch.torch())).loss, model.parameters()), alone(shards)
+
+
+def hf_trainer(collator: Any, shards: Path, folder: Path, rows: Any = None, **settings: Any) -> tuple[Losses, Losses]:
+    """Trainer on rows of load_from_disk."""
+    from transformers import Trainer, TrainingArguments
+
+    arguments = TrainingArguments(str(folder), remove_unused_columns=False, **(SETTINGS | settings))
+    rows = load_from_disk(str(shards)) if rows is None else rows
+    trainer = recorded(Trainer)(llama(), arguments, train_dataset=rows, data_collator=collator)
+    trainer.train()
+    each = arguments.gradient_accumulation_steps
+    return [sum(trainer.losses[first : first + each]) for first in range(0, len(trainer.losses), each)], alone(shards)
+
+
+def readme(word: str) -> str:
+    """The block of Python in the README that has the word."""
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block]
+    return str(block)
+
+
+def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """The README's block, word by word but for its folders, the optimizer, and a record of the losses."""
+    code = readme(word).replace('"demo/packed"', repr(str(shards)))
+    code = code.replace('("out", ', f"({str(folder)!r}, **settings, ")
+    code = re.sub(r"= (\w*Trainer)\(", r"= recorded(\1)(", code)
+    settings = SETTINGS | ({"bf16": False} if "SFTConfig" in code else {})
+    names: dict[str, Any] = {
+        "model": llama(), "tokenizer": tokenizer(), "settings": settings, "recorded": recorded
+    }  # fmt: skip
+    exec(code, names)
+    return names["trainer"].losses, alone(shards)
+
+
+def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """Rows of to_trl_row with TRL's default of padding."""
+    trl: Any = importlib.import_module("trl")
+    rows = load_from_disk(str(shards))
+    rows = rows.map(to_trl_row, remove_columns=rows.column_names)
+    config = trl.SFTConfig(str(folder), bf16=False, max_length=None, **SETTINGS)
+    trainer = recorded(trl.SFTTrainer)(llama(), config, train_dataset=rows, processing_class=tokenizer())
+    trainer.train()
+    return trainer.losses, alone(shards)
+
+
+def source_of(package: str, path: str) -> Path:
+    """A file of a package that is installed without what it needs, so that it cannot be imported."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / path
+
+
+def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """The README's rows for Axolotl through Axolotl's own collator, a pack at a time."""
+    exec(
+        readme("to_axolotl")
+        .replace('"demo/packed"', repr(str(shards)))
+        .replace('"demo/axolotl"', repr(str(folder / "rows"))),
+        {},
+    )
+    path = source_of("axolotl", "utils/collators/batching.py")
+    spec = importlib.util.spec_from_file_location("axolotl_batching", path)
+    assert spec is not None and spec.loader is not None
+    module: Any = ModuleType(spec.name)
+    sys.modules[spec.name] = module  # its dataclasses look there for their types
+    spec.loader.exec_module(module)
+    collator = module.DataCollatorForSeq2Seq(tokenizer())
+    packs = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(PACKS)}
+    return hf_trainer(collator, shards, folder, load_from_disk(str(folder / "rows")), **packs)
+
+
+def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
+    """A Llama of torchtune, called as its recipes do, which shift the labels."""
+    from torchtune.models.llama3 import llama3
+
+    def model() -> Any:
+        torch.manual_seed(0)
+        sizes = {"num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "embed_dim": 32, "intermediate_dim": 48}
+        return llama3(vocab_size=VOCABULARY, max_seq_len=128, **sizes)
+
+    (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
+    packed, single = model(), model()
+
+    def loss() -> Any:
+        fields = to_torchtune(batch)
+        labels = fields.pop("labels")
+        return cross_entropy(packed(**fields)[0, :-1], labels[0, 1:])
+
+    return train(loss, packed.parameters()), train_alone(lambda ids: single(ids), single.parameters(), shards)
+
+
+COLLATORS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "to_hf": to_hf,
+    "to_flattening": to_flattening,
+    "to_trl": to_trl,
+    "to_axolotl": to_axolotl,
+    "to_forgather": to_forgather,
+    "to_llama_factory": to_llama_factory,
+    "to_llama_factory, 4-D mask": partial(to_llama_factory, mask_dtype=torch.float32),
+}
+# By name; the package it needs is the name's first word where that is not transformers.
+RECIPES: dict[str, Recipe] = {
+    **{
+        f"transformers loop, {attention}, {name}": partial(loop, collator, attention)
+        for name, collator in COLLATORS.items()
+        for attention in ("sdpa", "eager")
+    },
+    **{f"transformers Trainer, {name}": partial(hf_trainer, collator) for name, collator in COLLATORS.items()},
+    "transformers Trainer of the README": partial(readme_trainer, "TrainingArguments("),
+    "trl SFTTrainer of the README, to_trl_row": partial(readme_trainer, "padding_free=True"),
+    "trl SFTTrainer of the README, to_trl": partial(readme_trainer, "data_collator=to_trl,"),
+    "axolotl collator on the README's rows": axolotl,
+    "torchtune model, to_torchtune": torchtune,
+}
+# What must differ: the comparison sees a leak where there is one.
+LEAKS: dict[str, Recipe] = {
+    "transformers loop with a mask of ones": partial(
+        loop, lambda batch: to_hf(batch) | {"attention_mask": torch.ones(1, len(batch), dtype=torch.int64)}, "sdpa"
+    ),
+    "transformers loop with a cache": partial(loop, lambda batch: to_hf(batch) | {"use_cache": True}, "sdpa"),
+    "trl SFTTrainer with padding on rows of to_trl_row": wrong_sft,
+}
+
+
+def difference(losses: Losses, expected: Losses) -> float:
+    assert len(losses) == len(expected) == STEPS
+    return max(abs(one - other) for one, other in zip(losses, expected, strict=True))
+
+
+def obstacle(name: str) -> str | None:
+    """The reason why the recipe of this name cannot run here; None if it can."""
+    package = name.split()[0]
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return f"{package} is not installed"
+    old = int(version("transformers").split(".")[0]) < 5
+    return "axolotl needs transformers 5" if package == "axolotl" and old else None

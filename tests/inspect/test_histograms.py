@@ -1,0 +1,113 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packprep import BuildConfig, build
+from packprep.inspect.histograms import COST_UNIT, Counts, log_edges, measure, read_windows
+from packprep.loaders import PackedShards
+from packprep.schemas import FormatError, read_manifest
+from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, RICH, rich_row, write_output
+
+
+def as_dict(counts: Counts) -> dict[int, int]:
+    return dict(zip(counts.values.tolist(), counts.counts.tolist(), strict=True))
+
+
+def test_the_worked_example_of_the_format_in_counts() -> None:
+    measured = measure(GOLDEN / "v1-example")
+    assert as_dict(measured.documents) == {3: 2, 10: 1}, "the pieces of document 1 are one document of 10 tokens"
+    assert as_dict(measured.segments) == {2: 1, 3: 2, 8: 1}
+    assert as_dict(measured.documents_per_pack) == {1: 1, 3: 1}
+    assert as_dict(measured.fill) == {8: 2}
+    a, b = 24576, 1
+    cost = (a * 8 + b * (9 + 4 + 9)) / (a * 8 + b * 64)
+    assert as_dict(measured.cost) == {round(cost * COST_UNIT): 1, COST_UNIT: 1}
+    assert measured.loss_tokens is None
+
+
+def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]]}, RICH, max_length=16)
+    measured = measure(tmp_path / "out")
+    assert as_dict(measured.documents) == as_dict(measured.segments) == {1: 1, 3: 1, 4: 1}
+    assert as_dict(measured.documents_per_pack) == {1: 1, 2: 1}
+    assert as_dict(measured.fill) == {1: 1, 7: 1}
+    assert measured.loss_tokens == 8
+    windows = list(read_windows(tmp_path / "out", read_manifest(tmp_path / "out")))
+    assert [window.lengths.tolist() for window in windows] == [[4, 4, 4, 4, 4]]
+    assert windows[0].pack.tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000, window=16_000, shard_size=4_000)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"stride": 8, "continuation_bos": True, "holdout": 0.3},
+        {"strategy": "wrapped"},
+        {"pad_segment_to_multiple": 8, "packs_multiple_of": 16, "remainder": "fill"},
+    ],
+    ids=["plain", "stride, BOS, holdout", "wrapped", "padding"],
+)
+def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
+    options: dict[str, Any], more: dict[str, Any]
+) -> None:
+    build(BuildConfig(**options | more))
+    output = Path(options["output"])
+    measured = measure(output)
+    lengths = [len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1) if ids]
+    assert as_dict(measured.documents) == as_dict(Counts(*np.unique(lengths, return_counts=True)))
+    packs = [pack for split in read_manifest(output).splits for pack in PackedShards(output, split=split)]
+    real = [[len(s.tokens) for s in pack.segments() if s.document_id != -1] for pack in packs]
+    assert as_dict(measured.fill) == as_dict(Counts(*np.unique([sum(pack) for pack in real], return_counts=True)))
+    assert measured.documents_per_pack.sum == sum(map(len, real)) == measured.segments.total
+    assert measured.fill.sum == measured.segments.sum
+    assert measured.fill.total == len(packs)
+
+
+def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(options: dict[str, Any]) -> None:
+    build(BuildConfig(**options, order="shuffle"))
+    output = Path(options["output"])
+    windows = list(read_windows(output, read_manifest(output)))
+    assert [window.packs for window in windows] == [
+        window["packs"] for window in PackedShards(output).report["windows"]
+    ]
+    assert len(windows) > 1
+    lengths = np.array([len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1)])
+    for window in windows:
+        assert window.document is not None
+        assert window.document_lengths().tolist() == lengths[np.unique(window.document)].tolist()
+
+
+def test_without_document_columns_pieces_count_as_documents(options: dict[str, Any]) -> None:
+    build(BuildConfig(**options, columns=()))
+    measured = measure(Path(options["output"]))
+    assert as_dict(measured.documents) == as_dict(measured.segments)
+
+
+def test_quantiles_are_values_that_occur() -> None:
+    counts = Counts(np.array([1, 3, 9]), np.array([50, 45, 5]))
+    assert [counts.quantile(share) for share in (0.0, 0.5, 0.95, 0.951, 1.0)] == [1, 1, 3, 9, 9]
+    assert (counts.total, counts.sum, counts.mean) == (100, 230, 2.3)
+    nothing = Counts(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    assert (nothing.total, nothing.mean, nothing.quantile(0.5)) == (0, 0.0, 0)
+
+
+def test_bins_hold_every_value_once() -> None:
+    counts = Counts(np.array([0, 1, 7, 8, 100]), np.array([1, 2, 3, 4, 5]))
+    assert log_edges(8).tolist() == [1, 2, 3, 4, 6, 8, 11, 16]
+    assert log_edges(1).tolist() == [1, 2]
+    assert counts.bins(log_edges(100)).sum() == counts.total - 1, "0 has no logarithm"
+
+
+def test_a_shard_whose_boundaries_do_not_fit_is_refused(tmp_path: Path) -> None:
+    row = dict(EXAMPLE[1]) | {"cu_seqlens": [0, 3, 5, 7]}
+    write_output(tmp_path / "out", {"train": [[EXAMPLE[0], row]]})
+    with pytest.raises(FormatError, match="boundaries that do not fit"):
+        measure(tmp_path / "out")

@@ -1,0 +1,339 @@
+"""Each adapter's fields, by name, dtype, shape and value; against the installed library where there is one."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import make_dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards
+from packprep.loaders.adapters import _megatron_takes_total_tokens
+from packprep.schemas import FormatError
+from tests.helpers.tiny_shards import GOLDEN, RICH, rich_row, write_output
+from tests.helpers.torch_models import batch_of, documents, skip_without
+
+skip_without("torch", "transformers")
+
+import torch  # noqa: E402
+
+from packprep.loaders import (  # noqa: E402
+    to_axolotl,
+    to_flattening,
+    to_flex_block_mask,
+    to_forgather,
+    to_hf,
+    to_hf_4d,
+    to_llama_factory,
+    to_megatron,
+    to_olmo,
+    to_seq_idx,
+    to_torchtitan,
+    to_torchtune,
+    to_trl,
+    to_trl_row,
+    varlen_attention,
+)
+
+LENGTHS = [5, 1, 17, 9]
+# The second pack of the format's worked example: [1, 10, 2 | 27, 2 | 1, 30, 2].
+TOKENS = [1, 10, 2, 27, 2, 1, 30, 2]
+POSITIONS = [0, 1, 2, 0, 1, 0, 1, 2]
+LABELS = [-100, 10, 2, -100, 2, -100, 30, 2]
+SHIFTED = [10, 2, -100, 2, -100, 30, 2, -100]
+BOUNDARIES = [0, 3, 5, 8]
+
+
+def example(**options: Any) -> PackedBatch:
+    return PackedLoader(PackedShards(GOLDEN / "v1-example"), 1, shuffle=False, **options)[1]
+
+
+def plain(fields: Any) -> Any:
+    """Tensors as (dtype, list)."""
+    if isinstance(fields, dict):
+        return {name: plain(value) for name, value in fields.items()}
+    if isinstance(fields, tuple):
+        return tuple(map(plain, fields))
+    return (str(fields.dtype).removeprefix("torch."), fields.tolist()) if isinstance(fields, torch.Tensor) else fields
+
+
+def sequence(values: list[int], dtype: str = "int64") -> tuple[str, list[list[int]]]:
+    return (dtype, [values])
+
+
+COMMON = {
+    "input_ids": sequence(TOKENS), "position_ids": sequence(POSITIONS), "labels": sequence(LABELS), "use_cache": False
+}  # fmt: skip
+CU = ("int32", BOUNDARIES)
+FLASH = {"cu_seq_lens_q": CU, "cu_seq_lens_k": CU, "max_length_q": 3, "max_length_k": 3}
+SEQ_IDX = {"seq_idx": sequence([0, 0, 0, 1, 1, 2, 2, 2], "int32")}
+NUMBERS = [1, 1, 1, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", ["hf", "shifted"])
+@pytest.mark.parametrize(
+    ("adapter", "expected"),
+    [
+        (to_hf, COMMON | FLASH | SEQ_IDX),
+        (to_flattening, COMMON | FLASH),
+        (to_trl, COMMON | FLASH | SEQ_IDX),
+        (to_axolotl, COMMON),
+        (to_llama_factory, COMMON),
+        (to_forgather, COMMON),
+        (to_olmo, {
+            "input_ids": sequence(TOKENS), "labels": sequence(SHIFTED),
+            "doc_lens": ("int32", [[3, 2, 3]]), "max_doc_lens": [3],
+        }),
+        (partial(to_torchtitan, version="0.3"), (
+            {"input": sequence(TOKENS), "positions": sequence(POSITIONS)}, sequence(SHIFTED),
+        )),
+        (partial(to_torchtitan, version="main"), (
+            {"input": ("int64", TOKENS), "positions": ("int64", POSITIONS)}, ("int64", SHIFTED),
+        )),
+        (to_torchtune, {
+            "tokens": sequence(TOKENS), "labels": sequence(LABELS), "input_pos": sequence(POSITIONS),
+            "mask": ("bool", [[[k <= q and NUMBERS[q] == NUMBERS[k] for k in range(8)] for q in range(8)]]),
+        }),
+        (to_megatron, {
+            "tokens": sequence(TOKENS), "position_ids": sequence(POSITIONS),
+            "labels": sequence([0 if label < 0 else label for label in SHIFTED]),
+            "loss_mask": ("float32", [[float(label >= 0) for label in SHIFTED]]),
+            "packed_seq_params": {
+                "qkv_format": "thd", "max_seqlen_q": 3, "max_seqlen_kv": 3, "cu_seqlens_q": CU, "cu_seqlens_kv": CU,
+                "total_tokens": 8,
+            },
+        }),
+    ],
+)  # fmt: skip
+def test_fields_by_name_dtype_and_value_whatever_labels_the_batch_has(adapter: Any, expected: Any, kind: Any) -> None:
+    assert plain(adapter(example(labels=kind))) == expected
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [to_hf, to_trl, to_axolotl, to_forgather, to_megatron, partial(to_torchtitan, version="main"), to_torchtune],
+)
+def test_rows_of_load_from_disk_give_what_the_loader_gives(adapter: Any) -> None:
+    import datasets
+
+    rows = datasets.load_from_disk(GOLDEN / "v1-example")
+    (both,) = PackedLoader(PackedShards(GOLDEN / "v1-example"), 2, shuffle=False)
+    for form in (None, "numpy", "torch"):
+        assert plain(adapter([*rows.with_format(form)])) == plain(adapter(both))
+
+
+def test_one_tensor_stands_for_queries_and_keys() -> None:
+    fields = to_hf(example())
+    assert fields["cu_seq_lens_q"] is fields["cu_seq_lens_k"]
+
+
+def test_the_flattening_collator_of_transformers_makes_the_same(tmp_path: Path) -> None:
+    from transformers import DataCollatorWithFlattening
+
+    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    expected = collate([{"input_ids": text} for text in documents(LENGTHS)])
+    ours = to_flattening(batch_of(tmp_path / "out", LENGTHS), return_seq_idx=True)
+    assert plain(ours) == plain(dict(expected)) | {"use_cache": False}
+    rows = [{"input_ids": text} for text in documents(LENGTHS)]
+    assert plain(to_flattening(rows, return_seq_idx=True)) == plain(ours)
+
+
+def test_trls_collator_makes_the_same_of_rows_by_its_names(tmp_path: Path) -> None:
+    sft = pytest.importorskip("trl.trainer.sft_trainer")
+    import datasets
+
+    batch = batch_of(tmp_path / "out", LENGTHS)
+    rows = datasets.load_from_disk(tmp_path / "out")
+    named = [to_trl_row(row) for row in rows]
+    assert named[0]["seq_lengths"] == LENGTHS
+    collate = sft.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    assert plain(to_trl(batch)) == plain(collate(named)) | {"use_cache": False}
+    assert plain(to_trl([*rows])) == plain(to_trl(named))
+    alone = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]
+    assert plain(to_trl(alone)) == plain(collate(alone)) | {"use_cache": False}
+
+
+@pytest.mark.parametrize("lost", [{"tokens": [1, 2]}, {"input_ids": [1, 2], "position_ids": [0, 0]}, {"labels": [1]}])
+def test_a_packed_row_that_lost_its_boundaries_is_no_document(lost: dict[str, Any]) -> None:
+    for adapter in (to_flattening, to_trl):
+        with pytest.raises(FormatError, match=r"a row has the columns .*; expected"):
+            adapter([lost])
+
+
+def test_a_row_for_trl_has_no_label_on_the_first_token_of_a_segment() -> None:
+    row = {"tokens": TOKENS, "cu_seqlens": BOUNDARIES}
+    expected = {"input_ids": TOKENS, "labels": LABELS, "seq_lengths": [3, 2, 3]}
+    assert to_trl_row(row) == to_trl_row(row | {"labels": TOKENS}) == expected
+    assert to_trl_row(row | {"labels": [-100] * 7 + [2]})["labels"] == [-100] * 7 + [2]
+    assert row["tokens"] == TOKENS
+
+
+def test_filler_sees_nothing_in_the_4d_mask_and_the_packs_around_it_only_themselves(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [[rich_row(0, 3), rich_row(1, 4)]]}, RICH, max_length=16)
+    (batch,) = PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False)
+    seen = to_llama_factory(batch, mask_dtype=torch.float32)["attention_mask"][0, 0] == 0
+    numbers = [1] * 4 + [0] * 4 + [2] * 4 + [0] * 4
+    assert seen.tolist() == [[numbers[q] == numbers[k] > 0 and k <= q for k in range(16)] for q in range(16)]
+
+
+def test_the_4d_mask_is_block_diagonal_and_causal() -> None:
+    mask = to_llama_factory(example(), mask_dtype=torch.bfloat16)["attention_mask"]
+    assert mask.shape == (1, 1, 8, 8)
+    assert mask.dtype == torch.bfloat16
+    seen = [[query >= key and NUMBERS[query] == NUMBERS[key] for key in range(8)] for query in range(8)]
+    assert (mask[0, 0] == 0).tolist() == seen
+    assert mask.min() == torch.finfo(torch.bfloat16).min
+
+
+def seen_by(mask: torch.Tensor) -> list[list[int]]:
+    """For each token, the tokens it sees."""
+    assert {*mask.flatten().tolist()} == {torch.finfo(mask.dtype).min, 0}
+    return [row.nonzero().flatten().tolist() for row in mask[0, 0] == 0]
+
+
+def config_of(**values: Any) -> Any:
+    return SimpleNamespace(**values)
+
+
+SEEN = [[0], [0, 1], [0, 1, 2], [3], [3, 4], [5], [5, 6], [5, 6, 7]]
+SEEN_IN_TWO = [[0], [0, 1], [1, 2], [3], [3, 4], [5], [5, 6], [6, 7]]
+
+
+def test_the_4d_form_for_transformers_has_the_boundaries_in_its_mask() -> None:
+    fields = to_hf_4d(example(), config_of(dtype=torch.bfloat16))
+    mask = fields.pop("attention_mask")
+    assert mask.dtype == torch.bfloat16
+    assert seen_by(mask) == SEEN
+    assert plain(fields) == COMMON | SEQ_IDX | {"use_cache": False}
+    assert to_hf_4d(example(), config_of(), dtype=torch.float16)["attention_mask"].dtype == torch.float16
+
+
+def test_the_4d_form_keeps_the_windows_of_the_config() -> None:
+    assert seen_by(to_hf_4d(example(), config_of(sliding_window=2))["attention_mask"]) == SEEN_IN_TWO
+    full = config_of(sliding_window=2, layer_types=["full_attention"])  # a window that no layer uses
+    assert seen_by(to_hf_4d(example(), full)["attention_mask"]) == SEEN
+    both = to_hf_4d(example(), config_of(sliding_window=2, layer_types=["sliding_attention", "full_attention"]))
+    assert {name: seen_by(mask) for name, mask in both["attention_mask"].items()} == {
+        "full_attention": SEEN,
+        "sliding_attention": SEEN_IN_TWO,
+    }
+    with pytest.raises(ValueError, match="the model has layers of chunked attention, which a 4-D mask does not give"):
+        to_hf_4d(example(), config_of(layer_types=["chunked_attention"]))
+
+
+def test_filler_sees_itself_in_the_4d_form(tmp_path: Path) -> None:
+    batch = batch_of(tmp_path / "out", [2, 1], pad_to=512)
+    seen = seen_by(to_hf_4d(batch, config_of())["attention_mask"])
+    assert seen[:5] == [[0], [0, 1], [2], [3], [3, 4]]
+    assert seen[-1] == list(range(3, 512))
+
+
+def test_megatron_counts_real_tokens_and_places_apart_where_segments_are_padded(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4)]]}, RICH, max_length=16)
+    (batch,) = PackedLoader(PackedShards(tmp_path / "out"), 1)
+    params = plain(to_megatron(batch)["packed_seq_params"])
+    assert params["cu_seqlens_q"] == params["cu_seqlens_kv"] == ("int32", [0, 3, 7, 7])
+    assert params["cu_seqlens_q_padded"] == params["cu_seqlens_kv_padded"] == ("int32", [0, 4, 8, 12])
+    assert params["total_tokens"] == 12
+
+
+@pytest.mark.parametrize("fields", [[], ["total_tokens"]])
+def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
+    fields: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = ModuleType("megatron.core.packed_seq_params")
+    module.PackedSeqParams = make_dataclass("PackedSeqParams", ["cu_seqlens_q", *fields])
+    for name in ("megatron", "megatron.core", module.__name__):
+        monkeypatch.setitem(sys.modules, name, module)
+    _megatron_takes_total_tokens.cache_clear()
+    try:
+        assert ("total_tokens" in to_megatron(example())["packed_seq_params"]) == bool(fields)
+    finally:
+        _megatron_takes_total_tokens.cache_clear()
+
+
+def test_megatrons_rule_numbers_the_segments_from_total_tokens(tmp_path: Path) -> None:
+    """Of its main, for state-space layers: seq_idx from the places of segments, and one more behind the last."""
+    write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4)]]}, RICH, max_length=16)
+    for batch in (example(), PackedLoader(PackedShards(tmp_path / "out"), 1)[0]):
+        params = to_megatron(batch)["packed_seq_params"]
+        places = params.get("cu_seqlens_q_padded", params["cu_seqlens_q"])
+        lengths = torch.cat([places, torch.tensor([params["total_tokens"]])]).diff()
+        assert torch.arange(len(lengths)).repeat_interleave(lengths).tolist() == to_seq_idx(batch)[0].tolist()
+
+
+def titan_0_3(positions: Any) -> list[int]:
+    """Boundaries that torchtitan 0.3.0 reads from positions [b, s]."""
+    rows, length = positions.shape
+    return [row * length + int(at) for row in range(rows) for at in (positions[row] == 0).nonzero()] + [rows * length]
+
+
+def titan_main(positions: Any) -> list[int]:
+    """Boundaries that torchtitan's main reads from positions [T]: of [1, T] those of one row, with no error."""
+    return [int(at) for at in (positions == 0).nonzero(as_tuple=True)[0]] + [positions.shape[0]]
+
+
+@pytest.mark.parametrize(("version", "rule"), [("0.3", titan_0_3), ("main", titan_main)])
+def test_torchtitan_reads_the_boundaries_back_from_positions(version: Any, rule: Callable[[Any], list[int]]) -> None:
+    fields, _labels = to_torchtitan([{"input_ids": [7] * 9, "seq_lengths": [3, 2, 4]}], version=version)
+    assert fields["positions"].flatten().tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
+    assert rule(fields["positions"]) == [0, 3, 5, 9]
+
+
+def test_torchtitans_main_merges_documents_of_the_shape_of_0_3_so_the_version_must_be_named() -> None:
+    assert titan_main(to_torchtitan(example(), version="0.3")[0]["positions"]) == [0, 0, 0, 1]
+    with pytest.raises(TypeError, match="version"):
+        to_torchtitan(example())  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"torchtitan's version is '0\.2'; expected '0\.3', for \[1, T\], or 'main', "):
+        to_torchtitan(example(), version="0.2")  # type: ignore[arg-type]
+
+
+def test_torchtune_may_choose_the_label_that_has_no_loss() -> None:
+    assert to_torchtune(example(), padding_idx=9, ignore_idx=-1)["labels"].tolist() == [[max(n, -1) for n in LABELS]]
+
+
+def test_olmo_counts_rows_as_instances_and_padding_as_a_document() -> None:
+    rows = [{"input_ids": [1, 2, 3, 4, 5], "seq_lengths": [2, 3]}, {"input_ids": [6, 7], "seq_lengths": [2]}]
+    assert plain(to_olmo(rows)) == {
+        "input_ids": ("int64", [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]),
+        "labels": ("int64", [[2, -100, 4, 5, -100], [7, -100, -100, -100, -100]]),
+        "doc_lens": ("int32", [[2, 3], [2, 3]]),
+        "max_doc_lens": [3, 3],
+    }
+    assert to_olmo([*rows, {"input_ids": [8, 9, 8, 9, 8], "seq_lengths": [5]}])["doc_lens"].tolist() == [
+        [2, 3], [2, 3], [5, 0]
+    ]  # fmt: skip
+
+
+def test_empty_segments_of_a_static_shape_add_nothing(tmp_path: Path) -> None:
+    batch = batch_of(tmp_path / "out", LENGTHS, max_segments=9)
+    assert to_seq_idx(batch)[0].tolist()[:32] == [0] * 5 + [1] + [2] * 17 + [3] * 9
+    mask = to_llama_factory(batch, mask_dtype=torch.float32)["attention_mask"][0, 0]
+    assert (mask == 0).sum(1).tolist()[:32] == [*range(1, 6), 1, *range(1, 18), *range(1, 10)]
+    assert to_olmo(batch)["doc_lens"].tolist() == [[5, 1, 17, 9, 480, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (False, None), (True, 3), (False, 3)])
+def test_the_flex_mask_is_that_of_varlen_attention(tmp_path: Path, causal: bool, window: int | None) -> None:
+    batch = batch_of(tmp_path / "out", LENGTHS).torch()
+    mask = to_flex_block_mask(batch, causal=causal, window=window)
+    total = len(batch)
+    place = torch.arange(total)
+    zero = torch.zeros((), dtype=torch.int64)
+    seen = mask.mask_mod(zero, zero, place[:, None], place[None, :])
+    # With equal queries attention is the mean of the values seen, so values of unit vectors show which those are.
+    flat = torch.zeros(total, 1, total)
+    out = varlen_attention(
+        flat, flat, torch.eye(total)[:, None], batch.cu_seqlens, batch.max_seqlen, causal=causal, window=window
+    )
+    assert ((out[:, 0] > 0) == seen).all()
+
+
+def test_a_batch_without_labels_has_none_and_trainers_that_need_them_say_so() -> None:
+    batch = example(labels="none")
+    assert "labels" not in to_hf(batch)
+    with pytest.raises(ValueError, match="the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'"):
+        to_megatron(batch)

@@ -1,0 +1,377 @@
+"""Packed equals alone, by every adapter that a model can be called with; and each known leak is found and named."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep.loaders import PackedBatch
+from tests.helpers.torch_models import FlashStub, batch_of, documents, skip_without, tiny_llama
+
+skip_without("torch", "transformers")
+
+import torch  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+from packprep.loaders import (  # noqa: E402
+    to_axolotl,
+    to_flattening,
+    to_forgather,
+    to_hf,
+    to_hf_4d,
+    to_llama_factory,
+    to_trl,
+    verify_isolation,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import check_families  # noqa: E402
+
+PAGE = (Path(__file__).parents[2] / "docs" / "isolation.md").read_text()
+LENGTHS = [37, 1, 50, 40]
+BOUNDARIES = [0, 37, 38, 88, 128]
+Inputs = Callable[[PackedBatch], dict[str, Any]]
+
+ADAPTERS: dict[str, Inputs] = {
+    "to_hf": to_hf,
+    "to_flattening": to_flattening,
+    "to_trl": to_trl,
+    "to_axolotl": to_axolotl,
+    "to_forgather": to_forgather,
+    "to_llama_factory": to_llama_factory,
+    "to_llama_factory, 4-D mask": lambda batch: to_llama_factory(batch, mask_dtype=torch.float32),
+    "to_hf_4d": lambda batch: to_hf_4d(batch, None),
+}
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> PackedBatch:
+    return batch_of(tmp_path / "out", LENGTHS).torch()
+
+
+@pytest.fixture
+def padded(tmp_path: Path) -> PackedBatch:
+    """The same pack with 40 tokens of padding, a segment of its own."""
+    return batch_of(tmp_path / "padded", LENGTHS, pad_multiple=168).torch()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_packed_logits_equal_those_of_each_document_alone(batch: PackedBatch, adapter: str, attention: str) -> None:
+    found = verify_isolation(tiny_llama(attention), batch, inputs=ADAPTERS[adapter], tolerance=1e-5)
+    assert found.isolated, str(found)
+    assert found.largest < 1e-5
+    assert str(found).startswith("isolated: logits differ by ")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_packed_gradients_equal_those_of_the_documents_alone(batch: PackedBatch, adapter: str) -> None:
+    model = tiny_llama()
+    fields = ADAPTERS[adapter](batch)
+    packed = model(**fields).loss * batch.num_items
+    gradients = torch.autograd.grad(packed, [*model.parameters()])
+    alone = [
+        cross_entropy(model(input_ids=torch.tensor([text])).logits[0, :-1], torch.tensor(text[1:]), reduction="sum")
+        for text in documents(LENGTHS)
+        if len(text) > 1
+    ]
+    expected = torch.autograd.grad(torch.stack(alone).sum(), [*model.parameters()])
+    scale = max(float(gradient.abs().max()) for gradient in expected)
+    for got, wanted in zip(gradients, expected, strict=True):
+        assert float((got - wanted).abs().max()) / scale < 1e-5
+
+
+def test_the_flash_path_receives_the_boundaries_of_the_pack(
+    batch: PackedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = FlashStub(monkeypatch)
+    model = stub.model()
+    for adapter in ("to_hf", "to_flattening", "to_trl", "to_axolotl", "to_forgather", "to_llama_factory"):
+        stub.boundaries.clear()
+        stub.max_lengths.clear()
+        found = verify_isolation(model, batch, inputs=ADAPTERS[adapter], tolerance=1e-5)
+        assert found.isolated, str(found)
+        assert stub.boundaries[:2] == [BOUNDARIES] * 2  # one for each layer
+        assert stub.max_lengths[:2] == [50, 50]
+        assert type(stub.max_lengths[0]) is int or "max_length_q" not in ADAPTERS[adapter](batch)
+
+
+def test_padding_is_one_more_segment_on_the_flash_path(padded: PackedBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = FlashStub(monkeypatch)
+    for adapter in ("to_hf", "to_axolotl", "to_llama_factory"):
+        stub.boundaries.clear()
+        assert verify_isolation(stub.model(), padded, inputs=ADAPTERS[adapter], tolerance=1e-5).isolated
+        assert stub.boundaries[0] == [*BOUNDARIES, 168]
+
+
+def without(batch: PackedBatch, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in to_hf(batch).items() if name not in names}
+
+
+KWARGS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+def mask_with_pads(batch: PackedBatch) -> torch.Tensor:
+    mask = torch.ones(1, len(batch), dtype=torch.int64)
+    mask[:, -8:] = 0
+    return mask
+
+
+# What goes wrong in practice: how the model is called, by which attention, and the cause that must be named.
+LEAKS: dict[str, tuple[str, Inputs, str]] = {
+    "a cache": ("sdpa", lambda b: to_hf(b) | {"use_cache": True}, "use_cache is on, and with a cache"),
+    "the cache of the config": ("sdpa", lambda b: without(b, "use_cache"), "use_cache is on, and with a cache"),
+    "a mask of ones": (
+        "sdpa",
+        lambda b: to_hf(b) | {"attention_mask": torch.ones(1, len(b), dtype=torch.int64)},
+        "an attention_mask is given",
+    ),
+    "a mask of segment numbers": (
+        "sdpa",
+        lambda b: to_hf(b) | {"attention_mask": torch.repeat_interleave(torch.arange(1, 5), b.cu_seqlens.diff())[None]},
+        "an attention_mask is given",
+    ),
+    "a mask with padding, on the flash path, whatever else is given": (
+        "flash",
+        lambda b: to_hf(b) | {"attention_mask": mask_with_pads(b)},
+        "an attention_mask is given",
+    ),
+    "no positions": ("sdpa", lambda b: without(b, "position_ids"), "position_ids are missing"),
+    "a first segment that starts at 20, on the flash path without boundaries": (
+        "flash",
+        lambda b: without(b, *KWARGS) | {"position_ids": b.position_ids[None] + 20 * (torch.arange(len(b)) < 37)},
+        "position_ids start at 20 and not at 0, which hides the first segment",
+    ),
+    "boundaries of something else": (
+        "flash",
+        lambda b: (
+            to_hf(b) | dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32)) | {"max_length_q": 128}
+        ),
+        "cu_seq_lens_q make 1 segments and the batch has 4; give its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_leak_is_found_and_its_cause_named(batch: PackedBatch, monkeypatch: pytest.MonkeyPatch, leak: str) -> None:
+    attention, inputs, cause = LEAKS[leak]
+    model = FlashStub(monkeypatch).model() if attention == "flash" else tiny_llama(attention)
+    found = verify_isolation(model, batch, inputs=inputs)
+    assert not found.isolated
+    assert found.largest > 0.01
+    assert found.segment is not None
+    assert found.cause is not None
+    assert cause in found.cause
+    assert str(found).startswith(f"leak: logits of segment {found.segment} differ by ")
+
+
+def test_padding_at_position_0_is_found(padded: PackedBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def zeros(batch: PackedBatch) -> dict[str, Any]:
+        positions = batch.position_ids.clone()
+        positions[128:] = 0
+        return without(batch, *KWARGS) | {"position_ids": positions[None]}
+
+    stub = FlashStub(monkeypatch)
+    found = verify_isolation(stub.model(), padded, inputs=zeros)
+    assert len(stub.boundaries[0]) - 1 == 44  # 4 documents and every token of the padding
+    assert found.isolated  # equal tokens in segments of one or of forty: slow, not wrong
+    assert "position_ids make 44 segments and cu_seqlens 5" in found.hazards[0]
+    assert "; but position_ids make 44 segments" in str(found)
+
+
+def test_missing_positions_are_a_hazard_where_only_distances_count(
+    batch: PackedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rotary positions that run on are as good within a segment; learned ones would not be."""
+    found = verify_isolation(
+        FlashStub(monkeypatch).model(), batch, inputs=lambda b: without(b, "position_ids"), tolerance=1e-3
+    )
+    assert found.isolated
+    assert "position_ids are missing" in found.hazards[0]
+
+
+def test_the_adapters_have_no_hazard(batch: PackedBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify_isolation(tiny_llama(), batch).hazards == ()
+    assert verify_isolation(FlashStub(monkeypatch).model(), batch).hazards == ()
+
+
+def test_a_model_that_mixes_elsewhere_is_found_too(batch: PackedBatch) -> None:
+    class Mixing(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+        """Attends to nothing but carries a running mean along."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(64, 8)
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+            out: torch.Tensor = self.embedding(input_ids).cumsum(1)
+            return out
+
+    found = verify_isolation(Mixing(), batch)
+    assert found.cause is not None
+    assert "another layer mixes tokens across boundaries" in found.cause
+
+
+def test_the_model_stays_as_it_was(batch: PackedBatch) -> None:
+    model = tiny_llama().train()
+    verify_isolation(model, batch)
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_logits_that_are_fewer_than_tokens_are_a_sentence(batch: PackedBatch) -> None:
+    with pytest.raises(ValueError, match="the model gave 1 logits for 128 tokens; expected one each"):
+        verify_isolation(tiny_llama(), batch, inputs=lambda b: to_hf(b) | {"logits_to_keep": 1})
+
+
+def in_the_page(family: str) -> list[str]:
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {family} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def verdicts(cells: list[str]) -> list[str]:
+    """The row of a table without how large each leak is."""
+    return [re.sub(r"leak [\d.]+", "leak", cell) for cell in cells]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "opt", "mpt", "bloom", "bamba", "mamba2"])
+def test_the_page_of_families_says_what_is_measured_today(family: str) -> None:
+    assert verdicts(check_families.row(family)) == verdicts(in_the_page(family))
+
+
+def test_the_page_has_every_family_of_the_script() -> None:
+    for family in check_families.FAMILIES:
+        assert in_the_page(family)
+    assert len(check_families.FAMILIES) >= 25
+
+
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [("gpt_oss", "eager"), ("opt", "sdpa"), ("opt", "eager"), ("falcon", "sdpa"), ("falcon", "eager")],
+)
+def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
+    padded: PackedBatch, family: str, attention: str
+) -> None:
+    model = check_families.tiny_model(family, attention)
+    leak = verify_isolation(model, padded)
+    assert leak.largest > 1
+    assert "leak" in str(leak)
+    assert "call it with to_hf_4d(batch, model.config), or use flash-attention" in str(leak)
+    found = verify_isolation(model, padded, inputs=lambda b: to_hf_4d(b, model.config))
+    assert found.isolated, str(found)
+    assert found.largest < 5e-6
+    packed = model(**to_hf_4d(padded, model.config))
+    assert not packed.logits.isnan().any()
+    assert packed.loss.isfinite()
+
+
+def test_to_hf_is_refused_and_does_not_leak_where_a_kernel_for_seq_idx_is_missing(batch: PackedBatch) -> None:
+    model = check_families.tiny_model("bamba", "sdpa")
+    with pytest.raises(ValueError, match="can't keep packed sequences apart without `causal_conv1d`"):
+        model(**to_hf(batch))
+
+
+def without_seq_idx(batch: PackedBatch) -> dict[str, Any]:
+    return without(batch, "seq_idx")
+
+
+def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: PackedBatch) -> None:
+    """Its logits differ by less than 1e-4, which is more than a thousandth of what they could."""
+    model = check_families.tiny_model("lfm2", "sdpa", initializer_range=0.02)
+    found = verify_isolation(model, batch, inputs=without_seq_idx)
+    assert found.largest < 1e-3
+    assert not found.isolated
+    assert found.cause is not None
+    assert "give seq_idx to state-space and convolution layers, as to_hf does, and install the kernels" in found.cause
+
+
+def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None:
+    found = verify_isolation(check_families.tiny_model("mamba2", "eager"), batch)
+    assert "another layer mixes tokens across boundaries and does not heed seq_idx" in str(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("initializer_range", [0.02, 0.2])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_sound_models_pass_and_leaking_ones_do_not_in_any_dtype(
+    batch: PackedBatch, dtype: torch.dtype, initializer_range: float, attention: str
+) -> None:
+    model = check_families.tiny_model("llama", attention, initializer_range=initializer_range).to(dtype)
+    found = verify_isolation(model, batch)
+    assert found.isolated, str(found)
+    assert found.tolerance == (1e-4 if dtype == torch.float32 else 0.05)
+    assert not verify_isolation(model, batch, inputs=lambda b: to_hf(b) | {"use_cache": True}).isolated
+
+
+def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(batch: PackedBatch) -> None:
+    model = tiny_llama()
+    forward = model.forward
+
+    def autocast(**arguments: Any) -> Any:
+        """As accelerate runs it: logits are float32 again."""
+        with torch.autocast("cpu", torch.bfloat16):
+            output = forward(**arguments)
+        return output.logits.float()
+
+    model.forward = autocast
+    found = verify_isolation(model, batch)
+    assert (found.isolated, found.tolerance) == (True, 0.05)
+    assert found.largest > 1e-4
+
+
+def test_filler_is_not_compared(padded: PackedBatch) -> None:
+    """The mask of LLaMA-Factory lets filler see nothing, so its logits are not those of filler alone."""
+    found = verify_isolation(tiny_llama(), padded, inputs=ADAPTERS["to_llama_factory"])
+    assert found.isolated, str(found)
+
+
+def test_a_batch_in_which_nothing_can_leak_is_a_sentence(tmp_path: Path) -> None:
+    lone = batch_of(tmp_path / "out", [9], pad_to=512)
+    with pytest.raises(ValueError, match="no document of the batch has another before it, so none could leak"):
+        verify_isolation(tiny_llama(), lone)
+
+
+# What a trainer's dataloader may give: the batch as the model gets it.
+TRAINERS: dict[str, Inputs] = {
+    "all boundaries": to_hf,
+    "position_ids": lambda b: without(b, *KWARGS, "seq_idx"),
+    "seq_idx and position_ids": lambda b: without(b, *KWARGS),
+    "a 4-D mask": lambda b: to_hf_4d(b, None),
+    "no labels": lambda b: without(b, "labels"),
+}
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_dict_of_a_trainer_is_checked_as_it_is(padded: PackedBatch, trainer: str) -> None:
+    found = verify_isolation(tiny_llama(), TRAINERS[trainer](padded))
+    assert (found.isolated, found.hazards) == (True, ())
+    leak = verify_isolation(tiny_llama(), TRAINERS[trainer](padded) | {"attention_mask": torch.ones(1, 168).long()})
+    assert "an attention_mask is given" in str(leak)
+
+
+def test_a_leak_of_a_dict_is_found_where_only_the_call_lost_the_boundaries(
+    batch: PackedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32)) | {"max_length_q": 128}
+    found = verify_isolation(FlashStub(monkeypatch).model(), to_hf(batch) | merged)
+    assert "cu_seq_lens_q make 1 segments and the batch has 4; give its own" in str(found)
+    found = verify_isolation(tiny_llama(), without(batch, "position_ids"))
+    assert "position_ids are missing" in str(found)
+
+
+def test_a_dict_of_several_rows_is_checked_row_by_row(batch: PackedBatch) -> None:
+    two = {name: to_hf(batch)[name].repeat(2, 1) for name in ("input_ids", "labels", "position_ids")}
+    assert verify_isolation(tiny_llama(), two | {"use_cache": False}).isolated
+    assert not verify_isolation(tiny_llama(), two | {"use_cache": True}).isolated
+
+
+def test_a_dict_that_says_nothing_of_boundaries_is_a_sentence(batch: PackedBatch) -> None:
+    row = {"input_ids": batch.tokens[None], "attention_mask": torch.ones(1, 128), "labels": batch.tokens[None]}
+    with pytest.raises(
+        ValueError, match="the batch has input_ids, attention_mask, labels; expected position_ids, cu_seq"
+    ):
+        verify_isolation(tiny_llama(), row)

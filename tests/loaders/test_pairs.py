@@ -1,0 +1,353 @@
+"""Preference pairs in training: log-probabilities, DPO loss and gradients of packs are those of separate rows."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep import BuildConfig, build
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from_rows, context_slice
+from packprep.schemas import STANDARD_COLUMNS
+from tests.chat.test_build import TEMPLATE
+from tests.helpers.corpus import save_tokenizer, write_jsonl
+from tests.helpers.tiny_shards import Row, write_output
+from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
+
+from .test_trainers import ROOT, environment, losses_in
+
+skip_without("torch", "transformers")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.nn.functional import logsigmoid  # noqa: E402
+
+from packprep.loaders import pair_log_probs, selective_log_probs, to_hf  # noqa: E402
+
+COLUMNS = ("pair_ids", "pair_sides")
+STORED = ("tokens", "cu_seqlens", "document_ids", "document_starts", "labels", "segment_lengths", *COLUMNS)
+
+# (pair, side, tokens of the prompt, tokens of the answer)
+Side = tuple[int, int, int, int]
+# Three packs: filler in the second, the rejected side first in the third, one token alone on a side, a short answer.
+PACKS: list[list[Side]] = [
+    [(0, 0, 3, 9), (0, 1, 3, 4), (1, 0, 5, 1), (1, 1, 5, 6)],
+    [(2, 0, 2, 7), (2, 1, 2, 2)],
+    [(4, 1, 6, 3), (4, 0, 6, 8), (3, 0, 1, 1), (3, 1, 1, 12)],
+]
+
+
+def ids_of(side: Side) -> list[int]:
+    """Token ids of a side: the prompt is that of the pair."""
+    pair, number, prompt, answer = side
+    return documents([prompt], seed=pair)[0] + documents([answer], seed=100 + 2 * pair + number)[0]
+
+
+def row_of_sides(sides: Sequence[Side], multiple: int = 4, room: int = 0) -> Row:
+    """A pack of these sides, each padded to a multiple, and then filler up to `room` tokens."""
+    row: dict[str, list[int]] = {name: [] for name in STORED}
+    row["cu_seqlens"].append(0)
+    for side in sides:
+        pair, number, prompt, answer = side
+        padding = -(prompt + answer) % multiple
+        ids = ids_of(side)
+        row["tokens"] += ids + [0] * padding
+        row["labels"] += [-100] * prompt + ids[prompt:] + [-100] * padding
+        for name, value in zip(STORED[2:], (pair, 0, None, prompt + answer, pair, number), strict=True):
+            row[name] += [] if value is None else [value]
+        row["cu_seqlens"].append(len(row["tokens"]))
+    if (filler := room - len(row["tokens"])) > 0:
+        row["tokens"] += [0] * filler
+        row["labels"] += [-100] * filler
+        for name, value in zip(STORED[2:], (-1, 0, None, 0, -1, -1), strict=True):
+            row[name] += [] if value is None else [value]
+        row["cu_seqlens"].append(room)
+    return row
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> PackedShards:
+    directory = tmp_path_factory.mktemp("pairs") / "out"
+    rows = [row_of_sides(sides, room=24) for sides in PACKS]
+    columns = [STANDARD_COLUMNS[name] for name in STORED]
+    write_output(directory, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
+    return PackedShards(directory)
+
+
+def batches_of(shards: PackedShards, packs: int = 3, **options: Any) -> list[PackedBatch]:
+    return [*PackedLoader(shards, packs, **{"columns": COLUMNS, "shuffle": False, **options})]
+
+
+def alone(model: Any, side: Side) -> torch.Tensor:
+    """Log-probabilities of the answer's tokens, one row through the model."""
+    ids, prompt = ids_of(side), max(side[2], 1)
+    logits = model(input_ids=torch.tensor([ids])).logits[0, prompt - 1 : -1]
+    picked: torch.Tensor = logits.log_softmax(-1)[range(len(ids) - prompt), ids[prompt:]]
+    return picked
+
+
+def sums_alone(model: Any) -> dict[tuple[int, int], torch.Tensor]:
+    return {side[:2]: alone(model, side).sum() for pack in PACKS for side in pack}
+
+
+def packed(model: Any, batch: PackedBatch) -> Any:
+    fields = to_hf(batch)
+    del fields["labels"]
+    return pair_log_probs(model(**fields).logits, batch)
+
+
+def dpo(chosen: Any, rejected: Any, reference_chosen: Any, reference_rejected: Any) -> torch.Tensor:
+    return -logsigmoid(0.1 * (chosen - reference_chosen - rejected + reference_rejected))
+
+
+def models() -> tuple[Any, Any]:
+    """A policy and another reference, in float64."""
+    policy, reference = tiny_llama().double(), tiny_llama().double()
+    with torch.no_grad():
+        for number, parameter in enumerate(reference.parameters()):
+            parameter.mul_(1 + 0.1 / (number + 1))
+    return policy, reference
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"labels": "hf"},
+        {"labels": "shifted"},
+        {"labels": "shifted", "packs": 1},
+        {"pad_to": 200},
+        {"packs": 2, "remainder": "fill"},
+        {"labels": "shifted", "max_segments": 20},
+    ],
+    ids=str,
+)
+def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(shards: PackedShards, options: dict[str, Any]) -> None:
+    """Log-probabilities, loss and the gradient of every parameter, to 1e-9 in float64."""
+    policy, reference = models()
+    with torch.no_grad():
+        expected_reference = sums_alone(reference)
+    expected = sums_alone(policy)
+    pairs = [0, 1, 2, 4, 3]
+    losses = [
+        dpo(expected[pair, 0], expected[pair, 1], expected_reference[pair, 0], expected_reference[pair, 1])
+        for pair in pairs
+    ]
+    wanted = torch.autograd.grad(torch.stack(losses).mean(), [*policy.parameters()])
+
+    results: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+    loss = torch.zeros((), dtype=torch.float64)
+    for batch in batches_of(shards, **options):
+        got = packed(policy, batch)
+        with torch.no_grad():
+            frozen = packed(reference, batch)
+        results += zip(got.pair_ids.tolist(), got.chosen, got.rejected, strict=True)
+        loss = loss + dpo(got.chosen, got.rejected, frozen.chosen, frozen.rejected).sum() / len(pairs)
+    assert [pair for pair, _, _ in results] == pairs
+    for pair, chosen, rejected in results:
+        torch.testing.assert_close(chosen, expected[pair, 0], atol=1e-9, rtol=0)
+        torch.testing.assert_close(rejected, expected[pair, 1], atol=1e-9, rtol=0)
+    torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-9, rtol=0)
+    for gradient, expected_gradient in zip(torch.autograd.grad(loss, [*policy.parameters()]), wanted, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=0)
+
+
+def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
+    (batch,) = batches_of(shards)
+    got = pair_log_probs(torch.full((len(batch),), -0.5), batch)
+    assert got.pair_ids.tolist() == [0, 1, 2, 4, 3]
+    assert got.chosen_tokens.tolist() == [9, 1, 7, 8, 1]
+    assert got.rejected_tokens.tolist() == [4, 6, 2, 3, 12]
+    assert (got.chosen / got.chosen_tokens).tolist() == [-0.5] * 5
+
+
+def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards) -> None:
+    (batch,) = batches_of(shards)
+    model = tiny_llama()
+    fields = to_hf(batch)
+    del fields["labels"]
+    labels = torch.from_numpy(batch.labels_as("shifted"))
+    hidden = model.model(**fields).last_hidden_state[0]
+    got = pair_log_probs(selective_log_probs(hidden, model.lm_head.weight, labels, chunk=16), batch)
+    for ours, wanted in zip(got, packed(model, batch), strict=True):
+        torch.testing.assert_close(ours, wanted)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_logits_of_any_dtype_in_chunks_of_any_size(shards: PackedShards, chunk: int, dtype: torch.dtype) -> None:
+    (batch,) = batches_of(shards, labels="shifted")
+    logits = torch.randn(len(batch), VOCABULARY, dtype=dtype, requires_grad=True)
+    labels = torch.from_numpy(batch.labels)
+    kept = (labels != -100).nonzero().flatten()
+    exact = logits.double().log_softmax(-1)[kept, labels[kept]].sum()
+    got = pair_log_probs(logits[None], batch, chunk=chunk)
+    assert got.chosen.dtype == got.rejected.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    total = got.chosen.sum() + got.rejected.sum()
+    torch.testing.assert_close(total.double(), exact, atol=1e-9 if dtype == torch.float64 else 1e-3, rtol=0)
+    (ours,), (wanted,) = torch.autograd.grad(total, logits), torch.autograd.grad(exact, logits)
+    torch.testing.assert_close(ours, wanted)
+
+
+@st.composite
+def packs_of_pairs(draw: st.DrawFn) -> list[list[Side]]:
+    """Packs whose pairs may be there twice, with sides in any order."""
+    size = st.tuples(st.integers(0, 3), st.integers(1, 4))
+    packs = []
+    for _ in range(draw(st.integers(1, 3))):
+        pairs = draw(st.lists(st.integers(0, 4), max_size=4))
+        sides = [(pair, side, *draw(size)) for pair in pairs for side in draw(st.permutations([0, 1]))]
+        packs.append(sides)
+    return packs
+
+
+@given(packs_of_pairs(), st.sampled_from([1, 4]), st.sampled_from([8, 64]), st.sampled_from(["hf", "shifted"]))
+def test_sums_of_any_packs_are_those_of_a_loop(packs: list[list[Side]], multiple: int, room: int, kind: Any) -> None:
+    rows = [row_of_sides(sides, multiple, room) for sides in packs]
+    batch = batch_from_rows(rows)  # type: ignore[arg-type, unused-ignore]
+    values = torch.randn(len(batch), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    starts, wanted = iter(batch.cu_seqlens.tolist()), []
+    for sides, row in zip(packs, rows, strict=True):
+        places = [next(starts) for _ in row["pair_ids"]]
+        waiting: list[tuple[int, int, float]] = []
+        for (pair, number, prompt, answer), start in zip(sides, places, strict=False):
+            first = start + max(prompt, 1) - 1  # nothing predicts the first token of a segment
+            total = values[first : start + prompt + answer - 1].sum().item()
+            match = next((entry for entry in waiting if entry[:2] == (pair, 1 - number)), None)
+            if match is None:
+                waiting.append((pair, number, total))
+            else:
+                waiting.remove(match)
+                wanted.append((pair, match[2], total) if number else (pair, total, match[2]))
+    if kind == "shifted":
+        batch.labels, batch.label_kind = batch.labels_as("shifted"), "shifted"
+    got = pair_log_probs(values, batch)
+    results = list(zip(got.pair_ids.tolist(), got.chosen.tolist(), got.rejected.tolist(), strict=True))
+    assert len(results) == len(wanted)
+    for (pair, *ours), (expected, *sums) in zip(results, wanted, strict=True):
+        assert pair == expected
+        assert ours == pytest.approx(sums, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None:
+    """TRL's own collator and log-probabilities, on the same prompts and answers as rows."""
+    pytest.importorskip("trl")
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+    from trl.trainer.utils import add_fused_lm_head
+
+    sides = {side[:2]: side for pack in PACKS for side in pack}
+    pairs = [0, 1, 2, 4, 3]
+    examples = [
+        {
+            "prompt_ids": ids_of(sides[pair, 0])[: sides[pair, 0][2]],
+            "chosen_ids": ids_of(sides[pair, 0])[sides[pair, 0][2] :],
+            "rejected_ids": ids_of(sides[pair, 1])[sides[pair, 1][2] :],
+        }
+        for pair in pairs
+    ]
+    inputs = DataCollatorForPreference(pad_token_id=0)(examples)
+    labels = inputs["input_ids"].masked_fill(inputs.pop("completion_mask") == 0, -100)
+    model = tiny_llama()
+    (batch,) = batches_of(shards)
+    ours = packed(model, batch)
+    add_fused_lm_head(model)
+    with torch.no_grad():
+        theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs.sum(dim=1)
+    torch.testing.assert_close(torch.cat([ours.chosen, ours.rejected]).detach(), theirs, atol=1e-4, rtol=1e-5)
+
+
+def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) -> None:
+    """Built, loaded in shuffled batches and as rows: the log-probability -1 a token counts what is on the disk."""
+    rows = [{"chosen": "the cat sat " * (n % 5 + 1), "rejected": "dog " * (40 if n == 3 else 2)} for n in range(20)]
+    build(
+        BuildConfig(
+            sources=(str(write_jsonl(tmp_path / "pairs.jsonl", rows)),), output=str(tmp_path / "out"),
+            tokenizer=str(save_tokenizer(tmp_path / "t")), pair_columns=("chosen", "rejected"), overflow="truncate",
+            max_length=96,
+        )
+    )  # fmt: skip
+    shards = PackedShards(tmp_path / "out")
+    sides: dict[tuple[int, int], float] = {}
+    for pack in shards:
+        lengths = np.diff(pack.cu_seqlens).tolist()
+        for pair, side, length in zip(*(pack.columns[name].tolist() for name in COLUMNS), lengths, strict=True):
+            sides[pair, side] = 1.0 - length
+    assert sides[3, 0] + sides[3, 1] == 2.0 - 96, "the pair that was cut"
+    whole = batch_from_rows([pack.columns for pack in shards])
+    for batches in (batches_of(shards, packs=2, shuffle=True, remainder="fill"), [whole]):
+        results = [pair_log_probs(-torch.ones(len(batch)), batch) for batch in batches]
+        ids, chosen, rejected = (torch.cat([got[field] for got in results]).tolist() for field in (4, 0, 1))
+        assert sorted(ids) == [*range(20)]
+        assert dict(zip(ids, chosen, strict=True)) == {pair: sides[pair, 0] for pair in range(20)}
+        assert dict(zip(ids, rejected, strict=True)) == {pair: sides[pair, 1] for pair in range(20)}
+
+
+def test_a_batch_of_filler_has_no_pairs() -> None:
+    batch = batch_from_rows([row_of_sides([], room=8)])  # type: ignore[list-item, unused-ignore]
+    assert [field.tolist() for field in pair_log_probs(torch.zeros(8), batch)] == [[]] * 5
+
+
+def without(batch: PackedBatch, name: str) -> PackedBatch:
+    batch.extra = {column: values for column, values in batch.extra.items() if column != name}
+    return batch
+
+
+def with_side(batch: PackedBatch, segment: int, side: int) -> PackedBatch:
+    batch.extra["pair_sides"][segment] = side
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "shape", "message"),
+    [
+        ({"columns": ()}, None, (), r"no pair_ids and no pair_sides; give PackedLoader columns=\['pair_ids', 'pair_s"),
+        ({}, lambda batch: without(batch, "pair_sides"), (), "the batch has no pair_sides; give PackedLoader columns="),
+        ({"labels": "none"}, None, (), "the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'"),
+        ({}, None, (103,), r"values have shape \[103\] and the batch 112 tokens; expected logits \[T, vocabulary\]"),
+        ({}, None, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch 112 tokens"),
+        ({}, lambda batch: with_side(batch, 1, -1), (), "pair 0 has 1 chosen and 0 rejected sides in the batch"),
+        (
+            {"labels": "shifted", "cp_size": 2},
+            lambda batch: context_slice(batch, 0, 2),
+            (),
+            "the batch has 56 tokens of 112, so it is a context-parallel slice; gather the log-probabilities of all",
+        ),
+    ],
+)
+def test_batches_and_values_that_cannot_work_are_a_sentence(
+    shards: PackedShards,
+    options: dict[str, Any],
+    change: Callable[[PackedBatch], PackedBatch] | None,
+    shape: tuple[int, ...],
+    message: str,
+) -> None:
+    (batch,) = batches_of(shards, **options)
+    batch = batch if change is None else change(batch)
+    with pytest.raises(ValueError, match=message):
+        pair_log_probs(torch.zeros(shape or (len(batch),)), batch)
+
+
+def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Path) -> None:
+    """The commands in the docstring of scripts/train_dpo.py, with a tokenizer that is here."""
+    script = (ROOT / "scripts" / "train_dpo.py").read_text()
+    docstring = script.split('"""')[1].replace("\\\n", "")
+    commands = [line.strip() for line in docstring.splitlines() if line.startswith("    ")]
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
+    python = f"'{sys.executable}'"
+    for command in commands:
+        line = command.replace("qwen3", str(tokenizer)).replace("python scripts/", f"{python} {ROOT}/scripts/")
+        line = re.sub("^packprep ", f"{python} -m packprep ", line)
+        done = subprocess.run(
+            ["bash", "-ec", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    losses = losses_in(done.stdout)
+    assert losses[1] == pytest.approx(np.log(2), abs=1e-6), "policy and reference are the same before the first step"
+    assert losses[max(losses)] < 0.1
+    assert '"accuracy": 1.0' in done.stdout.splitlines()[-1]

@@ -1,0 +1,359 @@
+"""The loader in training: torch's data loaders, HF Trainer and TRL for real steps, two processes, kill and resume."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards
+from tests.helpers.corpus import SHARED, needs_shared_data
+from tests.helpers.tiny_shards import write_output
+from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
+
+from .test_order import packs_of
+
+skip_without("torch", "transformers")
+
+import torch  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from packprep.loaders import to_hf, to_trl, to_trl_row, verify_isolation  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+SIZES = ["--width", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--lr", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 packs of one to three random documents in three shards."""
+    directory = tmp_path_factory.mktemp("train") / "out"
+    rows = [pack_of(3 * n, documents([5 + n, 9, 30 - n][: 1 + n % 3], seed=n)) for n in range(24)]
+    write_output(directory, {"train": [rows[:10], rows[10:14], rows[14:]]}, max_length=64, vocab_size=VOCABULARY)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty real documents, built with packprep."""
+    from packprep import BuildConfig, build
+
+    output = tmp_path_factory.mktemp("real") / "packed"
+    source = SHARED / "text" / "gsm8k.jsonl.gz"
+    tokenizer = str(SHARED / "tokenizers" / "gpt2")
+    build(BuildConfig(sources=(str(source),), output=str(output), tokenizer=tokenizer, limit=40, max_length=256))
+    return output
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_dataloader_gives_the_same_batches_in_order(shards: Path, workers: int) -> None:
+    loader = PackedLoader(PackedShards(shards), 2, rank=1, world_size=2)
+    context = {"multiprocessing_context": "spawn"} if workers else {}
+    batches = [*DataLoader(loader, batch_size=None, num_workers=workers, **context)]  # type: ignore[arg-type, unused-ignore]
+    assert [packs_of(batch) for batch in batches] == [packs_of(batch) for batch in loader]
+    assert all(isinstance(batch, PackedBatch) for batch in batches)
+
+
+def in_workers(workers: int) -> dict[str, Any]:
+    """Options of a DataLoader."""
+    return {"num_workers": workers} | ({"multiprocessing_context": "spawn"} if workers else {})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_dataloader_resumes_where_it_was(shards: Path, workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    loader = PackedLoader(PackedShards(shards), 3)
+    expected = [packs_of(batch) for batch in loader]
+    first = stateful.StatefulDataLoader(loader, batch_size=None, **in_workers(workers))
+    iterator = iter(first)
+    before = [packs_of(next(iterator)) for _ in range(3)]
+    state = first.state_dict()
+    again = stateful.StatefulDataLoader(PackedLoader(PackedShards(shards), 3), batch_size=None, **in_workers(workers))
+    again.load_state_dict(state)
+    assert before + [packs_of(batch) for batch in again] == expected
+    assert [packs_of(batch) for batch in again] == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_of_the_loader_resumes_at_its_state_and_counts(shards: Path, workers: int) -> None:
+    loader = PackedLoader(PackedShards(shards), 3, seed=5)
+    expected = [packs_of(batch) for batch in loader]
+    first = PackedLoader(PackedShards(shards), 3, seed=5)
+    iterator = iter(first.dataloader(**in_workers(workers)))
+    before = []
+    for step in range(3):
+        assert first.state_dict()["packs"] == 3 * step
+        before.append(packs_of(next(iterator)))
+    resumed = PackedLoader(PackedShards(shards), 3)
+    resumed.load_state_dict(first.state_dict())
+    batches = resumed.dataloader(**in_workers(workers))
+    assert resumed.state_dict() == first.state_dict()
+    assert before + [packs_of(batch) for batch in batches] == expected
+    assert resumed.state_dict()["packs"] == 24
+    assert [packs_of(batch) for batch in batches] == expected
+
+
+def numbers_of(batch: PackedBatch) -> list[int]:
+    """The packs of a batch, by number; pack n begins with document 3 * n."""
+    return [document // 3 for document in packs_of(batch) if document % 3 == 0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_resumes_at_another_world_size_and_batch(shards: Path, workers: int) -> None:
+    expected = [numbers_of(batch)[0] for batch in PackedLoader(PackedShards(shards), 1)]
+    first = PackedLoader(PackedShards(shards), 5, prefetch=0)
+    next(iter(first))
+    ranks = [PackedLoader(PackedShards(shards), 2, rank=rank, world_size=2) for rank in range(2)]
+    after = []
+    for loader in ranks:
+        loader.load_state_dict(first.state_dict())
+    loaders: list[Any] = [loader.dataloader(**in_workers(workers)) for loader in ranks]
+    for batches in zip(*loaders, strict=True):
+        after += [pack for packs in zip(*map(numbers_of, batches), strict=True) for pack in packs]
+    assert after == expected[5:21]
+
+
+def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
+    loader = PackedLoader(PackedShards(shards), 4)
+    batches = loader.dataloader(collate_fn=to_hf, persistent_workers=True, **in_workers(2))
+    for epoch in (0, 3):
+        loader.set_epoch(epoch)
+        expected = [to_hf(batch)["input_ids"].tolist() for batch in PackedLoader(PackedShards(shards), 4, epoch=epoch)]
+        assert [fields["input_ids"].tolist() for fields in batches] == expected
+        assert loader.state_dict()["epoch"] == epoch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_state(shards: Path, workers: int) -> None:
+    loader = PackedLoader(PackedShards(shards), 3)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    dataset: Any = loader
+    batches: Any = DataLoader(dataset, batch_size=None, **in_workers(workers))
+    with pytest.raises(
+        ValueError, match="step 0 was asked for and the loaded state is at pack 3; iterate the loader or"
+    ):
+        next(iter(batches))
+    assert packs_of(loader[1]) == packs_of(next(iterator))
+
+
+def test_the_loop_of_the_readme_checks_isolation_and_shuffles_each_epoch(
+    shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = (ROOT / "README.md").read_text().split("## Train on it")[1].split("```python\n")[1].split("```")[0]
+    code = code.replace("demo/packed", str(shards)).replace('"cuda"', '"cpu"').replace(", pin_memory=True", "")
+    assert "inputs=to_hf" in code
+    model, calls = tiny_llama(), list[Any]()
+    model.register_forward_pre_hook(lambda _, __, call: calls.append(call["input_ids"].tolist()), with_kwargs=True)
+    names: dict[str, Any] = {"rank": 0, "world_size": 1, "model": model}
+    exec(code, names)
+    assert capsys.readouterr().out.startswith("isolated: ")
+    first, second, third = (calls[-steps:][:6] for steps in (18, 12, 6))
+    assert first != second != third != first
+    assert sorted(token for (row,) in first for token in row) == sorted(token for (row,) in third for token in row)
+    assert (names["state"]["epoch"], names["state"]["packs"]) == (2, 24)
+
+
+def test_a_batch_becomes_tensors_of_the_same_memory(shards: Path) -> None:
+    batch = next(iter(PackedLoader(PackedShards(shards), 2)))
+    tensors = batch.torch()
+    assert tensors.tokens.data_ptr() == batch.tokens.ctypes.data
+    assert tensors.torch().tokens is tensors.tokens
+    assert (tensors.numpy().tokens == batch.tokens).all()
+    moved = batch.to("cpu", non_blocking=True)
+    assert (moved.tokens.dtype, moved.cu_seqlens.dtype, moved.max_seqlen) == (
+        torch.int64,
+        torch.int32,
+        batch.max_seqlen,
+    )
+    assert batch.to("meta").tokens.device.type == "meta"
+
+
+def test_tensors_keep_their_values_while_the_loader_goes_on(shards: Path) -> None:
+    loader = PackedLoader(PackedShards(shards), 1)
+    kept = [batch.torch().tokens for batch in loader]
+    expected = [batch.tokens.tolist() for batch in loader]
+    assert [tokens.tolist() for tokens in kept] == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU's driver")
+def test_pinned_batches_copy_without_waiting_and_are_not_overwritten(shards: Path) -> None:
+    loader = PackedLoader(PackedShards(shards), 1, pin_memory=True)
+    expected = [batch.tokens.tolist() for batch in PackedLoader(PackedShards(shards), 1)]
+    moved = []
+    for batch in loader:
+        assert batch.torch().tokens.is_pinned()
+        moved.append(batch.to("cuda", non_blocking=True).tokens)
+    assert [tokens.tolist() for tokens in moved] == expected
+
+
+def tiny_gpt2_vocabulary_llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=50257, **sizes))
+
+
+def losses_of(trainer: Any) -> list[float]:
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+COMMON: dict[str, Any] = {
+    "max_steps": 5,
+    "logging_steps": 1,
+    "per_device_train_batch_size": 1,
+    "remove_unused_columns": False,
+    "save_strategy": "no",
+    "report_to": [],
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "learning_rate": 1e-2,
+}
+
+
+@needs_shared_data
+@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+def test_hf_trainer_takes_five_steps_on_rows_and_on_the_loader(real: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    import datasets
+    from transformers import Trainer, TrainingArguments
+
+    arguments = TrainingArguments(output_dir=str(tmp_path), **COMMON)
+    rows = datasets.load_from_disk(real)
+    on_rows = losses_of(Trainer(tiny_gpt2_vocabulary_llama(), arguments, train_dataset=rows, data_collator=to_hf))
+
+    class Packed(Trainer):  # type: ignore[misc, unused-ignore]
+        def get_train_dataloader(self) -> Any:
+            loader = PackedLoader(PackedShards(real), 1)
+            return DataLoader(loader, batch_size=None, collate_fn=to_hf)  # type: ignore[arg-type, unused-ignore]
+
+    on_loader = losses_of(Packed(tiny_gpt2_vocabulary_llama(), arguments))
+    for losses in (on_rows, on_loader):
+        assert len(losses) == 5
+        assert losses[-1] < losses[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(shards: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    import datasets
+    from transformers import Trainer, TrainingArguments
+
+    def with_mask(rows: Any) -> dict[str, Any]:
+        fields = to_hf(rows)
+        return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
+
+    arguments = TrainingArguments(output_dir=str(tmp_path), **COMMON | {"per_device_train_batch_size": 4})
+    found = []
+    for collate in (to_hf, with_mask):
+        rows = datasets.load_from_disk(shards)
+        trainer = Trainer(tiny_llama(), arguments, train_dataset=rows, data_collator=collate)
+        batch = next(iter(trainer.get_train_dataloader()))
+        assert type(batch) is dict
+        found.append(verify_isolation(trainer.model, batch))
+    assert found[0].isolated, str(found[0])
+    assert "an attention_mask is given" in str(found[1])
+
+
+@needs_shared_data
+@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+@pytest.mark.parametrize("way", ["our collator", "its collator on its column names"])
+def test_trls_sfttrainer_takes_five_steps(real: Path, tmp_path: Path, way: str) -> None:
+    trl = pytest.importorskip("trl")
+    import datasets
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(SHARED / "tokenizers" / "gpt2" / "tokenizer.json"),
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+    )
+    rows = datasets.load_from_disk(real)
+    settings: dict[str, Any] = {"dataset_kwargs": {"skip_prepare_dataset": True}, "max_length": None, "bf16": False}
+    options: dict[str, Any] = {"data_collator": to_trl}
+    if way != "our collator":
+        rows = rows.map(to_trl_row, remove_columns=rows.column_names)
+        settings["padding_free"] = True
+        options = {}
+    trainer = trl.SFTTrainer(
+        tiny_gpt2_vocabulary_llama(),
+        trl.SFTConfig(output_dir=str(tmp_path), **COMMON, **settings),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        **options,
+    )
+    losses = losses_of(trainer)
+    assert len(losses) == 5
+    assert losses[-1] < losses[0]
+
+
+def train_tiny(*arguments: str) -> list[str]:
+    """The command for scripts/train_tiny.py on one thread."""
+    return [sys.executable, str(ROOT / "scripts" / "train_tiny.py"), *arguments, *SIZES]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | more
+
+
+def losses_in(output: str) -> dict[int, float]:
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return {line["step"]: line["loss"] for line in lines}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(shards: Path) -> dict[int, float]:
+    """Losses of ten steps of four packs, which is more than an epoch, in one process."""
+    done = subprocess.run(
+        train_tiny(str(shards), "--steps", "10", "--packs", "4"),
+        capture_output=True, text=True, check=True, env=environment(),
+    )  # fmt: skip
+    assert "tokens/s over 8 steps, loader" in done.stdout
+    losses = losses_in(done.stdout)
+    assert len(losses) == 10
+    assert losses[10] < losses[1]
+    return losses
+
+
+def test_two_processes_train_to_the_losses_of_one(shards: Path, uninterrupted: dict[int, float]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            train_tiny(str(shards), "--steps", "10", "--packs", "2"),
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+        )
+        for rank in range(2)
+    ]
+    output = [process.communicate(timeout=120)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0]
+    assert losses_in(output[0]) == pytest.approx(uninterrupted, abs=1e-5)
+
+
+def test_killed_and_resumed_gives_the_losses_of_an_uninterrupted_run(
+    shards: Path, tmp_path: Path, uninterrupted: dict[int, float]
+) -> None:
+    command = train_tiny(str(shards), "--steps", "10", "--packs", "4", "--checkpoint", str(tmp_path / "tiny.pt"))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["step"] == 4:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    resumed = losses_in(done.stdout)
+    assert min(resumed) in (4, 5)  # killed before or after the checkpoint of step 4
+    assert resumed == {step: loss for step, loss in uninterrupted.items() if step >= min(resumed)}

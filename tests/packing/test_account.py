@@ -1,0 +1,118 @@
+"""The one account: a reason nobody knows fails at once, and every figure is the same wherever it is shown."""
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packprep.config.config import BuildConfig
+from packprep.output.report import Account
+from packprep.packing.account import Dropped, Sums
+from packprep.preview.sweep import Cut, Window
+from packprep.reports.facts import lost
+from packprep.reports.figures import resolve_name
+from packprep.schemas import check_ledger
+from packprep.windows.planning import account_by_source, cut_documents, plan_window, resized, window_seed
+from tests.helpers import documents
+from tests.test_laws import configs
+
+COUNTS = [each.name for each in fields(Sums) if each.name not in ("dropped", "dropped_documents", "bias", "straggler")]
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> Sums:
+    reasons = st.dictionaries(st.sampled_from(list(Dropped)), st.integers(1, 99), max_size=3)
+    counts = {name: draw(st.integers(0, 99)) for name in COUNTS} | {"max_length": 64}
+    return Sums(
+        **counts,
+        dropped=Counter[str](draw(reasons)),
+        dropped_documents=Counter[str](draw(reasons)),
+        bias=draw(st.lists(st.sampled_from([0.5, 0.25, 3.0]), max_size=3)),
+        straggler=draw(st.lists(st.sampled_from([1.5, 1.25]), max_size=3)),
+    )
+
+
+def test_a_reason_that_is_not_in_the_enum_fails_at_once() -> None:
+    policy = documents.tokenizer()
+    made = documents.make_documents([3, 9, 30], policy)
+    plan = plan_window(made, policy, BuildConfig(max_length=8, overflow="drop"), seed=0)
+    lost = dict(plan.account.dropped)
+    assert list(lost) == [Dropped.OVERFLOW]
+    wrong: Any = {"over_flow": lost[Dropped.OVERFLOW]}
+    misspelt = replace(plan, account=replace(plan.account, dropped=wrong))
+    with pytest.raises(ValueError, match="'over_flow' is not a valid Dropped"):
+        account_by_source(misspelt, policy, 1, plan.packs)
+
+
+def test_every_reason_can_be_held_by_the_gate_and_has_words_on_the_page() -> None:
+    for reason in Dropped:
+        for group in ("tokens.dropped", "documents.dropped"):
+            assert resolve_name(f"{group}.{reason}", []) == [f"{group}.{reason}"]
+        words = {} if reason is Dropped.NOT_DRAWN else {f"dropped: {reason.words}": 3}  # not drawn is not lost
+        assert lost({"truncated": 0, "dropped": {reason.value: 3}}) == words
+
+
+def test_a_reason_of_a_later_version_is_shown_and_added_as_it_is() -> None:
+    ledger = Sums(tokens_in=5, dropped=Counter({"too_odd": 5})).ledger
+    check_ledger(ledger)
+    both = Sums.of_ledger(ledger) + Sums.of_ledger(ledger)
+    assert (both.tokens_lost, both.ledger["dropped"]) == (10, {"too_odd": 10})
+    assert lost(both.ledger) == {"dropped: too odd": 10}
+
+
+@given(sums(), sums(), sums())
+def test_sums_add_up_in_any_grouping_and_nothing_changes_them(a: Sums, b: Sums, c: Sums) -> None:
+    assert a + Sums() == Sums() + a == a
+    assert (a + b) + c == a + (b + c)
+    assert Sums.from_json(a.as_dict()) == a
+
+
+def test_every_count_is_added() -> None:
+    ones: dict[str, Any] = dict.fromkeys(COUNTS, 1)
+    one = Sums(
+        **ones, dropped=Counter({"overflow": 1}), dropped_documents=Counter({"overflow": 1}), bias=[1], straggler=[1]
+    )
+    two = one + one
+    assert {name: getattr(two, name) for name in COUNTS} == {**dict.fromkeys(COUNTS, 2), "max_length": 1}
+    assert (two.dropped, two.dropped_documents) == ({"overflow": 2}, {"overflow": 2})
+    assert (two.bias, two.straggler) == ([1, 1], [1, 1])
+
+
+def test_places_of_packs_of_different_lengths_do_not_add_up() -> None:
+    with pytest.raises(ValueError, match="packs of 8 tokens and packs of 16"):
+        Sums(max_length=8) + Sums(max_length=16)
+
+
+def test_figures_of_nothing_say_that_nothing_is_wasted_or_lost() -> None:
+    nothing = Sums(max_length=8, loss_tokens=0).figures()
+    del nothing["tokens"]
+    assert nothing == {
+        "bos_rate": 0.0, "eos_rate": 0.0, "tokens_lost": 0, "tokens_lost_share": 0.0, "max_length": 8, "packs": 0,
+        "segments": 0, "utilization": 1.0, "bound": 0, "gap": 0, "gap_share": 0.0, "bias": 0.0, "straggler": 0.0,
+        "loss_tokens": 0, "loss_utilization": 1.0,
+    }  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(configs(), st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(-3, 3))
+def test_a_plan_foresees_every_sum_of_the_build(config: BuildConfig, texts: list[int], change: int) -> None:
+    policy = documents.tokenizer()
+    made = documents.make_documents(texts, policy)
+    plan = plan_window(made, policy, config, seed=window_seed(config, 0, 0))
+    change = max(change, -len(plan.packs)) if len(plan.packs) else 0
+    written = resized(plan.packs, change, config)
+    account = Account.empty(1)
+    account.add(0, "train", plan, written, account_by_source(plan, policy, 1, written))
+    built = account.total(config.max_length)
+    check_ledger(built.ledger)
+
+    window = Window("train", 0, made)
+    foreseen = Cut(*cut_documents(made, policy, config)).plan(window, config).sums(config, change)
+    assert foreseen.ledger == built.ledger
+    unseen = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
+    assert {key: value for key, value in foreseen.figures().items() if key not in unseen} == {
+        key: value for key, value in built.figures().items() if key not in unseen
+    }

@@ -1,0 +1,169 @@
+import gzip
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from packprep import BuildConfig, build
+from packprep.inspect.reportfile import read_report
+from packprep.preview import estimate
+from packprep.support.errors import InputError
+from tests.helpers import files
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+
+
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples of a size that files of a test can be larger than."""
+    monkeypatch.setattr(estimate, "SAMPLE_BYTES", 60_000)
+    monkeypatch.setattr(estimate, "_BEGINNING", 60_000)
+    monkeypatch.setattr(estimate, "_PIECE", 4_000)
+
+
+def predicted(folder: Path, *sources: Path, **options: Any) -> dict[str, Any]:
+    """The prediction, with the folder as it was."""
+    before = sorted(folder.rglob("*"))
+    prediction = estimate.estimate(config(folder, *sources, **options))["prediction"]
+    assert sorted(folder.rglob("*")) == before
+    return prediction
+
+
+def config(folder: Path, *sources: Path, **options: Any) -> BuildConfig:
+    tokenizer = folder / "tokenizer"
+    if not tokenizer.exists():
+        save_tokenizer(tokenizer)
+    return files.config(sources=sources, output=folder / "out", tokenizer=tokenizer, **{"max_length": 256} | options)
+
+
+def built(folder: Path, *sources: Path, **options: Any) -> dict[str, Any]:
+    build(config(folder, *sources, **options))
+    report = read_report(folder / "out")
+    return {
+        "tokens_in": report["tokens"]["tokens_in"],
+        "tokens_packed": report["tokens"]["tokens_packed"],
+        "packs": report["packs"],
+        "bytes": report["bytes"],
+    }
+
+
+def mixed() -> list[str]:
+    """A megabyte of documents of all lengths."""
+    documents = texts(3000)
+    random.Random(0).shuffle(documents)
+    return documents
+
+
+def test_a_small_input_is_predicted_exactly(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    path = write_jsonl(tmp_path / "a.jsonl", texts(200))
+    prediction = predicted(tmp_path, path)
+    assert prediction["from"] == "the whole input"
+    assert prediction["text_bytes"] == sum(len(text.encode()) for text in texts(200))
+    expected = built(tmp_path, path)
+    assert {key: prediction[key] for key in ("tokens_in", "tokens_packed", "packs")} == {
+        key: expected[key] for key in ("tokens_in", "tokens_packed", "packs")
+    }
+    assert prediction["bytes"] == pytest.approx(expected["bytes"], rel=0.1)  # a small file is a tenth frame
+
+
+def write_plain(path: Path) -> Path:
+    """Short ones first: the beginning is not like the rest."""
+    return write_jsonl(path.with_suffix(".jsonl"), sorted(mixed(), key=len))
+
+
+def write_parquet(path: Path) -> Path:
+    pq.write_table(pa.table({"text": mixed()}), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def write_saved(path: Path) -> Path:
+    datasets.Dataset.from_dict({"text": mixed()}).save_to_disk(path)
+    return path
+
+
+def write_csv(path: Path) -> Path:
+    rows = "".join(f'"{text}"\n' for text in mixed())
+    path.with_suffix(".csv").write_text("text\n" + rows)
+    return path.with_suffix(".csv")
+
+
+@pytest.mark.usefixtures("small_samples")
+@pytest.mark.parametrize("write", [write_plain, write_parquet, write_saved, write_csv])
+def test_a_large_input_is_predicted_from_a_sample(tmp_path: Path, write: Any) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    path = write(tmp_path / "a")
+    prediction = predicted(tmp_path, path)
+    assert prediction["from"].startswith("a sample of ")
+    expected = built(tmp_path, path)
+    for key, value in expected.items():
+        assert prediction[key] == pytest.approx(value, rel=0.15), key
+
+
+@pytest.mark.parametrize("pack", [lambda data: gzip.compress(data, 1), zstandard.compress], ids=["gz", "zst"])
+def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    """Reading runs ahead by 64 kB and a block of the compressed file: some per cent of the part read here."""
+    monkeypatch.setattr(estimate, "SAMPLE_BYTES", 60_000)
+    monkeypatch.setattr(estimate, "_BEGINNING", 2_000_000)
+    save_tokenizer(tmp_path / "tokenizer")
+    documents = [random.Random(number).randbytes(200).hex() for number in range(25_000)]
+    plain = write_jsonl(tmp_path / "plain", documents).read_bytes()
+    path = tmp_path / f"a.jsonl.{'gz' if pack is not zstandard.compress else 'zst'}"
+    path.write_bytes(pack(plain))
+    assert predicted(tmp_path, path)["text_bytes"] == pytest.approx(25_000 * 400, rel=0.1)
+
+
+@pytest.mark.usefixtures("small_samples")
+def test_sources_count_by_their_size(tmp_path: Path) -> None:
+    """Long documents in a large file, short ones in a small one: equal samples would promise too few packs."""
+    save_tokenizer(tmp_path / "tokenizer")
+    long = write_jsonl(tmp_path / "long.jsonl", [" ".join(texts(300, seed)) for seed in range(12)])
+    short = write_jsonl(tmp_path / "short.jsonl", ["a cat"] * 900)
+    prediction = predicted(tmp_path, long, short)
+    for key, value in built(tmp_path, long, short).items():
+        assert prediction[key] == pytest.approx(value, rel=0.15), key
+
+
+@pytest.mark.usefixtures("small_samples")
+def test_limit_counts_over_all_sources(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    a, b = write_jsonl(tmp_path / "a.jsonl", texts(50)), write_jsonl(tmp_path / "b.jsonl", texts(50, 1))
+    prediction = predicted(tmp_path, a, b, limit=60)
+    expected = built(tmp_path, a, b, limit=60)
+    assert {key: prediction[key] for key in ("tokens_in", "packs")} == {
+        key: expected[key] for key in ("tokens_in", "packs")
+    }
+
+
+def test_max_tokens_is_where_the_prediction_ends(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    path = write_jsonl(tmp_path / "a.jsonl", texts(400))
+    options: dict[str, Any] = {"max_tokens": 5_000, "unit_size": 4_000}
+    prediction = predicted(tmp_path, path, **options)
+    assert prediction["tokens_in"] == pytest.approx(built(tmp_path, path, **options)["tokens_in"], rel=0.25)
+    assert prediction["tokens_in"] < predicted(tmp_path, path)["tokens_in"] / 2
+
+
+def test_a_document_too_long_is_foreseen(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["a cat", "on a mat " * 400])
+    save_tokenizer(tmp_path / "tokenizer")
+    with pytest.raises(
+        InputError, match=r"a\.jsonl has a document of .* tokens but a pack holds 256; choose --overflow"
+    ):
+        predicted(tmp_path, path, overflow="error")
+
+
+def test_the_options_are_shown_resolved(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["a cat"])
+    options = estimate.estimate(config(tmp_path, path, window="1MB"))["options"]
+    assert options["window"] == 1_000_000
+    assert options["strategy"] == "best_fit"
+    assert options["tokenizer"] == str(tmp_path / "tokenizer")
+    assert "limit" not in options

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep.inspect.reportfile import read_report
+from packprep.reports.figures import RULES, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.schemas import FormatError
+from packprep.support.errors import ConfigError, InputError
+from tests.helpers.tiny_shards import GOLDEN, write_output
+
+REPORT: dict[str, Any] = {
+    "report_version": 1,
+    "utilization": 0.5,
+    "tokens": {"truncated": 3, "dropped": {"too_long": 2}},
+    "windows": [{"gap": 1}],
+    "sources": [{"name": "a", "bos_rate": 1.0}, {"name": "b", "bos_rate": 0.5}],
+    "sha256": "f",
+}
+
+
+def test_a_number_is_named_by_its_path_and_windows_are_left_out() -> None:
+    assert figures(REPORT) == {
+        "utilization": 0.5,
+        "tokens.truncated": 3,
+        "tokens.dropped.too_long": 2,
+        "sources.0.bos_rate": 1.0,
+        "sources.1.bos_rate": 0.5,
+    }
+
+
+def test_a_flat_baseline_and_a_nested_report_give_the_same_names() -> None:
+    assert figures({"tokens.truncated": 3}) == figures({"tokens": {"truncated": 3}})
+
+
+def test_every_rule_is_about_a_key_of_the_schema() -> None:
+    schema = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text())
+    keys = set(schema["properties"])
+    for rule in RULES:
+        root = rule.pattern.split(".")[0].rstrip("*")
+        assert any(key.startswith(root) for key in keys), rule.pattern
+
+
+def test_a_source_follows_the_rule_of_the_whole_but_is_held_only_when_asked() -> None:
+    assert rule_of("sources.12.bos_rate").better == rule_of("bos_rate").better == "as it was"
+    assert (rule_of("bos_rate").tolerance, rule_of("sources.12.bos_rate").tolerance) == (0, None)
+
+
+def test_what_nobody_has_judged_is_neither_better_nor_worse() -> None:
+    assert (rule_of("documents_per_pack.p50").better, rule_of("documents_per_pack.p50").tolerance) == ("neither", None)
+
+
+def test_names_are_sorted_by_how_much_a_reader_cares() -> None:
+    names = ["packs", "bias", "tokens.dropped.too_long", "utilization"]
+    assert sorted(names, key=by_rule) == ["utilization", "tokens.dropped.too_long", "bias", "packs"]
+
+
+def test_a_reason_that_did_not_occur_counts_0_and_another_absent_number_is_none() -> None:
+    assert value_of("tokens.dropped.too_short", figures(REPORT)) == 0
+    assert value_of("straggler", figures(REPORT)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("utilization", ["utilization"]),
+        ("tokens.truncated", ["tokens.truncated"]),
+        ("tokens_truncated", ["tokens.truncated"]),
+        ("tokens_dropped_too_long", ["tokens.dropped.too_long"]),
+        ("tokens.dropped.too_short", ["tokens.dropped.too_short"]),
+    ],
+)
+def test_a_name_may_be_written_with_dots_or_underscores(asked: str, found: list[str]) -> None:
+    assert resolve_name(asked, figures(REPORT)) == found
+
+
+def test_the_name_of_a_table_means_all_its_reasons() -> None:
+    reasons = resolve_name("tokens_dropped", figures(REPORT))
+    assert {"tokens.dropped.too_long", "tokens.dropped.overflow"} <= set(reasons)
+    assert all(name.startswith("tokens.dropped.") for name in reasons)
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'utilisation' is no number of report.json; did you mean 'utilization'\?"):
+        resolve_name("utilisation", figures(REPORT))
+
+
+def test_shares_are_shown_in_per_cent_and_counts_with_thousands() -> None:
+    assert [shown("utilization", 0.98765), shown("bos_rate", 1.0), shown("packs", 1234567)] == [
+        "98.765%", "100%", "1,234,567",
+    ]  # fmt: skip
+    assert [shown("straggler", 1.23456), shown("tokens_per_second", 1234567.8), shown("bias", None)] == [
+        "1.235", "1,234,568", "none",
+    ]  # fmt: skip
+    assert [shown_change("utilization", -0.001), shown_change("packs", 5), shown_change("straggler", 0.05)] == [
+        "-0.1 points", "+5", "+0.05",
+    ]  # fmt: skip
+
+
+def test_a_report_is_read_from_its_output_or_by_itself(tmp_path: Path) -> None:
+    output = GOLDEN / "v1-example"
+    assert (
+        read_report(output) == read_report(output / "report.json") == json.loads((output / "report.json").read_text())
+    )
+
+
+def test_a_report_that_was_changed_after_the_build_is_refused(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [[]]})
+    path = tmp_path / "out" / "report.json"
+    path.write_bytes(path.read_bytes().replace(b'"packs":0', b'"packs":1'))
+    with pytest.raises(FormatError, match=r"report\.json has sha256"):
+        read_report(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory; expected a report.json or an output"),
+        ("{", "is not JSON: .*; expected a report.json"),
+        ("[1]", "holds a list; expected a report.json"),
+        ('{"utilization": 1}', "is no report of packprep: it has no report_version"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_what_was_expected(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "r.json").write_text(content)
+    with pytest.raises(InputError, match=rf"r\.json {message}"):
+        read_report(tmp_path / "r.json")

@@ -1,0 +1,286 @@
+import base64
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep.reports.facts import Facts, gather
+from packprep.reports.page import as_data, clip, render, write_page
+from tests.helpers.chromium import Chromium, Visit, find_chromium
+from tests.helpers.tiny_shards import GOLDEN
+
+from .test_facts import built
+
+CSS = (Path(__file__).parents[2] / "packprep" / "reports" / "page.css").read_text()
+WIDTHS = (390, 1280)
+QUESTIONS = {
+    "overflow": "document.documentElement.scrollWidth - innerWidth",
+    # What reaches past the window, but in a box that scrolls by itself.
+    "outside": "[...document.body.querySelectorAll('*')].filter(e => !e.closest('.scroll')"
+    " && e.getBoundingClientRect().right > innerWidth + 0.5).map(e => e.outerHTML.slice(0, 80))",
+    "overlapping labels": "[...document.querySelectorAll('.label')]"
+    ".map(e => [e.textContent, e.getBoundingClientRect()])"
+    ".filter(([_, r]) => r.width).flatMap(([a, r], i, all) => all.slice(i + 1).filter(([b, s]) => r.left < s.right"
+    " && s.left < r.right && r.top < s.bottom - 1 && s.top < r.bottom - 1).map(([b, s]) => a + ' / ' + b))",
+    "heights of pictures side by side": "Object.values(Object.groupBy([...document.querySelectorAll('figure')],"
+    " e => e.getBoundingClientRect().top)).map(row =>"
+    " new Set(row.map(e => Math.round(e.querySelector('svg').getBoundingClientRect().top))).size)",
+    "rows of cards that are not full": "Object.values(Object.groupBy([...document.querySelectorAll('.card')],"
+    " e => e.getBoundingClientRect().top)).filter(row => Math.abs(row.at(-1).getBoundingClientRect().right"
+    " - row[0].parentElement.getBoundingClientRect().right) > 0.5).map(row => row.at(-1).textContent)",
+    "ticks outside or overlapping": "[...document.querySelectorAll('figure svg')].flatMap(svg => {"
+    " const box = svg.getBoundingClientRect(); let end = box.left - 1;"
+    " return [...svg.querySelectorAll('.tick')].filter(e => { const r = e.getBoundingClientRect();"
+    " const bad = r.left < end || r.right > box.right + 1; end = r.right; return bad; }).map(e => e.textContent)})",
+    "smallest text": "Math.min(...[...document.querySelectorAll('text, p, td, th, dd, dt, span, li')]"
+    ".filter(e => e.getBoundingClientRect().width).map(e => parseFloat(getComputedStyle(e).fontSize) *"
+    " (e.getScreenCTM ? e.getScreenCTM().a : 1)))",
+    "background": "getComputedStyle(document.body).backgroundColor",
+    "pictures": "[...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width).length",
+}
+
+
+class Tags(HTMLParser):
+    """Tags with their attributes, and the text between them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    return gather(built(tmp_path_factory.mktemp("page"), files=10))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    if (executable := find_chromium()) is None:
+        pytest.skip("no Chromium is on PATH or named by CHROMIUM")
+    with Chromium(executable, tmp_path_factory.mktemp("profile")) as chromium:
+        yield chromium
+
+
+def test_the_page_says_the_figures_of_the_report(facts: Facts) -> None:
+    text = Tags(render(facts)).text
+    for figure in (facts.report["packs"], facts.report["tokens_lost"], facts.report["documents"]["in"]):
+        assert f"{figure:,}" in text
+    assert f"{facts.report['utilization']:.2%}" in text
+    assert all(outcome.strategy in text for outcome in facts.outcomes)
+    assert facts.manifest.identity in text
+    assert f"{facts.report['bound']:,}" in text or f"{facts.report['gap']:,} more than the proven minimum" in text
+
+
+def test_nothing_is_loaded_and_only_this_style_is_allowed(facts: Facts) -> None:
+    page = render(facts)
+    tags = Tags(page).tags
+    policy = next(
+        str(a["content"]) for tag, a in tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert not {"script", "link", "img", "iframe", "object", "use", "image", "base", "form"} & {tag for tag, _ in tags}
+    assert not {key for _, attributes in tags for key in attributes} & {"src", "href", "style", "xlink:href"}
+    assert not re.search(r"url\(|@import|https?:", page)
+
+
+def test_every_picture_has_a_name_and_every_id_is_there_once(facts: Facts) -> None:
+    tags = Tags(render(facts)).tags
+    pictures = [attributes for tag, attributes in tags if tag == "svg" and "aria-hidden" not in attributes]
+    ids = [str(attributes["id"]) for _, attributes in tags if "id" in attributes]
+    assert len(pictures) > 20
+    assert all(a["role"] == "img" and ("aria-label" in a or a["aria-labelledby"] in ids) for a in pictures)
+    assert len(ids) == len(set(ids))
+    assert all(a["aria-labelledby"] in ids for _, a in tags if "aria-labelledby" in a)
+    levels = [int(tag[1]) for tag, _ in tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_names_that_look_like_html_or_a_template_are_text(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = [
+        "<script>alert(1)</script>",
+        '"><img src=x onerror=alert(1)>',
+        "' onclick='x",
+        "</style></title><svg onload=x>",
+    ]
+    hostile += ["{{ 7*7 }}", "{% raw %}", "a&amp;b", "\u202egnp", "x" * 300, "\udce9"]
+    report = dict(facts.report)
+    report["sources"] = [source | {"name": name} for source, name in zip(report["sources"], hostile, strict=True)]
+    plain, doctored = Tags(render(facts)), Facts(facts.output, facts.manifest, report, facts.measured, facts.outcomes)
+    page = render(doctored)
+    found = Tags(page)
+    assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
+    keys = {key for _, attributes in plain.tags for key in attributes}
+    assert {key for _, attributes in found.tags for key in attributes} == keys
+    assert all(name in found.text for name in hostile[:7])
+    page.encode()
+
+
+@pytest.mark.parametrize("name", ["v1-example", "v1-rich"])
+def test_outputs_of_the_first_format_have_a_page(name: str, tmp_path: Path) -> None:
+    write_page(gather(GOLDEN / name), tmp_path / "deep" / "page.html")
+    text = Tags((tmp_path / "deep" / "page.html").read_text()).text
+    assert name in text
+    assert ("Tokens trained on" in text) == (name == "v1-rich")
+
+
+def test_the_page_says_what_to_look_at(tmp_path: Path) -> None:
+    text = Tags(render(gather(built(tmp_path, overflow="truncate", stride=0)))).text
+    assert "of the tokens are in no pack:" in text
+    assert "--overflow split would keep long documents." in text
+    assert "packs hold nothing but padding" in text
+    (tmp_path / "b").mkdir()
+    text = Tags(render(gather(built(tmp_path / "b", strategy="greedy", **WHOLE)))).text
+    assert "Nothing is lost: every token of the input is in a pack." in text
+    assert re.search(r"There would be [\d,]+ packs with strategy \w+, [\d,]+ fewer", text)
+
+
+WHOLE: dict[str, Any] = {
+    "min_len": 1, "max_len": None, "stride": 0, "packs_multiple_of": 1, "pad_segment_to_multiple": 1,
+}  # fmt: skip
+"""Settings by which no token is lost, repeated or added."""
+
+
+def test_one_source_without_loss_is_a_line_of_text(tmp_path: Path) -> None:
+    facts = gather(built(tmp_path, files=1, **WHOLE))
+    page = render(facts)
+    tokens = facts.report["tokens"]["tokens_in"]
+    assert f"<p>All {tokens:,} tokens of part0.jsonl are in the packs.</p>" in page
+    assert "ribbon" not in page.split("</style>")[1]
+    (tmp_path / "padded").mkdir()
+    facts = gather(built(tmp_path / "padded", files=1, **WHOLE | {"pad_segment_to_multiple": 8}))
+    text = Tags(render(facts)).text
+    tokens, filler = (facts.report["tokens"][key] for key in ("tokens_in", "filler"))
+    assert f"All {tokens:,} tokens of part0.jsonl are in the packs, beside {filler:,} of padding." in text
+    (tmp_path / "lossy").mkdir()
+    assert 'class="ribbon' in render(gather(built(tmp_path / "lossy", files=1)))
+
+
+def test_the_step_time_of_one_gpu_is_left_out(tmp_path: Path, facts: Facts) -> None:
+    words = ("Step time", "step time", "straggler", "GPU")
+    text = Tags(render(facts)).text
+    assert all(word in text for word in words)
+    text = Tags(render(gather(built(tmp_path, balance_ranks=1)))).text.split("Every option that decides the bytes")[0]
+    assert [word for word in words if word in text] == []
+
+
+def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
+    facts = gather(built(tmp_path, **WHOLE, weights=(1, 9)))
+    tokens, aside = facts.report["tokens"], facts.report["tokens"]["dropped"]["not_drawn"]
+    text = Tags(render(facts)).text
+    wanted = tokens["tokens_in"] - aside
+    assert f"0 of {wanted:,} are in no pack" in text
+    drawn = f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others were not drawn."
+    assert f"Nothing is lost: {drawn}" in text
+    assert {link.outcome: link.kind for link in facts.links()} == {
+        "in the packs": "kept",
+        "not drawn for the mix": "undrawn",
+    }
+
+
+def test_zero_has_no_minus(facts: Facts) -> None:
+    outcomes = [dataclasses.replace(outcome, bias=-0.001) for outcome in facts.outcomes]
+    text = Tags(render(dataclasses.replace(facts, outcomes=outcomes))).text
+    assert "-0.00" not in text
+
+
+def test_for_machines_there_are_the_same_numbers(facts: Facts) -> None:
+    data = as_data(facts)
+    assert data["report"] == facts.report
+    assert sum(count for _, count in data["histograms"]["fill"]) == facts.report["packs"]
+    assert [row["strategy"] for row in data["strategies"]] == [outcome.strategy for outcome in facts.outcomes]
+
+
+def test_of_long_names_the_end_is_kept() -> None:
+    assert (clip("abcdef", 6), clip("abcdef", 4)) == ("abcdef", "…def")
+
+
+def luminance(color: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_and_pictures_stand_out_from_their_ground(theme: str) -> None:
+    blocks = re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
+    colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", blocks[["light", "dark"].index(theme)]))
+
+    def contrast(one: str, other: str) -> float:
+        high, low = sorted((luminance(colors[one]), luminance(colors[other])), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    for ground in ("page", "panel"):
+        assert all(contrast(name, ground) >= 4.5 for name in ("text", "soft", "good", "warn", "bad", "mark"))
+        assert all(contrast(name, ground) >= 3 for name in ["empty", *(f"c{n}" for n in range(8))])
+
+
+def test_ticks_of_one_axis_are_in_one_notation(facts: Facts) -> None:
+    pictures = re.findall(r"<figure>.*?</figure>", render(facts), re.DOTALL)
+    assert len(pictures) == 4
+    for picture in pictures:
+        ticks = re.findall(r'<text class="tick soft".*?>(.*?)</text>', picture)
+        assert len(ticks) >= 2
+        assert len({re.sub(r"^(&lt;)?[\d,]+|\d", "", tick) for tick in ticks}) == 1, ticks
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
+    browser: Chromium, facts: Facts, tmp_path: Path, width: int, dark: bool
+) -> None:
+    page = write_page(facts, tmp_path / "report.html")
+    seen = browser.visit(page.as_uri(), width=width, dark=dark, questions=QUESTIONS)
+    assert seen.said == []
+    assert seen.requests == [page.as_uri()]
+    assert seen.answers["overflow"] == 0
+    assert seen.answers["outside"] == []
+    assert seen.answers["overlapping labels"] == []
+    assert seen.answers["heights of pictures side by side"] == [1] * (4 if width < 500 else 2)
+    assert seen.answers["rows of cards that are not full"] == []
+    assert seen.answers["ticks outside or overlapping"] == []
+    assert seen.answers["smallest text"] >= 10
+    assert seen.answers["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+    assert seen.answers["pictures"] > 30
+    assert seen.picture.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_cards_fill_their_rows_however_many_there_are(
+    browser: Chromium, facts: Facts, tmp_path: Path, width: int
+) -> None:
+    page = tmp_path / "report.html"
+    for cards in (7, 6, 5):
+        page.write_text(re.sub(rf'(<div class="card .*?</div>\s*){{{7 - cards}}}', "", render(facts), count=1))
+        asked = {"cards": "document.querySelectorAll('.card').length"} | QUESTIONS
+        answers = browser.visit(page.as_uri(), width=width, dark=False, questions=asked).answers
+        assert (answers["cards"], answers["rows of cards that are not full"]) == (cards, [])
+
+
+def test_the_browser_tells_of_a_page_that_breaks_the_rules(browser: Chromium, facts: Facts, tmp_path: Path) -> None:
+    planted = "<img src='http://192.0.2.1/x'><script>1</script><p class='card'><svg width='2000'></svg></p>"
+    wide = render(facts).replace("max-width: 100%", "max-width: none").replace("<main>", "<main>" + planted)
+    (tmp_path / "bad.html").write_text(wide)
+    seen: Visit = browser.visit((tmp_path / "bad.html").as_uri(), width=390, dark=False, questions=QUESTIONS)
+    assert any("Content Security Policy" in line for line in seen.said)
+    (tmp_path / "open.html").write_text("<img src='http://192.0.2.1/x'><div style='width:2000px'>wide</div>")
+    seen = browser.visit((tmp_path / "open.html").as_uri(), width=1280, dark=False, questions=QUESTIONS)
+    assert "http://192.0.2.1/x" in seen.requests
+    assert seen.answers["overflow"] > 0 and seen.answers["outside"]

@@ -1,0 +1,180 @@
+"""The files of an output: what datasets needs, whole writes, and the check for missing, changed and surplus files."""
+
+import shutil
+from pathlib import Path
+
+import datasets
+import pytest
+
+from packprep.schemas import (
+    FormatError,
+    check_file,
+    check_files,
+    check_path,
+    inside,
+    read_manifest,
+    shard_name,
+    temporary_name,
+    write_dataset_dict,
+    write_dataset_files,
+    write_file,
+)
+from tests.helpers.tiny_shards import EXAMPLE, write_output
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    write_output(tmp_path / "out", {"train": [EXAMPLE], "validation": [EXAMPLE]})
+    return tmp_path / "out"
+
+
+def findings(out: Path) -> list[str]:
+    """What the full check says, paths shortened; the size check must say the same unless only bytes differ."""
+    manifest = read_manifest(out)
+    full = check_files(out, manifest, "sha256")
+    assert check_files(out, manifest) == [finding for finding in full if "sha256" not in finding]
+    return [finding.replace(f"{out}/", "") for finding in full]
+
+
+def test_the_files_datasets_reads_have_these_exact_bytes(tmp_path: Path) -> None:
+    write_dataset_files(tmp_path, [shard_name(0, 2), shard_name(1, 2)], fingerprint="0123abcd", split="train")
+    write_dataset_dict(tmp_path, ["train", "validation"])
+    assert (tmp_path / "state.json").read_bytes() == (
+        b'{"_data_files":[{"filename":"data-00000-of-00002.arrow"},{"filename":"data-00001-of-00002.arrow"}],'
+        b'"_fingerprint":"0123abcd","_format_columns":null,"_format_kwargs":{},"_format_type":null,'
+        b'"_output_all_columns":false,"_split":"train"}\n'
+    )
+    assert (tmp_path / "dataset_info.json").read_bytes() == b"{}\n"
+    assert (tmp_path / "dataset_dict.json").read_bytes() == b'{"splits":["train","validation"]}\n'
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_datasets_opens_an_output_and_a_dict_of_two(tmp_path: Path, out: Path) -> None:
+    write_output(tmp_path / "one", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
+    one = datasets.load_from_disk(tmp_path / "one")
+    assert isinstance(one, datasets.Dataset)
+    assert [dict(row) for row in one] == EXAMPLE
+    assert str(one.split) == "train"
+    two = datasets.load_from_disk(out)
+    assert isinstance(two, datasets.DatasetDict)
+    assert {name: [dict(row) for row in rows] for name, rows in two.items()} == {
+        "train": EXAMPLE,
+        "validation": EXAMPLE,
+    }
+
+
+def test_what_datasets_could_not_open_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="has no shards"):
+        write_dataset_files(tmp_path, [], fingerprint="0", split=None)
+    with pytest.raises(FormatError, match="names the file 'a/b'; expected a name in the same directory"):
+        write_dataset_files(tmp_path, ["a/b"], fingerprint="0", split=None)
+    with pytest.raises(FormatError, match="fingerprint is 'XY'"):
+        write_dataset_files(tmp_path, ["a"], fingerprint="XY", split=None)
+    for split in ("", "a/b", "..", "a b"):
+        with pytest.raises(FormatError, match="names the split"):
+            write_dataset_files(tmp_path, ["a"], fingerprint="0", split=split)
+        with pytest.raises(FormatError, match="names the split"):
+            write_dataset_dict(tmp_path, [split])
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", b"old")
+    temporary_name(tmp_path / "a").mkdir()  # so the temporary file cannot be opened
+    with pytest.raises(IsADirectoryError):
+        write_file(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    temporary_name(tmp_path / "a").rmdir()
+    write_file(tmp_path / "a", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"new")]
+
+
+def test_an_output_as_it_was_written_has_no_findings(out: Path) -> None:
+    assert findings(out) == []
+
+
+def test_a_missing_file_a_folder_in_its_place_and_another_size_are_found(out: Path) -> None:
+    size = (out / "report.json").stat().st_size
+    (out / "report.json").unlink()
+    (out / "train" / "state.json").unlink()
+    (out / "train" / "state.json").mkdir()
+    with (out / "validation" / shard_name(0, 1)).open("ab") as file:
+        file.write(b"\0")
+    assert findings(out) == [
+        "train/state.json is not a file; the manifest lists it with 201 bytes",
+        "validation/data-00000-of-00001.arrow has 1457 bytes; expected 1456",
+        f"report.json is missing; the manifest lists it with {size} bytes",
+    ]
+
+
+def test_one_flipped_bit_in_any_file_is_found(out: Path) -> None:
+    for entry in read_manifest(out).all_files:
+        content = (out / entry.path).read_bytes()
+        (out / entry.path).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        (finding,) = findings(out)
+        assert finding.startswith(f"{entry.path} has sha256 ")
+        (out / entry.path).write_bytes(content)
+
+
+def test_two_shards_that_changed_places_are_found(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
+    first, second = (tmp_path / "out" / shard_name(number, 2) for number in range(2))
+    first.rename(tmp_path / "kept")
+    second.rename(first)
+    (tmp_path / "kept").rename(second)
+    assert len(check_files(tmp_path / "out", read_manifest(tmp_path / "out"), "sha256")) == 2
+
+
+def test_surplus_files_and_links_are_found_wherever_they_are(out: Path) -> None:
+    (out / "train" / "cache-1.arrow").touch()
+    (out / "deep" / "er").mkdir(parents=True)
+    (out / "deep" / "er" / "x").touch()
+    (out / "link").symlink_to(out / "train")
+    (out / "dangling").symlink_to("nowhere")
+    assert findings(out) == [
+        f"{path} is not in the manifest; expected nothing else in the directory"
+        for path in ("dangling", "link", "deep/er/x", "train/cache-1.arrow")
+    ]
+
+
+def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path, out: Path) -> None:
+    shard = out / "train" / shard_name(0, 1)
+    shutil.move(shard, tmp_path / "elsewhere")
+    shard.symlink_to(tmp_path / "elsewhere")
+    (finding,) = findings(out)
+    assert finding == (
+        f"manifest.json names the file 'train/data-00000-of-00001.arrow', which is a link out of {out}; "
+        "copy the file in its place"
+    )
+
+
+def test_a_folder_that_is_a_link_out_and_links_in_a_circle_are_refused(tmp_path: Path, out: Path) -> None:
+    shutil.move(out / "train", tmp_path / "elsewhere")
+    (out / "train").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match="link out of"):
+        inside(out, "train/state.json")
+    (out / "a").symlink_to("b")
+    (out / "b").symlink_to("a")
+    with pytest.raises(FormatError, match="names the file 'a'"):
+        inside(out, "a")
+
+
+def test_a_link_within_the_directory_and_a_link_to_it_are_fine(tmp_path: Path, out: Path) -> None:
+    (tmp_path / "alias").symlink_to(out)
+    assert check_files(tmp_path / "alias", read_manifest(tmp_path / "alias"), "sha256") == []
+    shard = out / "train" / shard_name(0, 1)
+    shard.unlink()
+    shard.symlink_to(Path("..", "validation", shard_name(0, 1)))
+    assert findings(out) == []
+
+
+def test_an_unknown_level_is_a_usage_error(out: Path) -> None:
+    manifest = read_manifest(out)
+    with pytest.raises(ValueError, match="level is 'deep'; expected one of size, sha256"):
+        check_file(out, manifest.all_files[0], "deep")  # type: ignore[arg-type]
+
+
+def test_a_name_longer_than_any_system_takes_is_refused_before_the_disk_is_asked() -> None:
+    with pytest.raises(FormatError, match="expected a relative path inside its directory") as raised:
+        check_path("x" * 5000 + "/data.arrow")
+    assert len(str(raised.value)) < 400

@@ -1,0 +1,61 @@
+"""tests/golden: outputs of every format version, byte for byte, that every later packprep must read."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from packprep.loaders import PackedShards
+from packprep.schemas import check_files, read_manifest
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, rich_row, write_golden
+
+# The digest of a manifest vouches for every file beside it. A new format version adds a line; no line ever changes.
+DIGESTS = {
+    "v1-example": "b61e5409ee56770b3e70fc951e0b0be600bdf5e0abfd6b6f329d6a28f00d371b",
+    "v1-rich": "d906c2f89be2b0b356b6c2981e4d19101f3729103391a7b01c340d82a4074ea4",
+}
+
+
+def contents(directory: Path) -> dict[str, str]:
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_golden_output_is_as_it_was_written(name: str) -> None:
+    manifest = read_manifest(GOLDEN / name)
+    assert manifest.sha256 == DIGESTS[name]
+    assert check_files(GOLDEN / name, manifest, "sha256") == []
+
+
+def test_every_golden_output_is_pinned() -> None:
+    assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(DIGESTS)
+
+
+def test_the_same_values_are_written_as_the_same_bytes_today(tmp_path: Path) -> None:
+    write_golden(tmp_path)
+    assert contents(tmp_path) == contents(GOLDEN)
+
+
+def test_the_example_is_read_with_its_values() -> None:
+    packs = PackedShards(GOLDEN / "v1-example", verify=True)
+    assert [{name: values.tolist() for name, values in pack.columns.items()} for pack in packs] == EXAMPLE
+    assert packs.report["packs"] == 2
+
+
+@pytest.mark.parametrize(("name", "split"), [("v1-example", "train"), ("v1-rich", "validation")])
+def test_the_report_is_one_that_the_schema_allows(name: str, split: str) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text())
+    jsonschema.validate(PackedShards(GOLDEN / name, split=split).report, schema)
+
+
+def test_every_column_and_split_of_the_rich_output_is_read_with_its_values() -> None:
+    rows = {
+        "train": [rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2), rich_row(5, 2)],
+        "validation": [rich_row(6, 5)],
+    }
+    for split, expected in rows.items():
+        packs = PackedShards(GOLDEN / "v1-rich", split=split, verify=True)
+        assert [{name: values.tolist() for name, values in pack.columns.items()} for pack in packs] == expected

@@ -1,0 +1,267 @@
+"""The manifest: what is written is read, what is changed is noticed, what is wrong is refused before it is written."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.schemas import (
+    FORMAT_VERSION,
+    FormatError,
+    SplitCounts,
+    canonical_json,
+    check_files,
+    check_ledger,
+    digest_of,
+    read_manifest,
+    write_manifest,
+)
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, write_output
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "manifest.schema.json").read_text())
+Table = dict[str, Any]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    write_output(tmp_path / "out", {"train": [EXAMPLE[:1], EXAMPLE[1:]], "validation": [EXAMPLE]})
+    return tmp_path / "out"
+
+
+def schema_accepts(manifest: Table) -> bool:
+    return bool(jsonschema.Draft202012Validator(SCHEMA).is_valid(manifest))
+
+
+def test_what_is_written_is_read_back(out: Path) -> None:
+    manifest = read_manifest(out)
+    written = write_manifest(out, manifest.data, manifest.run)
+    assert written == manifest == read_manifest(str(out))
+    assert manifest.format_version == FORMAT_VERSION == 1
+    assert manifest.columns == PLAIN
+    assert manifest.columns[0].meaning == "token ids"
+    assert (manifest.max_length, manifest.vocab_size) == (8, 32)
+    assert manifest.splits == {
+        "train": SplitCounts(packs=2, segments=4, tokens=16),
+        "validation": SplitCounts(packs=2, segments=4, tokens=16),
+    }
+    assert (manifest.num_packs, manifest.num_tokens) == (4, 32)
+    assert manifest.ledger["tokens_packed"] == 32
+    assert manifest.identity == digest_of(manifest.data["inputs"])
+    assert [(shard.path, shard.packs, shard.tokens) for shard in manifest.shards("train")] == [
+        ("train/data-00000-of-00002.arrow", 1, 8),
+        ("train/data-00001-of-00002.arrow", 1, 8),
+    ]
+    assert [entry.path for entry in manifest.all_files[-2:]] == ["dataset_dict.json", "report.json"]
+    assert not manifest.all_files[-1].is_shard
+
+
+def test_the_digest_is_that_of_the_rest_of_the_file(out: Path) -> None:
+    stored = json.loads((out / "manifest.json").read_bytes())
+    assert read_manifest(out).sha256 == stored["sha256"] == digest_of({"data": stored["data"], "run": stored["run"]})
+
+
+def test_the_json_schema_is_one_and_accepts_what_is_written(out: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    for directory in (out, GOLDEN / "v1-example", GOLDEN / "v1-rich"):
+        jsonschema.Draft202012Validator(SCHEMA).validate(json.loads((directory / "manifest.json").read_bytes()))
+
+
+def test_every_flipped_bit_is_noticed(out: Path) -> None:
+    path = out / "manifest.json"
+    content = path.read_bytes()
+    for bit in range(0, 8 * len(content), 3):  # 3 and 8 share no divisor: each of the eight bits is reached
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        with pytest.raises(FormatError):
+            read_manifest(out)
+
+
+def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        FormatError, match=r"manifest\.json does not exist; expected the output of a finished packprep build"
+    ):
+        read_manifest(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(FormatError, match="is not a file"):
+        read_manifest(tmp_path / "file")
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(FormatError, match="is not a file"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "value", [{}, [], None, {"data": {}, "run": {}}, {"data": {}, "run": {}, "sha256": "", "x": 1}]
+)
+def test_json_that_is_no_manifest_is_refused(tmp_path: Path, value: Any) -> None:
+    (tmp_path / "manifest.json").write_bytes(canonical_json(value))
+    with pytest.raises(FormatError, match="is not a manifest; expected exactly the keys data, run and sha256"):
+        read_manifest(tmp_path)
+
+
+def test_a_newer_format_is_refused_before_anything_else_is_looked_at(tmp_path: Path) -> None:
+    rest: Table = {"data": {"format_version": 2, "columns": "another form"}, "run": None}
+    (tmp_path / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
+    with pytest.raises(FormatError, match="has format version 2; this packprep reads up to 1, so install a newer one"):
+        read_manifest(tmp_path)
+
+
+def test_keys_that_are_not_known_are_kept_and_ignored(out: Path) -> None:
+    manifest = read_manifest(out)
+    data = {**manifest.data, "mixture": {"a": 1}}
+    write_manifest(out, data, manifest.run | {"hostname": None})
+    assert read_manifest(out).data["mixture"] == {"a": 1}
+    assert schema_accepts(json.loads((out / "manifest.json").read_bytes()))
+
+
+def at(*path: Any, value: Any) -> Callable[[Table], None]:
+    """A change that sets manifest[path[0]][path[1]]... to value; None as value removes it."""
+
+    def change(manifest: Table) -> None:
+        *parents, last = path
+        table = manifest
+        for key in parents:
+            table = table[key]
+        if value is None:
+            del table[last]
+        else:
+            table[last] = value
+
+    return change
+
+
+FORM = [
+    (at("data", "format_version", value=0), "has format version 0; expected 1 to 1"),
+    (at("data", "format_version", value=True), "format_version = True; expected int"),
+    (at("data", "columns", value=None), "columns = None; expected list"),
+    (at("data", "columns", 0, "kind", value="row"), "column tokens has kind 'row'"),
+    (at("data", "columns", 0, "extra", value=1), "expected name, kind and dtype"),
+    (at("data", "max_length", value=0), "max_length 0; expected 1 or more"),
+    (at("data", "vocab_size", value="32"), "vocab_size = '32'; expected int"),
+    (at("data", "sources", 0, "documents", value=-1), "documents = -1; expected 0 or more"),
+    (at("data", "sources", 0, "sha256", value="0"), "sha256 '0'; expected 64"),
+    (at("data", "splits", "train", "rows", value=1), "split train has the keys"),
+    (at("data", "files", 0, "sha256", value="A" * 64), "expected 64 lower-case hex"),
+    (at("data", "files", 0, "bytes", value=1.5), "bytes = 1.5; expected int"),
+    (at("data", "files", 0, "packs", value=None), "has the keys bytes, path, .*; expected bytes, packs, "),
+    (at("data", "files", 0, "mode", value=7), "has the keys bytes, mode, .*; expected bytes, "),
+    (at("data", "ledger", "filler", value=None), "ledger is .*; expected a table"),
+    (at("data", "files", -1, "packs", value=1), "dataset_dict.json has the keys"),
+    (at("run", "files", 0, "split", value="train"), "report.json has the keys"),
+    (at("run", "files", value={}), "run part that is no table, or whose files are no list"),
+    (at("data", "files", 0, "split", value=["train"]), "split = .*; expected str"),
+    (at("data", "splits", value={}), "has no splits; expected one at least"),
+    (at("data", "splits", "a/b", value={"packs": 0, "segments": 0, "tokens": 0}), "names the split 'a/b'; expected"),
+]
+MEANING = [
+    (at("data", "splits", "train", value=None), "has the split 'train'; the splits are validation"),
+    (at("data", "identity", value="0" * 64), "its inputs give"),
+    (at("data", "columns", 2, "name", value="ends"), "has no cu_seqlens"),
+    (at("data", "columns", 1, "name", value="tokens"), "lists tokens twice"),
+    (at("data", "splits", "train", "packs", value=3), "split train has 3 packs of 16 tokens; its shards add up to 2"),
+    (at("data", "files", 0, "tokens", value=7), "its shards add up to 2 packs of 15 tokens"),
+    (at("data", "files", 0, "split", value="test"), "has the split 'test'; the splits are train, validation"),
+    (
+        at("data", "files", 1, "path", value="train/data-00000-of-00002.arrow"),
+        "is listed twice, or is the manifest itself",
+    ),
+    (at("run", "files", 0, "path", value="manifest.json"), "is listed twice, or is the manifest itself"),
+    (
+        at("data", "files", 0, "path", value="train/a.arrow"),
+        "has train/a.arrow as a shard of train; expected data-00000-",
+    ),
+    (at("data", "ledger", "tokens_in", value=33), "1 tokens are unaccounted for"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FORM + MEANING)
+def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(
+    out: Path, tmp_path: Path, change: Callable[[Table], None], message: str
+) -> None:
+    manifest = read_manifest(out)
+    wrong = copy.deepcopy({"data": manifest.data, "run": manifest.run})
+    change(wrong)
+    with pytest.raises(FormatError, match=message):
+        write_manifest(tmp_path, wrong["data"], wrong["run"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (tmp_path / "manifest.json").write_bytes(canonical_json(wrong | {"sha256": digest_of(wrong)}))
+    with pytest.raises(FormatError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("change", [change for change, _ in FORM])
+def test_the_json_schema_refuses_every_form_that_the_reader_refuses(out: Path, change: Callable[[Table], None]) -> None:
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    assert schema_accepts(manifest)
+    change(manifest)
+    assert not schema_accepts(manifest)
+
+
+def test_the_ledger_must_agree_with_what_is_stored(out: Path) -> None:
+    manifest = read_manifest(out)
+    ledger = {**manifest.ledger, "tokens_in": 33, "tokens_packed": 33}
+    with pytest.raises(FormatError, match="ledger has tokens_packed 33; the splits hold 32 tokens"):
+        write_manifest(out, {**manifest.data, "ledger": ledger}, manifest.run)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path to every value inside a JSON value."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "train", "../x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["path", "packs", "a"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+
+
+@given(st.data())
+def test_any_value_anywhere_gives_a_manifest_that_can_be_used_or_a_format_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    manifest = json.loads((GOLDEN / "v1-rich" / "manifest.json").read_bytes())
+    path = data.draw(st.sampled_from([path for path in places(manifest) if path[0] != "sha256"]))
+    value = data.draw(ANYTHING)
+    at(*path, value=value)(manifest)
+    rest = {"data": manifest.get("data"), "run": manifest.get("run")}
+    directory = tmp_path_factory.mktemp("changed")
+    (directory / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
+    try:
+        found = read_manifest(directory)
+    except FormatError:
+        return
+    assert schema_accepts(json.loads((directory / "manifest.json").read_bytes()))
+    assert found.num_packs == sum(entry.packs or 0 for split in found.splits for entry in found.shards(split))
+    assert found.columns
+    assert found.max_length * found.vocab_size > 0
+    assert found.identity
+    check_ledger(found.ledger)
+    assert check_files(directory, found)  # not one of the files is there
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x.arrow", "train/../../x", "/etc/passwd", "a\\b", "C:x", "a//b", "./a", "a/.", "", "a/", "a\0b", "~/../.."],
+)
+@pytest.mark.parametrize("part", ["data", "run"])
+def test_a_path_that_leaves_the_directory_is_refused(out: Path, part: str, path: str) -> None:
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    manifest[part]["files"][-1]["path"] = path
+    assert not schema_accepts(manifest)
+    with pytest.raises(FormatError, match="expected a relative path inside its directory, with forward slashes"):
+        write_manifest(out, manifest["data"], manifest["run"])

@@ -1,0 +1,209 @@
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.sources.formats import jsonl
+from packprep.sources.formats.jsonl import _tables, first_types
+from packprep.support.errors import InputError
+from tests.helpers.corpus import rows_of
+
+
+def rows(data: bytes, columns: Sequence[str] = ("text",), **numbers: pa.DataType) -> list[dict[str, Any]]:
+    types = {name: numbers.get(name, pa.string()) for name in [*columns, *numbers]}
+    return [row for table in _tables(io.BytesIO(data), types) for row in rows_of(table)]
+
+
+def texts_of(data: bytes) -> list[str | None]:
+    return [row["text"] for row in rows(data)]
+
+
+def problem(line: bytes) -> str | None:
+    """What is found wrong with a line between two good ones, which stay good."""
+    found = rows(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
+    assert [found[0]["text"], found[2]["text"]] == ["before", "after"]
+    assert [found[0]["problem"], found[2]["problem"]] == [None, None]
+    assert (found[1]["problem"] is None) or found[1]["text"] is None
+    problem: str | None = found[1]["problem"]
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"text": 7}', "not_text: 'text' is a number, expected text"),
+        (b'{"text": true}', "not_text: 'text' is true or false, expected text"),
+        (b'{"text": ["a"]}', "not_text: 'text' is a list, expected text"),
+        (b'{"text": {"a": 1}}', "not_text: 'text' is an object, expected text"),
+        (b'{"text": "\xff"}', "bad_utf8: byte 10 of the line is not UTF-8"),
+        (b'{"text": "\\ud800"}', "bad_utf8: 'text' has a lone surrogate"),
+        (b'{"text": "a", "text": "b"}', "bad_json: the key 'text' stands twice"),
+        (b"nonsense", "bad_json: it is not JSON: Expecting value at character 0"),
+        (b'{"text": "a\x00"}', "bad_json: it is not JSON: Invalid control character at character 11"),
+        (b'{"text": "half', "bad_json: it is not JSON: Unterminated string starting at character 9"),
+        (b"[1, 2]", "bad_json: it is a list, expected an object"),
+        (b"7", "bad_json: it is a number, expected an object"),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(line: bytes, expected: str | None) -> None:
+    found = problem(line)
+    assert found == expected if expected else found is not None and found.startswith("bad_json: it is not JSON")
+
+
+@pytest.mark.parametrize("line", [b'{"text": null}', b'{"other": "a"}', b"{}", b"null"])
+def test_a_row_without_text_is_null_and_no_problem_of_the_reader(line: bytes) -> None:
+    assert problem(line) is None
+    assert rows(line)[0] == {"text": None, "problem": None}
+
+
+def test_other_columns_may_differ_from_row_to_row() -> None:
+    data = b'{"text": "a", "x": 1}\n{"x": {"y": []}, "text": "b"}\n{"text": "c", "x": "z", "w": null}\n'
+    assert texts_of(data) == ["a", "b", "c"]
+
+
+def test_blank_lines_a_byte_order_mark_and_crlf_are_no_rows() -> None:
+    assert texts_of(b'\xef\xbb\xbf\n{"text": "a"}\r\n\r\n  \n{"text": "b"}') == ["a", "b"]
+    assert texts_of(b"\n \n") == []
+
+
+def test_an_array_and_an_object_over_many_lines_are_rows_too() -> None:
+    values = [{"text": "a"}, {"text": 7}, {"text": "c"}]
+    assert texts_of(json.dumps(values, indent=1).encode()) == ["a", None, "c"]
+    assert texts_of(json.dumps(values[0], indent=1).encode()) == ["a"]
+    assert texts_of(b"[]") == []
+    with pytest.raises(InputError, match="row 1: a comma or the end of the array is missing before it"):
+        texts_of(b'[{"text": "a"}')
+
+
+def test_escapes_and_a_nul_that_is_escaped_are_text() -> None:
+    assert texts_of(b'{"text": "a\\u0000\\n\\ud83d\\ude42"}') == ["a\0\n🙂"]
+
+
+def test_several_columns_are_read_at_once() -> None:
+    assert rows(b'{"a": "1", "b": "2"}\n{"b": "3"}\n', ("b", "a")) == [
+        {"b": "2", "a": "1", "problem": None},
+        {"b": "3", "a": None, "problem": None},
+    ]
+
+
+def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named() -> None:
+    lists = pa.list_(pa.int64())
+    data = b'{"text": "a", "ids": [1, 2], "reward": 1}\n'
+    good = {"text": "a", "ids": [1, 2], "reward": 1.0, "problem": None}
+    assert rows(data, ids=lists, reward=pa.float64()) == [good]
+    wrong = b'{"text": "b", "ids": [1, 0.5], "reward": 0.5}\n{"text": "c", "ids": 7}\n{"ids": [true], "reward": "x"}\n'
+    found = rows(data + wrong, ids=lists, reward=pa.float64())
+    assert found[0] == good
+    assert [row["problem"] for row in found[1:]] == [
+        "not_numbers: 'ids' has 0.5, expected a whole number as in the first rows",
+        "not_numbers: 'ids' is a number, expected a list of numbers",
+        "not_numbers: 'ids' has True, expected a whole number as in the first rows",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b'{"a": 1}\n{"a": 2}', pa.int64()),
+        (b'{"a": 1}\n{"a": 0.5}', pa.float64()),
+        (b'not json\n{"a": [true]}\n', pa.list_(pa.bool_())),
+        (b'[{"a": [1]}, {"b": 2}]', pa.list_(pa.int64())),
+        (b'{\n"a": [0.5]\n}', pa.list_(pa.float64())),
+        (b'{"b": 1}\n', pa.null()),
+        (b'{"a": 1}\n{"a": "x"}', pa.string()),
+    ],
+)
+def test_the_type_of_a_column_is_that_of_its_first_rows(data: bytes, kind: pa.DataType) -> None:
+    assert first_types(io.BytesIO(data), ["a"]) == {"a": kind}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "a", "n": ' + b"9" * 5000 + b"}",
+        b'{"text": "a", "n": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"text": "a", "n": "\xff"}',
+        b'{"text": "a", "n": 1, "n": 2}',
+        b'{"text": "a", "n": NaN}',
+        b'{"\\u0074ext": "a"}',
+        b' {"text": "a"}\t\r',
+    ],
+)
+def test_a_good_line_stays_good_beside_a_bad_one(line: bytes) -> None:
+    assert texts_of(line) == ["a"]
+    assert texts_of(b"bad\n" + line + b"\nbad") == [None, "a", None]
+
+
+@pytest.mark.parametrize("between", [b"", b" ", b"\r"])
+def test_two_objects_on_a_line_are_a_finding_and_not_two_rows(between: bytes) -> None:
+    found = problem(b'{"text": "a"}' + between + b'{"text": "b"}')
+    assert found == f"bad_json: it is not JSON: Extra data at character {13 + len(between)}"
+    assert texts_of(b'{"text": "a"}{"text": "b"}\n\n{"text": "c"}') == [None, "c"]
+    assert texts_of(b'\n{"text": "a"}{"text": "b"}') == [None]
+
+
+# fmt: off
+LINES = st.sampled_from([
+    b'{"text": "a"}', b'{"text": "b", "n": {}}', b"{", b"}", b'"text": "c"}', b'{"text":', b"{}{}",
+    b'{"text": "d"} {"text": "e"}', b"", b" ", b"null", b"[]", b'{"text": 7}', b'{"text": "\xff"}', b'{"n": "\xff"}',
+    b"{}", b"\r", b'{"n": {}',
+])
+# fmt: on
+
+
+@given(st.lists(LINES, min_size=1, max_size=6))
+def test_a_line_means_the_same_whatever_stands_beside_it(lines: list[bytes]) -> None:
+    before = b'{"text": "first"}\n'  # so that the file is neither an array nor one object over many lines
+    alone = [row for line in lines for row in rows(before + line)[1:]]
+    assert rows(before + b"\n".join(lines))[1:] == alone
+
+
+def test_utf16_is_never_guessed() -> None:
+    line = '{"text": "a"}'.encode("utf-16-le")
+    assert problem(line) == "bad_json: it is not JSON: Expecting property name enclosed in double quotes at character 1"
+
+
+@pytest.mark.parametrize("block", [1, 30, 1 << 20])
+def test_a_line_longer_than_the_limit_is_a_finding_and_the_next_one_is_read(block: int) -> None:
+    lines = [b'{"text": "%s"}' % (b"x" * size) for size in (88, 89, 200, 1000, 3, 89)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "BLOCK_BYTES", block)
+        tables = list(_tables(io.BytesIO(b"\n".join(lines)), {"text": pa.string()}, 100))
+    found = [(len(row["text"] or ""), row["problem"]) for table in tables for row in rows_of(table)]
+    large = (0, "too_large: the line has more than 100 bytes (--max-row-size)")
+    assert found == [(88, None), large, large, large, (3, None), large]
+
+
+def test_an_endless_line_is_not_kept() -> None:
+    class Endless(io.BytesIO):
+        """80 MB of one line, 8 MB at a time at most."""
+
+        left = 80_000_000
+        largest = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            taken = min(self.left, size or 0)
+            self.left -= taken
+            self.largest = max(self.largest, taken)
+            return b"x" * taken
+
+        def readline(self, size: int | None = -1) -> bytes:
+            return self.read(size)
+
+    file = Endless()
+    assert [len(table) for table in _tables(file, {"text": pa.string()}, 1000)] == [0, 1]
+    assert (file.left, file.largest) == (0, jsonl.BLOCK_BYTES)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.booleans(), st.integers(1, 60))
+def test_any_text_comes_back_however_the_file_is_cut_into_blocks(texts: list[str], escaped: bool, block: int) -> None:
+    data = "".join(json.dumps({"text": text}, ensure_ascii=escaped) + "\n" for text in texts).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "BLOCK_BYTES", block)
+        assert texts_of(data) == texts

@@ -1,0 +1,98 @@
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.sources import units as units_module
+from packprep.sources.sources import resolve
+from packprep.sources.units import Part, Slice, read_slices
+from packprep.support.errors import InputError
+from tests.helpers.corpus import write_jsonl
+from tests.helpers.files import config
+
+
+def units(folder: Path, files: Sequence[Sequence[Any]], **options: Any) -> list[Slice]:
+    """Slices of files of rows; a text is a row. Small units are one slice."""
+    paths = [write_jsonl(folder / f"{number}.jsonl", rows) for number, rows in enumerate(files)]
+    settings = config(sources=paths, **options)
+    return list(read_slices(resolve(settings, folder), settings, folder))
+
+
+def shape(found: Sequence[Slice]) -> list[list[str | None]]:
+    return [unit.table["text"].to_pylist() for unit in found]
+
+
+def test_a_unit_ends_with_the_document_that_reaches_its_size(tmp_path: Path) -> None:
+    found = units(tmp_path, [["aaa", "bb", "c", "dddddd", "e"]], unit_size=5)
+    assert shape(found) == [["aaa", "bb"], ["c", "dddddd"], ["e"]]
+    assert [(unit.unit, unit.first_document, unit.text_bytes) for unit in found] == [(0, 0, 5), (1, 2, 7), (2, 4, 1)]
+
+
+def test_size_is_counted_in_bytes_not_in_characters(tmp_path: Path) -> None:
+    assert shape(units(tmp_path, [["日本", "a"]], unit_size=6)) == [["日本"], ["a"]]
+
+
+def test_units_run_over_the_ends_of_files_and_say_which_rows_are_whose(tmp_path: Path) -> None:
+    found = units(tmp_path, [["a", "b"], ["c"], ["d", "e"]], unit_size=4)
+    assert shape(found) == [["a", "b", "c", "d"], ["e"]]
+    assert [unit.parts for unit in found] == [(Part(0, 2, {}), Part(1, 1, {}), Part(2, 1, {})), (Part(2, 1, {}),)]
+
+
+def test_limit_counts_rows_over_all_files(tmp_path: Path) -> None:
+    files: list[list[Any]] = [["a", "b"], ["c", "d"], [{"text": 7}]]
+    assert shape(units(tmp_path, files, limit=3)) == [["a", "b", "c"]]
+    assert shape(units(tmp_path, files, limit=4)) == [["a", "b", "c", "d"]]
+    with pytest.raises(InputError, match=r"2\.jsonl row 0 \(line 1\): 'text' is a number"):
+        units(tmp_path, files, limit=5)
+
+
+def test_the_first_row_without_text_stops_naming_file_row_and_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        units(tmp_path, [["a"], ["b", {"text": None}, {"text": 7}]])
+    assert str(raised.value) == (
+        f"{tmp_path / '1.jsonl'} row 1 (line 2): the row has no 'text'; mend it, or skip such rows with --on-error skip"
+    )
+
+
+def test_rows_are_numbered_over_the_whole_file_not_over_its_tables(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"row 1700 \(line 1701\): 'text' is a number"):
+        units(tmp_path, [[*["x"] * 1700, {"text": 1}, *["y"] * 500]])
+
+
+def test_skipped_rows_keep_their_number_and_are_counted_by_source_and_reason(tmp_path: Path) -> None:
+    files = [["a", {"text": None}], [{"text": 7}, "b", {"text": [1]}, {"text": None}]]
+    [unit] = units(tmp_path, files, on_error="skip")
+    assert shape([unit]) == [["a", None, None, "b", None, None]]
+    assert unit.parts == (Part(0, 2, {"null": 1}), Part(1, 4, {"not_text": 2, "null": 1}))
+
+
+def test_empty_documents_are_rows(tmp_path: Path) -> None:
+    assert shape(units(tmp_path, [["", "a", ""]])) == [["", "a", ""]]
+
+
+def test_a_unit_is_read_in_slices_and_cut_where_it_would_be_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units_module, "SLICE_BYTES", 2)
+    found = units(tmp_path, [["aaa", "b", "b", "c", "dddddd", "e"]], unit_size=5)
+    assert shape(found) == [["aaa"], ["b", "b"], ["c", "dddddd"], ["e"]]
+    assert [(part.unit, part.number, part.first_document) for part in found] == [
+        (0, 0, 0), (0, 1, 1), (1, 0, 3), (2, 0, 5),
+    ]  # fmt: skip
+
+
+@given(st.lists(st.lists(st.text(max_size=9), min_size=1), min_size=1, max_size=4), st.integers(1, 30))
+def test_units_hold_every_row_once_in_order_and_are_as_small_as_can_be(files: list[list[str]], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = units(Path(folder), files, unit_size=size)
+    assert [text for unit in shape(found) for text in unit] == [text for rows in files for text in rows]
+    assert [unit.first_document for unit in found] == [
+        sum(len(unit.table) for unit in found[:number]) for number in range(len(found))
+    ]
+    for unit in found[:-1]:
+        *before, last = [len(text.encode()) for text in unit.table["text"].to_pylist()]
+        assert sum(before) < size <= sum(before) + last == unit.text_bytes

@@ -1,0 +1,247 @@
+"""Preference pairs: both sides in one pack, cut and filtered together, through every strategy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packprep import BuildConfig, build, pack_dataset
+from packprep.execute.merging import merge
+from packprep.inspect.verify import verify
+from packprep.loaders import PackedShards
+from packprep.packing.strategies import STRATEGIES
+from packprep.support.errors import ConfigError, InputError
+from packprep.windows.pairs import cut_pairs
+from packprep.windows.segments import TooLongError
+from tests.chat.test_build import CHATS, TEMPLATE, by_hand
+from tests.helpers.command import run
+from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+
+PAIRS: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "drop"}
+
+
+def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, int, int]], Any]:
+    config = BuildConfig(**{**PAIRS, "max_length": 8, **options})
+    lengths = np.array([a + b for a, b in sides], np.int32)
+    segments, account = cut_pairs(lengths, np.array([a for a, _ in sides], np.int32), 0, config)
+    found = zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True)
+    return list(found), account
+
+
+def test_a_pair_is_two_segments_one_behind_the_other() -> None:
+    assert cut([(3, 2), (1, 1)])[0] == [(0, 0, 3), (0, 3, 2), (1, 0, 1), (1, 1, 1)]
+
+
+def test_a_pair_that_does_not_fit_together_is_dropped_whole() -> None:
+    found, account = cut([(5, 4), (4, 4)])
+    assert found == [(1, 0, 4), (1, 4, 4)]
+    assert account.dropped["overflow"].tolist() == [9, 0]
+
+
+@pytest.mark.parametrize(
+    ("sides", "side", "kept"),
+    [
+        ((12, 4), "right", [(0, 0, 6), (0, 12, 2)]),
+        ((12, 4), "left", [(0, 6, 6), (0, 14, 2)]),
+        ((9, 2), "right", [(0, 0, 6), (0, 9, 2)]),
+    ],
+)
+def test_truncation_cuts_both_sides_in_proportion(sides: tuple[int, int], side: str, kept: Any) -> None:
+    found, account = cut([sides], overflow="truncate", truncation_side=side)
+    assert found == kept
+    assert account.truncated.tolist() == [sum(sides) - 8]
+
+
+def test_padding_of_segments_counts_when_a_pair_must_fit() -> None:
+    assert cut([(5, 3)], pad_segment_to_multiple=4)[1].dropped["overflow"].tolist() == [8]
+    found, _ = cut([(5, 3)], pad_segment_to_multiple=4, overflow="truncate")
+    assert found == [(0, 0, 4), (0, 5, 3)]
+
+
+def test_a_pair_with_an_empty_side_is_no_pair() -> None:
+    found, account = cut([(3, 0), (0, 0), (2, 2)])
+    assert found == [(2, 0, 2), (2, 2, 2)]
+    assert account.dropped["too_short"].tolist() == [3, 0, 0]
+
+
+def test_error_names_the_row() -> None:
+    with pytest.raises(TooLongError) as caught:
+        cut([(1, 1), (8, 8)], overflow="error")
+    assert (caught.value.document, caught.value.tokens) == (1, 16)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8),
+    st.sampled_from(["drop", "truncate"]), st.sampled_from(["left", "right"]), st.sampled_from([1, 2, 4]),
+)  # fmt: skip
+def test_every_token_is_kept_truncated_or_dropped_and_kept_pairs_fit(
+    sides: list[tuple[int, int]], overflow: str, side: str, multiple: int
+) -> None:
+    side = side if overflow == "truncate" else "right"
+    found, account = cut(sides, overflow=overflow, truncation_side=side, pad_segment_to_multiple=multiple)
+    lost = account.truncated + sum(account.dropped.values(), np.zeros(len(sides), np.int32))
+    for row, (first, second) in enumerate(sides):
+        own = [length for document, _, length in found if document == row]
+        assert sum(own) + lost[row] == first + second
+        assert len(own) in (0, 2)
+        assert sum(-(-length // multiple) * multiple for length in own) <= 8
+
+
+def rows_of(count: int) -> list[dict[str, str]]:
+    sides = texts(2 * count, seed=3)
+    return [{"chosen": sides[2 * row] or "x", "rejected": sides[2 * row + 1] or "y"} for row in range(count)]
+
+
+def sides_in(path: Path) -> dict[int, list[tuple[int, list[int]]]]:
+    """(side, tokens) of each pair, by row; both must be neighbours in one pack."""
+    found: dict[int, list[tuple[int, list[int]]]] = {}
+    for pack in PackedShards(path, verify=True):
+        ids, sides = pack.columns["pair_ids"].tolist(), pack.columns["pair_sides"].tolist()
+        assert sides == [0, 1] * (len(sides) // 2)
+        assert ids[::2] == ids[1::2] == pack.columns["document_ids"].tolist()[::2]
+        for number, (_, _, tokens) in enumerate(pack.segments()):
+            found.setdefault(ids[number], []).append((sides[number], tokens.tolist()))
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strategy: Any) -> None:
+    rows = rows_of(60)
+    source = write_jsonl(tmp_path / "pairs.jsonl", rows)
+    out = tmp_path / "out"
+    manifest = build(
+        BuildConfig(
+            sources=(str(source),),
+            output=str(out),
+            tokenizer=str(save_tokenizer(tmp_path / "t")),
+            strategy=strategy,
+            max_length=2048,
+            max_segments_per_pack=None if strategy == "balanced" else 8,
+            **PAIRS,
+        )
+    )
+    expected = expected_ids([text for row in rows for text in row.values()], tiny_tokenizer(), 0, 1)
+    assert sides_in(out) == {row: [(0, expected[2 * row]), (1, expected[2 * row + 1])] for row in range(60)}
+    assert manifest.ledger["tokens_in"] == manifest.ledger["tokens_packed"] == sum(map(len, expected))
+    report = json.loads((out / "report.json").read_bytes())
+    assert (report["documents"]["in"], report["tokens"]["bos_added"]) == (60, 120)
+    if strategy != "balanced":
+        assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= 8
+
+
+def test_show_names_the_side_of_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
+    save_tokenizer(tmp_path / "tok")
+    options = ("--tokenizer", "tok", "--pair-columns", "chosen,rejected", "--overflow", "drop", "--order", "input")
+    assert run("build", "pairs.jsonl", "-o", "out", *options, "-q").code == 0
+    titles = [line.split(": ")[1] for line in run("show", "out").out.splitlines() if line.startswith("segment")]
+    assert titles == [f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")]
+    alone = run("show", "out", "--doc", "pairs.jsonl:1").out
+    assert "pairs.jsonl row 1, chosen\n" in alone and "pairs.jsonl row 1, rejected\n" in alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"overflow": "truncate"}, {"overflow": "truncate", "truncation_side": "left"}, {"holdout": 0.3}],
+    ids=str,
+)
+def test_verify_knows_pairs_and_merged_outputs_keep_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    tokenizer = str(save_tokenizer(tmp_path / "t"))
+    for name, count in (("a", 40), ("b", 30)):
+        source = write_jsonl(tmp_path / f"{name}.jsonl", rows_of(count))
+        build(
+            BuildConfig(
+                sources=(str(source),),
+                output=str(tmp_path / name),
+                tokenizer=tokenizer,
+                **{"max_length": 256, **PAIRS, **options},
+            )
+        )
+        verdict = verify(tmp_path / name, level="full")
+        assert ([*verdict.findings], verdict.sampled) == ([], count)
+    if not options:
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
+        assert sides_in(tmp_path / "c") == sides_in(tmp_path / "a") | {
+            row + 40: sides for row, sides in sides_in(tmp_path / "b").items()
+        }
+
+
+def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Path) -> None:
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    tokenizer = str(save_tokenizer(tmp_path / "t", config=side))
+    other = [*CHATS[0][:1], {"role": "assistant", "content": "no"}]
+    rows = [{"chosen": CHATS[0], "rejected": other}, {"chosen": CHATS[0], "rejected": CHATS[2]}]
+    source = write_jsonl(tmp_path / "pairs.jsonl", rows)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "messages_column": "auto", "max_length": 128, **PAIRS}
+    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), **options))
+    [pack] = PackedShards(tmp_path / "out", verify=True)
+    assert pack.labels is not None
+    middle = int(pack.cu_seqlens[1])
+    assert (pack.tokens[:middle].tolist(), pack.labels[:middle].tolist()) == by_hand(CHATS[0])
+    assert (pack.tokens[middle:].tolist(), pack.labels[middle:].tolist()) == by_hand(other)
+    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
+    assert report["documents"]["dropped"] == {"few_loss_tokens": 1}, "no answer on one side is no pair"
+    prompts = [
+        {"q": row["chosen"][0]["content"], "a": row["chosen"][1]["content"], "b": other[1]["content"]}
+        for row in rows[:1]
+    ]
+    source = write_jsonl(tmp_path / "prompts.jsonl", prompts)
+    options |= {"messages_column": None, "prompt_column": "q", "pair_columns": "a,b"}
+    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "prompts"), **options))
+    [same] = PackedShards(tmp_path / "prompts")
+    assert same.labels is not None
+    assert (same.tokens.tolist(), same.labels.tolist()) == (pack.tokens.tolist(), pack.labels.tolist())
+
+
+def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
+    rows = [{**row, "margin": number / 4} for number, row in enumerate(rows_of(6))]
+    options: dict[str, Any] = {
+        "max_length": 4096,
+        "bos": "<s>",
+        "eos": "</s>",
+        "carry": "margin",
+        "order": "input",
+        **PAIRS,
+    }
+    [pack] = pack_dataset(datasets.Dataset.from_list(rows), tiny_tokenizer(), **options)
+    assert pack["pair_ids"] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert pack["margin"] == [row / 4 for row in pack["pair_ids"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overflow": "split"}, "overflow split would tear pairs apart; choose --overflow truncate, drop or error"),
+        ({"strategy": "wrapped"}, "strategy wrapped would tear pairs apart"),
+        ({"pair_columns": "chosen"}, "pair_columns is chosen; expected two columns: chosen,rejected"),
+        ({"pair_columns": "chosen,other"}, "has no column 'other'; it has chosen, rejected"),
+        ({"input_ids_column": "ids"}, "input_ids_column has no meaning with pair_columns"),
+    ],
+)
+def test_options_that_cannot_work_are_a_sentence(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    source = write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
+    tokenizer = str(save_tokenizer(tmp_path / "t"))
+    with pytest.raises((ConfigError, InputError), match=message):
+        build(
+            BuildConfig(
+                **{**PAIRS, "sources": (str(source),), "output": str(tmp_path / "o"), "tokenizer": tokenizer, **options}
+            )
+        )
+
+
+def test_a_row_without_one_side_is_named(tmp_path: Path) -> None:
+    source = write_jsonl(
+        tmp_path / "pairs.jsonl", [{"chosen": "a", "rejected": "b"}, {"chosen": "a", "rejected": None}]
+    )
+    config = BuildConfig(
+        sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(save_tokenizer(tmp_path / "t")), **PAIRS
+    )
+    with pytest.raises(InputError, match=r"row 1 \(line 2\): the row has no 'chosen' and 'rejected'"):
+        build(config)
