@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from packprep.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packprep.config.config import BuildConfig as BuildConfig
-    from packprep.execute.mapping import TokenizeAndPack as TokenizeAndPack
-    from packprep.execute.mapping import pack_dataset as pack_dataset
+    from packprep.config.build_config import BuildConfig as BuildConfig
+    from packprep.execute.map_stage import TokenizeAndPack as TokenizeAndPack
+    from packprep.execute.map_stage import pack_dataset as pack_dataset
     from packprep.execute.pipeline import build as build
-    from packprep.packing.packing import pack_lengths as pack_lengths
+    from packprep.packing.api import pack_lengths as pack_lengths
     from packprep.packing.plan import PackPlan as PackPlan
     from packprep.packing.sampler import MultipackSampler as MultipackSampler
 
 _HOME = {
-    "BuildConfig": "config.config",
+    "BuildConfig": "config.build_config",
     "MultipackSampler": "packing.sampler",
     "PackPlan": "packing.plan",
-    "TokenizeAndPack": "execute.mapping",
+    "TokenizeAndPack": "execute.map_stage",
     "build": "execute.pipeline",
-    "pack_dataset": "execute.mapping",
-    "pack_lengths": "packing.packing",
+    "pack_dataset": "execute.map_stage",
+    "pack_lengths": "packing.api",
 }
 __all__ = ["BuildConfig", "MultipackSampler", "PackPlan", "TokenizeAndPack", "build", "pack_dataset", "pack_lengths"]
 

@@ -3,7 +3,7 @@
 import atexit
 import gc
 
-from packprep.support.hugepages import begin_again
+from packprep.support.huge_pages import begin_again
 
 
 def start() -> None:
@@ -11,7 +11,7 @@ def start() -> None:
     # What libraries make stays. Looking for garbage in it takes a third of a short build, most of it when Python ends.
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
-    from packprep.cli.cli import main
+    from packprep.cli.main import main
 
     main()
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from packprep.engines.engines import Engine, Ids, Offsets, load_engine, text_starts
+from packprep.engines.backends import Engine, Ids, Offsets, load_engine, text_starts
 from packprep.engines.parity import choose_engine, differing
 from packprep.support.errors import PackprepError
 

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from packprep.packing.kernels.kernels_fit import best_fit_patterns, first_fit_patterns
-from packprep.packing.packing import STRATEGIES, pack_lengths
+from packprep.packing.api import STRATEGIES, pack_lengths
+from packprep.packing.kernels.fit import best_fit_patterns, first_fit_patterns
 from packprep.packing.plan import PackPlan
 
 Lengths = NDArray[np.int32]

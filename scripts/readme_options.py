@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from packprep.cli.commands.command_build import default_of
-from packprep.config.config import BuildConfig
+from packprep.cli.commands.build import default_of
+from packprep.config.build_config import BuildConfig
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- options -->\n", "<!-- end of options -->"

@@ -28,9 +28,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.config import parse_size
+from packprep.config.build_config import parse_size
 from packprep.packing.bounds import bound_of_counts
-from packprep.packing.kernels.kernels_fit import best_fit_patterns
+from packprep.packing.kernels.fit import best_fit_patterns
 from packprep.packing.strategies import NO_LIMIT
 
 Int64 = NDArray[np.int64]

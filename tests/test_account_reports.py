@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute.merging import merge
+from packprep.execute.merge import merge
 from packprep.inspect.histograms import measure
 from packprep.inspect.stats import training
 from packprep.output.summing import sums_of

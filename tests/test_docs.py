@@ -7,7 +7,7 @@ from pathlib import Path
 
 import packprep
 from packprep import loaders
-from packprep.cli.cli import COMMANDS
+from packprep.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -10,13 +10,13 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packprep.config.config import BuildConfig
-from packprep.output.shards import Layout, iterate_batches
+from packprep.config.build_config import BuildConfig
+from packprep.output.shard_writer import Layout, iterate_batches
 from packprep.packing.account import Sums
 from packprep.packing.strategies import STRATEGIES
 from packprep.schemas import check_batch, check_ledger
-from packprep.windows.packs import Packs
-from packprep.windows.planning import WindowPlan, account_by_source, plan_window, resized
+from packprep.windows.placement import Packs
+from packprep.windows.planner import WindowPlan, account_by_source, plan_window, resized
 
 from .helpers.documents import (
     BOS,

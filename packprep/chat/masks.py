@@ -28,11 +28,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.chat.chat import RenderError
 from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
-from packprep.chat.specials import Span
+from packprep.chat.special_tokens import Span
+from packprep.chat.template import RenderError
 from packprep.chat.turns import Finder
-from packprep.engines.engines import Engine, Ids, Offsets, added_tokens
+from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
 from packprep.engines.parity import differing
 from packprep.support.problems import PROBLEM, BadRow, Problem
 

@@ -26,10 +26,10 @@ from functools import cached_property, lru_cache, partial
 from itertools import accumulate, product
 from typing import Literal, Protocol
 
-from packprep.chat.chat import ChatTemplate, RenderError
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.chat.marks import MARKS, Unmarked, numbered, unmark, with_texts
-from packprep.chat.specials import Span, Specials, strings, strings_beside
+from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
+from packprep.chat.template import ChatTemplate, RenderError
 
 TrainOn = Literal["all", "assistant", "last-turn"]
 

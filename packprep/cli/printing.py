@@ -31,7 +31,7 @@ def stopped() -> str:
 
 def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     """report.json of an output that was just made: as it is, as a table, or not at all."""
-    from packprep.inspect.reportfile import read_report
+    from packprep.inspect.report_file import read_report
     from packprep.output.report import table
 
     if as_json or not quiet:

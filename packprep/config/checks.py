@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, Literal, get_args, get_origin
 
-from packprep.config import mixture
+from packprep.config import mix
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.support.errors import ConfigError, brief, nearest
 
@@ -247,7 +247,7 @@ def _check_output(config: Options) -> None:
         )
     if config.append and config.overwrite:
         raise ConfigError("append keeps the output and overwrite replaces it; give one of them")
-    if config.append and mixture.is_mix(config.entries()):
+    if config.append and mix.is_mix(config.entries()):
         raise ConfigError(
             "append cannot keep the shares of a mix, which are drawn from all of its sources together; "
             "build the mix again with --overwrite and a token store (--keep-tokens)"

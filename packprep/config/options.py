@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from packprep.config import mixture
+from packprep.config import mix
 from packprep.support.errors import ConfigError, brief
 
 COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
@@ -376,14 +376,14 @@ class Options:
         """Whether text is tokenized in worker processes."""
         return self.isolate or self.unit_timeout is not None
 
-    def entries(self) -> tuple[mixture.Entry, ...]:
+    def entries(self) -> tuple[mix.Entry, ...]:
         """What `sources` and `weights` say, one entry for each source."""
-        return mixture.entries(self.sources, self.weights, self.max_epochs, PER_SOURCE)
+        return mix.entries(self.sources, self.weights, self.max_epochs, PER_SOURCE)
 
     @property
     def tokens_to_read(self) -> int | None:
         """Tokens after which no more text is read. A mix is drawn from all of it, so there max_tokens stops nothing."""
-        return None if mixture.is_mix(self.entries()) else self.max_tokens
+        return None if mix.is_mix(self.entries()) else self.max_tokens
 
 
 PER_SOURCE = tuple(spec.name for spec in fields(Options) if spec.metadata["per_source"])

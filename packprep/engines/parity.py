@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.engines.engines import Engine, EngineName, Ids, Offsets, added_tokens, load_engine
+from packprep.engines.backends import Engine, EngineName, Ids, Offsets, added_tokens, load_engine
 from packprep.engines.probes import probes
 from packprep.support.ahead import RenewedThreads
 from packprep.support.errors import ConfigError, InputError

@@ -12,16 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packprep.chat.buildtokenizer import ChatTokenizer, with_template
-from packprep.config.config import BuildConfig
+from packprep.chat.build_tokenizer import ChatTokenizer, with_template
+from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
-from packprep.output.output import shards_of
-from packprep.output.shardfolder import ShardFolder
+from packprep.output.directory import shards_of
+from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas import canonical_json, is_url, write_file
 from packprep.sources.source import Source
-from packprep.tokens.tokenstore import tokens_key
-from packprep.windows.planning import Planner
+from packprep.tokens.store import tokens_key
+from packprep.windows.planner import Planner
 
 if TYPE_CHECKING:
     from packprep.engines.parity import EngineChoice
@@ -96,7 +96,7 @@ def load_job(staging: Path) -> tuple[Job, Any]:
     rest = {"json": said["json"].encode(), "notes": tuple(said["notes"])}
     tokenizer = Tokenizer(**said | ends | rest)
     if facts["template"] is not None:
-        from packprep.chat.chat import ChatTemplate
+        from packprep.chat.template import ChatTemplate
 
         tokenizer = with_template(tokenizer, ChatTemplate.of(facts["template"]))
     sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]

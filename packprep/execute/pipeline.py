@@ -19,38 +19,38 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.chat.buildtokenizer import tokenizer_of
-from packprep.config.config import MERGE, BuildConfig
-from packprep.config.mixture import facts, is_mix
+from packprep.chat.build_tokenizer import tokenizer_of
+from packprep.config.build_config import MERGE, BuildConfig
+from packprep.config.mix import facts, is_mix
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
-from packprep.execute import disk
-from packprep.execute.appending import output_of
-from packprep.execute.arraytasks import at_work, joining, member_of, share_of, without_tasks, work_off
-from packprep.execute.early import EarlyWindows
+from packprep.execute import disk_space
+from packprep.execute.append import output_of
+from packprep.execute.array_tasks import at_work, joining, member_of, share_of, without_tasks, work_off
+from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
-from packprep.execute.windowfiles import WindowFile, Windows
+from packprep.execute.window_files import WindowFile, Windows
 from packprep.output.report import Account
-from packprep.output.shards import ShardFile
-from packprep.output.signoff import name_shards, sign, write_report, write_settings
+from packprep.output.shard_writer import ShardFile
+from packprep.output.sign_off import name_shards, sign, write_report, write_settings
 from packprep.output.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
-from packprep.packing.kernels.kernels import compiling
+from packprep.packing.kernels.common import compiling
 from packprep.schemas import FormatError, Manifest, StoreError, is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.digests import remembered
 from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
-from packprep.sources.sources import check_local, resolve
 from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
 from packprep.support.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
-from packprep.support.lock import locked
+from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.encoding import load_kernels
-from packprep.tokens.tokens import DocumentError, seal, slices_ahead, tokenize
-from packprep.tokens.tokenstore import TokenFile, committed, start_after, stored
-from packprep.windows.planning import Planner, remainders
+from packprep.tokens.encode import load_kernels
+from packprep.tokens.store import TokenFile, committed, start_after, stored
+from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
+from packprep.windows.planner import Planner, remainders
 
 
 def build(config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None) -> Manifest:
@@ -120,8 +120,8 @@ def _system_says(work: "_Work") -> Iterator[None]:
     except Exception as error:  # libraries have many names for what the system refused
         if (refused := system_error(error)) is None:
             raise
-        if refused.errno in disk.FULL:
-            raise disk.full(refused, work.job.staging, work.needed) from None
+        if refused.errno in disk_space.FULL:
+            raise disk_space.full(refused, work.job.staging, work.needed) from None
         where = refused.filename or str(work.job.staging)
         raise OSError(refused.errno, os.strerror(refused.errno or 0), where) from None
 
@@ -259,7 +259,7 @@ class _Work:
             self.on_ray()
         with compiling(self.progress.say), closing(self.early):
             files = self.tokenize()
-            self.needed = disk.needed_bytes(job, sum(file.tokens for file in files))
+            self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
             windows = Windows(job, files, self.clock)
             shards, account = self.pack(windows)
         with self.clock("sign off"):
@@ -281,7 +281,7 @@ class _Work:
 
     def on_ray(self) -> None:
         """All that Ray can do of it."""
-        from packprep.execute.raytasks import run_on_ray
+        from packprep.execute.ray_tasks import run_on_ray
 
         with self.clock("ray"):
             choice = self._engine(self._sample(self._shape()))
@@ -364,9 +364,9 @@ class _Work:
         texts = pa.array([text[:2000] for text in sample], pa.large_string())
         ids, _ = engine.engine.encode(texts)
         size = int(text_bytes(texts).sum())
-        tokens = disk.predicted_tokens(self.job, (len(ids) + 2 * len(sample)) / size if size else None)
-        self.needed = disk.needed_bytes(self.job, tokens)
-        return disk.check_room(self.job, self.needed)
+        tokens = disk_space.predicted_tokens(self.job, (len(ids) + 2 * len(sample)) / size if size else None)
+        self.needed = disk_space.needed_bytes(self.job, tokens)
+        return disk_space.check_room(self.job, self.needed)
 
     @contextmanager
     def _workers(
@@ -376,7 +376,7 @@ class _Work:
         if not self.job.config.isolated or (choice := engine.result()) is None:
             yield None
             return
-        from packprep.execute.workers import Workers
+        from packprep.execute.worker_pool import Workers
 
         self.job.tokens.mkdir(parents=True, exist_ok=True)
         self.job.save(choice.engine.name)

@@ -26,7 +26,7 @@ from packprep.sources.carried import RowShape
 from packprep.sources.reading import BEGIN, RowPlace, read_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Start, clipped, cut_rows, row_bytes
-from packprep.tokens.tokenstore import file_name
+from packprep.tokens.store import file_name
 
 _ROWS = 4096  # measured rows cut at once: each cut adds up those that are left
 _MOST_TOGETHER = 64  # slices, a gigabyte of text

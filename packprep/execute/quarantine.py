@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packprep.execute.job import Job
-from packprep.inspect.outputfiles import QUARANTINE
+from packprep.inspect.output_files import QUARANTINE
 from packprep.schemas import write_file
 from packprep.sources.units import Part, Slice
 from packprep.support.problems import BadRow
-from packprep.tokens.encoding import READ
-from packprep.tokens.tokenstore import TokenFile, file_name
+from packprep.tokens.encode import READ
+from packprep.tokens.store import TokenFile, file_name
 
 Failing = Sequence[tuple[int, str]]
 """Rows of a slice with what each does."""

@@ -15,18 +15,18 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from packprep.config.mixture import is_mix
+from packprep.config.mix import is_mix
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
 from packprep.execute.places import Places, find_places, is_measured, measure
-from packprep.execute.windowfiles import Windows, check_windows, receipt_name
+from packprep.execute.window_files import Windows, check_windows, receipt_name
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import row_shape
 from packprep.sources.units import Slice, bad_row, read_slices
-from packprep.tokens.tokens import BASE_MEMORY, DocumentError, seal, tokenize
-from packprep.tokens.tokenstore import TokenFile, file_name, read_receipt
-from packprep.windows.packs import MEMORY_PER_DOCUMENT
-from packprep.windows.windows import form_windows
+from packprep.tokens.store import TokenFile, file_name, read_receipt
+from packprep.tokens.token_files import BASE_MEMORY, DocumentError, seal, tokenize
+from packprep.windows.documents import form_windows
+from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
 Run = tuple[int, int]  # slices to tokenize, first and one past the last
 Window = tuple[str, int]  # split and number

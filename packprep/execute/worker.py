@@ -5,9 +5,9 @@ One line in, a JSON task; one line out.
     {"slice": {...}, "text": PATH}             -> {"done": receipt}  a token file, see `tokens.tokenize_slice`
     {"slice": {...}, "text": PATH, "only": [first, last]}  -> {"done": null}  encode these rows, write nothing
 
-A bad input or a full disk is an answer too; anything worse ends the process, which is for `packprep.execute.workers` to
-see. It ends with its parent, ignores Ctrl-C (the parent ends it), and offers itself first to a system that is out of
-memory.
+A bad input or a full disk is an answer too; anything worse ends the process, which is for
+`packprep.execute.worker_pool` to see. It ends with its parent, ignores Ctrl-C (the parent ends it), and offers itself
+first to a system that is out of memory.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class _Tasks:
 
     def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
         from packprep.support.errors import InputError, system_error
-        from packprep.tokens.tokens import DocumentError
+        from packprep.tokens.token_files import DocumentError
 
         try:
             return {"done": self._tokenize(**task)}
@@ -72,8 +72,8 @@ class _Tasks:
         import pyarrow as pa
 
         from packprep.sources.units import Part, Slice
-        from packprep.tokens.encoding import encode_table
-        from packprep.tokens.tokens import quiet_datasets, tokenize_slice
+        from packprep.tokens.encode import encode_table
+        from packprep.tokens.token_files import quiet_datasets, tokenize_slice
 
         with pa.memory_map(text) as file:
             table = pa.ipc.open_file(file).read_all()

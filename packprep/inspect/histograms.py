@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.config.config import BuildConfig
-from packprep.inspect.reportfile import report_of
+from packprep.config.build_config import BuildConfig
+from packprep.inspect.report_file import report_of
 from packprep.packing.plan import ATTENTION_COST
 from packprep.schemas import FILLER, NO_LOSS, FormatError, Manifest, Output, check_file, list_view, read_manifest
 from packprep.support.progress import Progress, Silent

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.inspect.provenance import Sources
-from packprep.inspect.shardfiles import UNREADABLE
+from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas import (
     BatchView,
     FileEntry,

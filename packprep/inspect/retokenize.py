@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.chat.buildtokenizer import with_template
-from packprep.config.config import BuildConfig
+from packprep.chat.build_tokenizer import with_template
+from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
@@ -28,13 +28,13 @@ from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
 from packprep.schemas import MANIFEST, BatchView, Finding, Findings, Manifest, is_url
 from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
-from packprep.sources.sources import resolve
 from packprep.sources.units import Part
 from packprep.support.errors import ConfigError, PackprepError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress
-from packprep.tokens.encoding import cut_text, encode_table
+from packprep.tokens.encode import cut_text, encode_table
 
 Ids = NDArray[np.int32]
 
@@ -144,7 +144,7 @@ def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | 
 
 def _with_template(manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
     """The tokenizer with the chat template of the build. ConfigError where that is not to be found."""
-    from packprep.chat.chat import load_chat_template
+    from packprep.chat.template import load_chat_template
 
     tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
     file = manifest.run.get("given", {}).get("chat_template")

@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from packprep.config.config import BuildConfig
-from packprep.output.output import place_of
+from packprep.config.build_config import BuildConfig
+from packprep.output.directory import place_of
 from packprep.output.staging import BUILD, CLAIMS, generation_of, join_of, staging_of, task_locks
 from packprep.schemas import MANIFEST, Manifest, is_url, read_manifest
 from packprep.support.errors import ConfigError
-from packprep.support.lock import holder
+from packprep.support.file_lock import holder
 
 
 def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packprep.inspect.shardfiles import Checked, Told, in_threads, opener, read_shard
+from packprep.inspect.shard_files import Checked, Told, in_threads, opener, read_shard
 from packprep.inspect.verdict import Verdict
 from packprep.schemas import (
     MANIFEST,

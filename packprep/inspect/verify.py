@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.coverage import Coverage
-from packprep.inspect.outputfiles import DirectoryFiles, StoreFiles, files_of, quarantined_documents
-from packprep.inspect.shardfiles import Checked, Opened, Told, in_threads, read_file, read_shard
+from packprep.inspect.output_files import DirectoryFiles, StoreFiles, files_of, quarantined_documents
+from packprep.inspect.shard_files import Checked, Opened, Told, in_threads, read_file, read_shard
 from packprep.inspect.verdict import Verdict
 from packprep.schemas import (
     MANIFEST,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped, Sums
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
-    from packprep.tokens.tokenstore import TokenFile
-    from packprep.windows.packs import Packs
-    from packprep.windows.planning import WindowPlan
+    from packprep.tokens.store import TokenFile
+    from packprep.windows.placement import Packs
+    from packprep.windows.planner import WindowPlan
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.kernels import Int32s, Int64s, kernel
+from packprep.packing.kernels.common import Int32s, Int64s, kernel
 
 _FAMILIES = 20  # dual feasible functions tried; the first few nearly always decide
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.kernels import Int32s, Int64s, kernel, shuffle
-from packprep.packing.kernels.kernels_deal import repeat
-from packprep.packing.kernels.kernels_plan import pack_longest, placed, placed_costs
+from packprep.packing.kernels.common import Int32s, Int64s, kernel, shuffle
+from packprep.packing.kernels.deal import repeat
+from packprep.packing.kernels.measure import pack_longest, placed, placed_costs
 from packprep.support.hashing import Purpose, stream
 
 PackOrder = Literal["shuffle", "input", "length", "balanced"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.packing.account import Sums
-from packprep.packing.kernels.kernels import Int32s, Int64s
+from packprep.packing.kernels.common import Int32s, Int64s
 from packprep.support.errors import ConfigError
 
 ATTENTION_COST = (24576.0, 1.0)
@@ -45,7 +45,7 @@ class PackPlan:
     @cached_property
     def fills(self) -> Int64s:
         """Tokens in each pack, int64 [packs]."""
-        from packprep.packing.kernels.kernels_plan import pack_fills
+        from packprep.packing.kernels.measure import pack_fills
 
         return pack_fills(self.lengths, self.order, self.offsets)
 
@@ -58,7 +58,7 @@ class PackPlan:
     @cached_property
     def _placed(self) -> Int32s:
         """int32 [documents], lengths in the order of packs."""
-        from packprep.packing.kernels.kernels_plan import placed
+        from packprep.packing.kernels.measure import placed
 
         return placed(self.lengths, self.order)
 
@@ -90,7 +90,7 @@ class PackPlan:
         0: documents meet as if drawn at random; 1: packs hold equal lengths only; negative: long ones meet short ones.
         Epsilon squared: 1 - (within / (documents - packs)) / (total / (documents - 1)); 0 where that is undefined.
         """
-        from packprep.packing.kernels.kernels_plan import log_variances
+        from packprep.packing.kernels.measure import log_variances
 
         within, total = log_variances(self._placed, self.offsets)
         free = self.lengths.size - self.num_packs
@@ -100,7 +100,7 @@ class PackPlan:
 
     def costs(self, cost: tuple[float, float] = ATTENTION_COST) -> NDArray[np.float64]:
         """a * tokens + b * sum(length**2) of each pack for cost = (a, b), float64 [packs]."""
-        from packprep.packing.kernels.kernels_plan import placed_costs
+        from packprep.packing.kernels.measure import placed_costs
 
         return placed_costs(self._placed, self.offsets, float(cost[0]), float(cost[1]))
 
@@ -119,7 +119,7 @@ class PackPlan:
 
     def check(self) -> None:
         """Raises ConfigError with the first thing wrong, if any: every document in one pack, none over max_length."""
-        from packprep.packing.kernels.kernels_plan import first_fault
+        from packprep.packing.kernels.measure import first_fault
 
         documents = self.lengths.size
         for name, values in (("order", self.order), ("offsets", self.offsets)):

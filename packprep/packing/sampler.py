@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packprep.packing.account import Sums
-from packprep.packing.kernels.kernels import shuffle
+from packprep.packing.api import pack_lengths
+from packprep.packing.kernels.common import shuffle
 from packprep.packing.order import PackOrder
-from packprep.packing.packing import pack_lengths
 from packprep.packing.plan import ATTENTION_COST, PackPlan
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream

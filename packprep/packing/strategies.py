@@ -11,13 +11,13 @@ import numpy as np
 
 from packprep.packing import order as orders
 from packprep.packing.bounds import bound_of_counts
-from packprep.packing.kernels.kernels import Int32s, Int64s, shuffle
-from packprep.packing.kernels.kernels_balanced import by_pack, even_out, longest_first
-from packprep.packing.kernels.kernels_deal import deal, queue_by_key, shuffle_queues
-from packprep.packing.kernels.kernels_fit import Patterns, best_fit_patterns, first_fit_patterns
-from packprep.packing.kernels.kernels_optimal import perfect_fill_patterns
-from packprep.packing.kernels.kernels_spread import emptiest_first_patterns
-from packprep.packing.kernels.kernels_stream import best_fit_online, next_fit, sort_packs, stream_packs
+from packprep.packing.kernels.balanced import by_pack, even_out, longest_first
+from packprep.packing.kernels.common import Int32s, Int64s, shuffle
+from packprep.packing.kernels.deal import deal, queue_by_key, shuffle_queues
+from packprep.packing.kernels.fit import Patterns, best_fit_patterns, first_fit_patterns
+from packprep.packing.kernels.optimal import perfect_fill_patterns
+from packprep.packing.kernels.spread import emptiest_first_patterns
+from packprep.packing.kernels.stream import best_fit_online, next_fit, sort_packs, stream_packs
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 

@@ -19,28 +19,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.chat.buildtokenizer import tokenizer_of
-from packprep.config.config import BuildConfig
-from packprep.config.mixture import is_mix, targets
+from packprep.chat.build_tokenizer import tokenizer_of
+from packprep.config.build_config import BuildConfig
+from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shards import Layout, shard_bytes
+from packprep.output.shard_writer import Layout, shard_bytes
 from packprep.packing.account import Sums
 from packprep.schemas import is_url
 from packprep.sources.carried import RowShape
-from packprep.sources.formats.rawfiles import unpacking
+from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.reading import row_shape
+from packprep.sources.resolve import check_local, open_hub, resolve
 from packprep.sources.source import Source
-from packprep.sources.sources import check_local, open_hub, resolve
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.errors import InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
-from packprep.tokens.tokens import quiet_datasets, tokenize_slice
-from packprep.tokens.tokenstore import TokenFile
-from packprep.windows.planning import packed_tokens, plan_window, window_seed
+from packprep.tokens.store import TokenFile
+from packprep.tokens.token_files import quiet_datasets, tokenize_slice
+from packprep.windows.documents import Documents, carried_columns, file_schema, read_documents
+from packprep.windows.planner import packed_tokens, plan_window, window_seed
 from packprep.windows.segments import TooLongError
-from packprep.windows.windows import Documents, carried_columns, file_schema, read_documents
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
 _BEGINNING = 10 << 20  # plain bytes of a compressed file, enough to tell how well it compresses
@@ -70,7 +70,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
         scratch = Path(folder)
         sources = resolve(config, scratch)
         if config.append:
-            from packprep.execute.appending import output_of
+            from packprep.execute.append import output_of
 
             sources = output_of(config).wanted(sources, Silent())
         if sources:

@@ -17,28 +17,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.buildtokenizer import tokenizer_of
-from packprep.config.config import COLUMN_CHOICE, BuildConfig
+from packprep.chat.build_tokenizer import tokenizer_of
+from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
-from packprep.output.shardfolder import LocalShards
-from packprep.output.shards import Layout, write_shard
+from packprep.output.shard_folder import LocalShards
+from packprep.output.shard_writer import Layout, write_shard
 from packprep.packing.account import Sums
 from packprep.packing.kernels.gather import Pointers
 from packprep.preview.estimate import engine_of
 from packprep.preview.sweep import Window, of_lengths
 from packprep.schemas import MANIFEST, Column, Output, RemoteOutput, Store, is_url, read_manifest
 from packprep.sources.reading import row_shape
-from packprep.sources.sources import check_local, resolve
+from packprep.sources.resolve import check_local, resolve
 from packprep.sources.units import Part, Slice, read_slices, row_bytes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.progress import Progress
 from packprep.support.redact import redacted
-from packprep.tokens.tokens import seal, tokenize
-from packprep.tokens.tokenstore import STORED, TokenFile, stored, tokens_key
-from packprep.windows.planning import plan_window
-from packprep.windows.windows import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
+from packprep.tokens.store import STORED, TokenFile, stored, tokens_key
+from packprep.tokens.token_files import seal, tokenize
+from packprep.windows.documents import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
+from packprep.windows.planner import plan_window
 
 _OWN = ("tokens", "cu_seqlens", "segment_lengths", *COLUMN_CHOICE)  # columns that a layout adds by itself
 _WRITTEN = 4_000_000  # tokens of the shard that is written to learn how fast shards are written

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums

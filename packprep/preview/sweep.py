@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shards import Layout, column_bytes
+from packprep.output.shard_writer import Layout, column_bytes
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
 from packprep.schemas import Column
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.packs import Packs
-from packprep.windows.planning import cut_documents, plan_segments, remainders, resized, window_seed
+from packprep.windows.documents import Documents
+from packprep.windows.placement import Packs
+from packprep.windows.planner import cut_documents, plan_segments, remainders, resized, window_seed
 from packprep.windows.segments import Account, Segments, TooLongError
-from packprep.windows.windows import Documents
 
 TILED = 10_000_000  # documents up to which a sample is repeated
 _GROUPS = 10  # of the jackknife

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from packprep.inspect.histograms import COST_UNIT, Measured, measure
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.replan import replan
 from packprep.preview.sweep import Row

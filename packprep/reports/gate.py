@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packprep.inspect.reportfile import read_json
+from packprep.inspect.report_file import read_json
 from packprep.reports.figures import GROUPS, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
 from packprep.schemas import write_file
 from packprep.support.errors import ConfigError, InputError, nearest

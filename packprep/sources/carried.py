@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.schemas import NO_LOSS, Column
 from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array, problems_in

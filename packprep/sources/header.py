@@ -23,7 +23,7 @@ def names_in(source: Source, path: Path | str | None) -> Sequence[str] | None:
         names: list[str] = pq.read_schema(path).names
         return names
     if source.kind == "arrow":
-        from packprep.sources.formats.arrowrows import column_names
+        from packprep.sources.formats.arrow_rows import column_names
 
         return column_names(str(path))
     return None
@@ -42,7 +42,7 @@ def check_names(source: Source, there: Sequence[str], wanted: Sequence[str], tex
 
 
 def _csv_header(source: Source) -> list[str]:
-    from packprep.sources.formats.csvrows import CsvReader
+    from packprep.sources.formats.csv_rows import CsvReader
 
     with source.plain() as file:
         header = CsvReader(file, source.delimiter, 1 << 20, source.name).header()

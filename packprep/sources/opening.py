@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.schemas import FormatError, StoreError, is_url
 from packprep.sources.carried import number_columns
-from packprep.sources.formats.rawfiles import unpacking
+from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.header import json_types
-from packprep.sources.rowtext import columns_read, text_columns
+from packprep.sources.resolve import open_hub
+from packprep.sources.row_text import columns_read, text_columns
 from packprep.sources.source import Source
-from packprep.sources.sources import open_hub
 from packprep.support.errors import InputError, system_error
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
         yield source.path
         return
     if away and source.kind == "saved":
-        from packprep.sources.storesources import fetched
+        from packprep.sources.remote import fetched
 
         with fetched(source, scratch) as folder:
             yield folder
@@ -109,15 +109,15 @@ def open_rows(
         builder = JsonRows(numbers=numbers, nested=nested, group=group, begin=begin, **ours, **options)
         rows = builder.as_streaming_dataset(split="train")
     elif source.kind == "csv":
-        from packprep.sources.formats.csvrows import CsvRows
+        from packprep.sources.formats.csv_rows import CsvRows
 
         rows = CsvRows(delimiter=source.delimiter, **ours, **options).as_streaming_dataset(split="train")
     elif source.kind == "text":
-        from packprep.sources.formats.textrows import TextRows
+        from packprep.sources.formats.text_rows import TextRows
 
         rows = TextRows(sample_by=config.sample_by, **ours, **options).as_streaming_dataset(split="train")
     elif source.kind == "arrow":
-        from packprep.sources.formats.arrowrows import ArrowRows
+        from packprep.sources.formats.arrow_rows import ArrowRows
 
         rows = ArrowRows(**ours, **options).as_streaming_dataset(split="train")
     else:

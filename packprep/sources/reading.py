@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from packprep.chat.buildtokenizer import ChatTokenizer
-from packprep.config.config import BuildConfig
+from packprep.chat.build_tokenizer import ChatTokenizer
+from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.sources.carried import RowShape, carried_types, number_columns, text_type
 from packprep.sources.header import check_names, json_types, names_in
 from packprep.sources.opening import ROWS_PER_TABLE, open_rows, readable, unpacked
-from packprep.sources.rowtext import as_rows, columns_read, text_columns
+from packprep.sources.row_text import as_rows, columns_read, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
 
@@ -91,7 +91,7 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     if not config.chats:
         return None
     from packprep.chat.masks import exact_encoder
-    from packprep.chat.prompted import PlainFinder
+    from packprep.chat.prompt_response import PlainFinder
     from packprep.chat.turns import TurnFinder
 
     specials = exact_encoder(tokenizer.json).specials
@@ -161,7 +161,7 @@ def line_of_row(source: Source, row: int) -> int | None:
     """Line of a row of a JSON lines file, from 1; None where rows are not lines. Reads the file up to there."""
     if source.kind != "json" or source.path is None:
         return None
-    from packprep.sources.formats.rowbuilder import numbered_lines
+    from packprep.sources.formats.builder import numbered_lines
 
     with source.plain() as file:
         array = False

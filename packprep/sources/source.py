@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from packprep.sources.formats.rawfiles import decompressed, opened, suffixes
+from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 
 STDIN = "standard input"  # its name as a source
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import BEGIN, TEXT_ROWS, RowPlace, line_of_row, read_rows
 from packprep.sources.source import Source

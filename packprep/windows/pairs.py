@@ -9,7 +9,7 @@ Example: sides of 6 and 2 tokens, max_length=6, truncate -> 4 and 2 tokens at 0 
 
 import numpy as np
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import Account, Int32, Int64, Segments, TooLongError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.support.errors import InputError
 from packprep.windows.labels import Labels, proportional

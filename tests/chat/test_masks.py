@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep.chat.chat import load_chat_template
 from packprep.chat.conversations import find_conversations
 from packprep.chat.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
+from packprep.chat.template import load_chat_template
 from packprep.chat.turns import TrainOn, TurnFinder
-from packprep.engines.engines import Engine, EngineName, load_engine
+from packprep.engines.backends import Engine, EngineName, load_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from tests.helpers.reference_chat import special_ids_of_text, trained_by_prefixes, trained_by_tokens
 
-from .test_chat import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
+from .test_template import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
 
 DATA = TOKENIZERS.parent / "text"
 needs_shared_data = pytest.mark.skipif(not DATA.exists(), reason="the shared data is not there")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.chat.chat import RenderError
 from packprep.chat.conversations import Conversation
+from packprep.chat.template import RenderError
 from packprep.chat.turns import Rendered, TrainOn, TurnFinder, trained_messages
 
-from .test_chat import CHATS, TOOL, template
+from .test_template import CHATS, TOOL, template
 
 SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -243,7 +243,7 @@ def test_a_form_and_the_row_itself_tell_the_same(texts: list[str]) -> None:
 
 
 def _finder() -> TurnFinder:
-    from packprep.chat.chat import ChatTemplate
+    from packprep.chat.template import ChatTemplate
 
     return TurnFinder(ChatTemplate(sources={"default": CHATML}, variables={}), SPECIALS)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packprep.cli.cli import COMMANDS
+from packprep.cli.main import COMMANDS
 
 STRATEGIES = ["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from packprep.engines.engines import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
+from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
 from packprep.engines.parity import choose_engine, differing, first_difference, verify_batch
 from packprep.engines.probes import probes
 from packprep.support.errors import ConfigError, InputError

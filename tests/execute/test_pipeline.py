@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from packprep import BuildConfig, PackPlan, build, pack_lengths
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
 from packprep.schemas import check_files, file_digest, read_manifest
 from packprep.support.errors import ConfigError, InputError

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.execute.job import Job
 from packprep.execute.places import Place, Places, find_places, is_measured, measure
 from packprep.output.staging import PLACES
 from packprep.sources import units
 from packprep.sources.formats import jsonl
 from packprep.sources.reading import TEXT_ROWS
-from packprep.sources.sources import resolve
+from packprep.sources.resolve import resolve
 from packprep.sources.units import Slice, Start, read_slices
 from tests.helpers.corpus import texts, write_jsonl
 from tests.helpers.documents import tokenizer

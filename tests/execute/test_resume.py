@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, windowfiles
-from packprep.output import output as outputs
+from packprep.execute import pipeline, window_files
+from packprep.output import directory as outputs
 from packprep.output.staging import staging_of
 from packprep.schemas import check_files, file_digest, read_manifest, temporary_name
 from packprep.sources import units
 from packprep.sources.reading import read_rows
-from packprep.sources.sources import resolve
+from packprep.sources.resolve import resolve
 from packprep.sources.units import read_slices
 from packprep.support.errors import ConfigError, InputError, StoppedError
-from packprep.tokens import tokens, tokenstore
+from packprep.tokens import store, token_files
 from tests.helpers.corpus import Heard, build_options, failing_after, texts, write_jsonl
 
 
@@ -48,9 +48,9 @@ def undisturbed(corpus: dict[str, Any], tmp_path: Path, **options: Any) -> dict[
 
 STEPS: list[tuple[Any, str, int]] = [
     (pipeline, "Windows", 0),
-    (windowfiles, "write_shard", 0),
-    (windowfiles, "write_shard", 3),
-    (windowfiles, "plan_window", 2),
+    (window_files, "write_shard", 0),
+    (window_files, "write_shard", 3),
+    (window_files, "plan_window", 2),
     (pipeline, "name_shards", 0),
     (pipeline, "write_report", 0),
     (pipeline, "sign", 0),
@@ -118,14 +118,14 @@ def test_reading_may_begin_after_any_slice(
     sources = resolve(config, tmp_path)
     slices = list(read_slices(sources, config, tmp_path))
     files = [
-        tokenstore.TokenFile(
+        store.TokenFile(
             unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
             text_bytes=part.text_bytes, tokens=0, verified=0, parts=part.parts, cut={}, bytes=0, xxh3="",
         )
         for part in slices
     ]  # fmt: skip
     for done in range(0, len(slices) + 1, 7):
-        start = tokenstore.start_after(files[:done], len(sources), config)
+        start = store.start_after(files[:done], len(sources), config)
         assert list(read_slices(sources, config, tmp_path, start)) == slices[done:]
 
 
@@ -148,7 +148,7 @@ def test_what_does_not_agree_with_its_receipt_is_made_again(
 def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_in(monkeypatch, corpus, windowfiles, "write_shard", 2)
+    stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     other = corpus | {"max_length": 32}
     with pytest.raises(ConfigError, match=r"unfinished build with other settings \(max_length 64 there, 32 here\)"):
         build(BuildConfig(**other))
@@ -168,7 +168,7 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
 
 
 def test_workers_and_memory_may_change(corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_in(monkeypatch, corpus, windowfiles, "write_shard", 2)
+    stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     changed = corpus | {"num_proc": 3, "max_memory": 10**10, "verify_engine": 0.5}
     assert build(BuildConfig(**changed)).data == undisturbed(corpus, tmp_path)
 
@@ -195,7 +195,7 @@ def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(corpus:
 
 
 def test_a_mistake_in_the_next_command_costs_nothing(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_in(monkeypatch, corpus, windowfiles, "write_shard", 2)
+    stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     staging = staging_of(Path(corpus["output"]))
     before = sorted(path for path in staging.rglob("*.arrow"))
     with pytest.raises(ValueError, match="no such file"):
@@ -265,7 +265,7 @@ def test_a_token_store_that_was_interrupted_is_gone_on_with(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
-    stop_in(monkeypatch, kept, tokens, "file_xxh3", 5)
+    stop_in(monkeypatch, kept, token_files, "file_xxh3", 5)
     made = {path: file_digest(path) for path in (tmp_path / "store").rglob("unit-*.json")}
     assert made
     said = Heard()

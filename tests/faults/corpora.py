@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.engines.tokenizer import load_tokenizer
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
 from packprep.schemas import check_files, check_ledger, read_manifest
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer

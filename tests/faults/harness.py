@@ -66,7 +66,7 @@ def warm() -> None:
     """Import and compile everything that a build needs, so that a fork has it."""
     import datasets  # noqa: F401
 
-    from packprep.packing.packing import pack_lengths
+    from packprep.packing.api import pack_lengths
 
     pack_lengths([5, 3, 4, 1], 8, "best_fit")
 
@@ -115,7 +115,7 @@ def forked(
 def _main() -> int:
     import traceback
 
-    from packprep.cli.cli import main
+    from packprep.cli.main import main
 
     try:
         main()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from packprep.engines import engines
+from packprep.engines import backends
 from packprep.execute import worker
 
 
@@ -37,15 +37,15 @@ def _suffer(text: str) -> None:
 
 
 def main() -> None:
-    real = engines.HfEngine.encode
+    real = backends.HfEngine.encode
 
-    def encode(self: engines.HfEngine, texts: Any) -> Any:
+    def encode(self: backends.HfEngine, texts: Any) -> Any:
         for text in texts.to_pylist():
             if "<" in text:
                 _suffer(text)
         return real(self, texts)
 
-    engines.HfEngine.encode = encode  # type: ignore[method-assign]
+    backends.HfEngine.encode = encode  # type: ignore[method-assign]
     worker.main(Path(sys.argv[1]))
 
 

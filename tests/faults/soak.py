@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from packprep.execute import workers
+from packprep.execute import worker_pool as workers
 from packprep.output.staging import staging_of
 from packprep.schemas import read_manifest
 from tests.helpers.corpus import write_jsonl

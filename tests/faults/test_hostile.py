@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep.config.config import BuildConfig
-from packprep.config.settings import from_yaml
+from packprep.config.build_config import BuildConfig
+from packprep.config.yaml_file import from_yaml
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError

@@ -90,9 +90,9 @@ def test_an_empty_file_among_full_ones_is_named(tmp_path: Path, folder: Path) ->
 
 AS_NOBODY = """
 import os, sys
-import packprep.cli.commands.command_build, packprep.execute.pipeline
+import packprep.cli.commands.build, packprep.execute.pipeline
 import packprep.sources.formats.jsonl, packprep.loaders, datasets, pickletools
-from packprep.cli.cli import main
+from packprep.cli.main import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 main()

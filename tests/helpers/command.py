@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from unittest import mock
 
-from packprep.cli.cli import main
+from packprep.cli.main import main
 
 
 @dataclass(frozen=True)

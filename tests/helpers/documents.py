@@ -9,7 +9,7 @@ import numpy as np
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas import STANDARD_COLUMNS, Column
-from packprep.windows.windows import Documents
+from packprep.windows.documents import Documents
 
 BOS, EOS, PAD = 1, 2, 3
 FIRST_ID = 10  # ids of text tokens start here

@@ -5,7 +5,7 @@ agree.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 
 
 @dataclass

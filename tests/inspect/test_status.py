@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, windowfiles
-from packprep.execute.arraytasks import member_of
+from packprep.execute import pipeline, window_files
+from packprep.execute.array_tasks import member_of
 from packprep.execute.pipeline import build_share
 from packprep.inspect.status import status
-from packprep.output import output as outputs
+from packprep.output import directory as outputs
 from packprep.output.staging import CLAIMS, staging_of
 from packprep.support.errors import ConfigError
-from packprep.support.lock import locked
+from packprep.support.file_lock import locked
 from tests.helpers.command import run
 from tests.helpers.corpus import build_options, texts
 
@@ -36,7 +36,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any,
 
 def test_a_stopped_build_says_how_far_it_came(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     output = Path(corpus["output"])
-    stop_at(monkeypatch, corpus, windowfiles, "write_shard")
+    stop_at(monkeypatch, corpus, window_files, "write_shard")
     found = status(output)
     assert (found["state"], found["stage"], found["documents"], found["windows"]) == ("stopped", "pack", 100, 0)
     stop_at(monkeypatch, corpus, pipeline, "name_shards")
@@ -53,7 +53,7 @@ def test_a_stopped_build_says_how_far_it_came(corpus: dict[str, Any], monkeypatc
 def test_a_running_build_says_who_runs_it(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    stop_at(monkeypatch, corpus, windowfiles, "write_shard")
+    stop_at(monkeypatch, corpus, window_files, "write_shard")
     with locked(Path(corpus["output"]), "out is being built"):
         found = status(Path(corpus["output"]))
         assert (found["state"], found["pid"]) == ("running", os.getpid())

@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import pytest
 
-from packprep.execute.mapping import pack_dataset
+from packprep.execute.map_stage import pack_dataset
 from packprep.inspect.verify import verify
 from packprep.support.errors import InputError
 from tests.helpers.command import run

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from packprep import build
-from packprep.execute.merging import merge
+from packprep.execute.merge import merge
 from packprep.inspect.verify import verify
 from packprep.schemas import file_digest, read_manifest, write_dataset_files, write_manifest
 from packprep.support.errors import ConfigError, InputError

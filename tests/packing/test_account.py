@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.sweep import Cut, Window
 from packprep.reports.facts import lost
 from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
-from packprep.windows.planning import account_by_source, cut_documents, plan_window, resized, window_seed
+from packprep.windows.planner import account_by_source, cut_documents, plan_window, resized, window_seed
 from tests.helpers import documents
 from tests.test_laws import configs
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from packprep.packing.api import STRATEGIES, pack_lengths
 from packprep.packing.order import emptiest, permuted, sequence
-from packprep.packing.packing import STRATEGIES, pack_lengths
 
 
 def lengths_like_the_web(count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

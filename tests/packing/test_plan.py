@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.packing.packing import pack_lengths
+from packprep.packing.api import pack_lengths
 from packprep.packing.plan import PackPlan
 from packprep.support.errors import ConfigError
 from tests.helpers import reference

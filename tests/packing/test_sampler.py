@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep.packing.packing import pack_lengths
+from packprep.packing.api import pack_lengths
 from packprep.packing.sampler import MultipackSampler
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream

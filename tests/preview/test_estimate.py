@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from packprep import BuildConfig, build
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.preview import estimate
 from packprep.support.errors import InputError
 from tests.helpers import files

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packprep import build
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import Lengths, read_lengths, write_rate
 from packprep.preview.sweep import sweep
 from packprep.support.errors import ConfigError, InputError

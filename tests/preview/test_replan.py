@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.preview.replan import STRATEGIES, replan
 from tests.helpers.corpus import build_options, texts, write_jsonl
 

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.preview import sweep as module
 from packprep.preview.sweep import Row, Window, best, combinations, of_lengths, sweep, ties
 from packprep.support.errors import ConfigError

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from packprep.inspect.reportfile import read_report
+from packprep.inspect.report_file import read_report
 from packprep.reports.figures import RULES, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
 from packprep.schemas import FormatError
 from packprep.support.errors import ConfigError, InputError

@@ -16,7 +16,7 @@ from packprep.config.checks import CARRY_TYPES, RESERVED
 from packprep.loaders import PackedLoader, PackedShards, unpack
 from packprep.schemas import STANDARD_COLUMNS, DType
 from packprep.sources.carried import RowShape, carried_types
-from packprep.sources.rowtext import as_rows
+from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import one_line, save_tokenizer, tiny_tokenizer, write_jsonl

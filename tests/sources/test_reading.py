@@ -10,8 +10,8 @@ import pytest
 
 from packprep import BuildConfig
 from packprep.sources.reading import line_of_row, read_rows
-from packprep.sources.rowtext import as_text, text_columns
-from packprep.sources.sources import resolve
+from packprep.sources.resolve import resolve
+from packprep.sources.row_text import as_text, text_columns
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import SHARED, needs_shared_data, rows_of, write_jsonl
 from tests.helpers.files import PACK, config

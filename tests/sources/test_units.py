@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.sources import units as units_module
-from packprep.sources.sources import resolve
+from packprep.sources.resolve import resolve
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.errors import InputError
 from tests.helpers.corpus import write_jsonl

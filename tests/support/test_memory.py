@@ -8,7 +8,7 @@ import pytest
 from packprep import BuildConfig, build
 from packprep.support.errors import StoppedError
 from packprep.support.memory import MappedFiles, resident
-from packprep.tokens.tokens import slices_ahead
+from packprep.tokens.token_files import slices_ahead
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 

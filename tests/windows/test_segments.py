@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from packprep.config.config import BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
 from packprep.windows.labels import Labels, proportional

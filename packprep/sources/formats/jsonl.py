@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 
-from packprep.sources.formats.arrowcolumns import group_text
-from packprep.sources.formats.jsonarray import JsonArray
-from packprep.sources.formats.rowbuilder import RowBuilder, RowsConfig, escaped_bytes
+from packprep.sources.formats.arrow_columns import group_text
+from packprep.sources.formats.builder import RowBuilder, RowsConfig, escaped_bytes
+from packprep.sources.formats.json_array import JsonArray
 from packprep.support.problems import BadRow, Problem, no_problems, problem_array, too_large
 
 BLOCK_BYTES = 4 << 20

@@ -1,0 +1,240 @@
+"""`packprep build`. Its options are the fields of BuildConfig: nothing is said twice."""
+
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+import click
+
+from packprep.cli.completion import of_names, of_paths
+from packprep.cli.output_type import output_at
+from packprep.cli.printing import print_report, print_table, stopped
+from packprep.config.build_config import COLUMN_CHOICE, MERGE, BuildConfig
+from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
+from packprep.execute.third_party import share_machine, tell_libraries
+from packprep.support.errors import ConfigError
+
+_SHORT = {"output": "-o"}
+_HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
+_PATHS = {"DIR": "dir", "FILE": "file", "PATH|NAME": "file"}  # metavars of options that complete as paths
+_RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
+
+
+class Grouped(click.Command):
+    """A command whose options are listed under headings, in the order of `_HEADINGS`."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
+        for parameter in self.get_params(context):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)) is not None:
+                groups[getattr(parameter, "group", _HEADINGS[-1])].append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=36)
+
+
+class _Option(click.Option):
+    """An option with a heading. Its default is None, so that what was typed can be told from what was not."""
+
+    def __init__(self, names: Sequence[str], group: str, **settings: Any) -> None:
+        super().__init__(names, default=None, **settings)
+        self.group = group
+
+    def get_help_record(self, context: click.Context) -> tuple[str, str] | None:
+        if self.secondary_opts:
+            return f"--[no-]{self.opts[-1][2:]}", self.help or ""
+        return super().get_help_record(context)
+
+
+def _option_of(field: "dataclasses.Field[Any]") -> _Option:
+    """The command-line option of a field of BuildConfig."""
+    flag = "--" + field.name.replace("_", "-")
+    names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
+    text, metavar = str(field.metadata["help"]), str(field.metadata["metavar"])
+    settings: dict[str, Any] = {}
+    if field.type is bool:
+        names[-2] = f"{flag}/--no-{flag[2:]}"
+    elif get_origin(field.type) is Literal:
+        choices = get_args(field.type)
+        metavar = "|".join(choices)
+        settings["shell_complete"] = of_names(choices)
+        if len(metavar) > 20:
+            metavar, text = "NAME", f"{text.removesuffix('.')}: {', '.join(choices)}."
+    elif not field.metadata["size"]:
+        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
+    if field.name == "carry":
+        settings["multiple"] = True
+    if field.name == "columns":
+        settings["shell_complete"] = of_names(COLUMN_CHOICE, several=True)
+    if metavar in _PATHS:
+        settings["shell_complete"] = of_paths(_PATHS[metavar])
+    if field.type is not bool:
+        settings["metavar"] = metavar
+    return _Option(
+        names,
+        field.metadata["group"],
+        help=text + (f"  [default: {default}]" if (default := default_of(field)) else ""),
+        **settings,
+    )
+
+
+def default_of(field: "dataclasses.Field[Any]") -> str:
+    """The default as a user would type it; empty where there is none or the option is a switch that is off."""
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(field.name, default)
+    return "" if default is None or default is False else str(default)
+
+
+def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
+    """Gives a command the options of a build but those left out."""
+
+    def add(command: click.Command) -> click.Command:
+        for field in dataclasses.fields(BuildConfig):
+            if field.name not in left_out:
+                command.params.append(_option_of(field))
+            if field.name == "order" and "shuffle" not in left_out:
+                short = _Option(["--shuffle/--no-shuffle"], "Order", help="Short for --order shuffle, --order input.")
+                command.params.append(short)
+        return command
+
+    return add
+
+
+@build_options("sources")
+@click.command(
+    "build",
+    cls=Grouped,
+    short_help="Tokenize and pack text into shards.",
+    epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after Ctrl-C.",
+)
+@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML file whose keys are these options and `sources`; the command line wins.  "
+    f"[default: {DEFAULT_FILE}, where no SOURCE is given]",
+)
+@click.option(
+    "--dry-run", is_flag=True, default=None, help="Show the options and what the output would be; write nothing."
+)
+@click.option("--json", is_flag=True, default=None, help="Print the report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, default=None, help="No progress and no table.")
+def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
+    """Tokenize and pack SOURCE... into shards that datasets.load_from_disk opens.
+
+    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow, plain, .gz or .zst), a glob, a directory, - for JSON
+    lines on standard input, or the name of a dataset on the hub.
+
+    \b
+    Example:
+      packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 8192
+    """
+    settings, run = resolve_options(sources, config, typed)
+    tell_libraries()
+    share_machine(settings)
+    from packprep.support.progress import shown
+
+    if run["dry_run"]:
+        from packprep.packing.kernels.common import compiling
+        from packprep.preview.estimate import estimate
+
+        with shown("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
+            tables = estimate(settings)
+        _show(tables, run["json"])
+        return
+    with shown(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
+        from packprep.execute.pipeline import build, build_share  # takes a second, in which it may be stopped too
+
+        if settings.executor == "array" and settings.task_index != MERGE:
+            done = build_share(settings, progress=progress)
+            progress.close()
+            if not run["quiet"] or run["json"]:
+                _show({"share": done}, run["json"])
+            return
+        build(settings, progress=progress)
+    print_report(output_at(settings.output), as_json=run["json"], quiet=run["quiet"])
+
+
+def resolve_options(
+    sources: Sequence[str], config: Path | None, typed: dict[str, Any]
+) -> tuple[BuildConfig, dict[str, bool]]:
+    """The command line over the YAML file over the defaults: what to build, and how to run (see `_RUN`)."""
+    given, run = merged_options(sources, config, typed)
+    return BuildConfig(**given), run
+
+
+def merged_options(
+    sources: Sequence[str], config: Path | None, typed: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, bool]]:
+    """The command line over the YAML file, values unchecked, and how to run (see `_RUN`)."""
+    if config is None and not sources:
+        if not Path(DEFAULT_FILE).exists():
+            raise ConfigError(f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help")
+        config = Path(DEFAULT_FILE)
+    given = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
+    given |= _with_order({key: value for key, value in typed.items() if value not in (None, ())})
+    run = {key: given.pop(key, False) for key in _RUN}
+    for key, value in run.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key} is {value!r}, expected true or false")
+    if sources:
+        given["sources"] = tuple(sources)
+    return given, run
+
+
+def _with_order(options: dict[str, Any]) -> dict[str, Any]:
+    """The same options with `shuffle`, the short form, written as `order`."""
+    if "shuffle" not in options:
+        return options
+    if "order" in options:
+        raise ConfigError("order and shuffle say the same thing twice; give one of them")
+    shuffle = options.pop("shuffle")
+    if not isinstance(shuffle, bool):
+        raise ConfigError(f"shuffle is {shuffle!r}, expected true or false")
+    return options | {"order": "shuffle" if shuffle else "input"}
+
+
+@contextmanager
+def _stopped_at_once(close: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the process now: a thread in the middle of a unit can be left, not stopped.
+
+    What is done is in the staging directory with its receipts, and the same command goes on. close: puts the terminal
+    in order.
+    """
+
+    def stop(number: int, _: FrameType | None) -> None:
+        close()
+        os.write(2, f"packprep: {stopped()}\n".encode())
+        os._exit(130 if number == signal.SIGINT else 3)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    for part, values in result.items():
+        print_table(part, [(key, _shown(value)) for key, value in values.items()])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
+    return f"{value:,}" if type(value) is int else str(value)

@@ -1,0 +1,103 @@
+"""`packprep check`: the CI gate on the numbers of a build."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packprep.cli.output_type import OutputType
+from packprep.cli.printing import print_grid, print_sentence
+from packprep.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
+
+
+@click.command(
+    "check",
+    short_help="Fail CI when a build's numbers got worse.",
+    epilog="Exit codes: 0 all numbers hold, 1 a number failed, 2 wrong usage or bad input.",
+)
+@click.argument("output", metavar="OUT|REPORT", type=OutputType("file"))
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Numbers to hold, or a report.json.")
+@click.option(
+    "--tolerance",
+    "tolerances",
+    multiple=True,
+    metavar="NAME=CHANGE",
+    help="Change for the worse that passes: a number, or with % a share of the baseline. NAME is a key of report.json, "
+    "nested ones with dots: utilization=-0.002, tokens.dropped=+100, tokens_per_second=-20%. Repeatable.",
+)
+@click.option(
+    "--min-utilization", type=click.FloatRange(0, 1), metavar="SHARE", help="Least utilization, such as 0.98."
+)
+@click.option("--max-loss", type=click.FloatRange(0, 1), metavar="SHARE", help="Most tokens lost, such as 0.01.")
+@click.option("--update-baseline", is_flag=True, help="Write the numbers to FILE instead of holding them to it.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JUnit XML.")
+@click.option("--summary", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as Markdown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    output: "Output",
+    baseline: Path | None,
+    tolerances: tuple[str, ...],
+    min_utilization: float | None,
+    max_loss: float | None,
+    update_baseline: bool,
+    junit: Path | None,
+    summary: Path | None,
+    as_json: bool,
+) -> int:
+    """Hold the numbers of OUT, an output directory or its report.json, to a baseline that is under version control.
+
+    Held without a --tolerance: utilization (may fall by 0.001), gap_share (may rise by 0.001), straggler (by 0.05),
+    every reason for which tokens or rows were lost (not at all), and max_length, straggler_ranks, bos_rate and eos_rate
+    (may not change). In a GitHub workflow the result is on the page of the run.
+
+    \b
+    Example:
+      packprep check packed --baseline baseline.json --update-baseline
+      packprep check packed --baseline baseline.json --tolerance tokens.truncated=+1% --min-utilization 0.98
+    """
+    from packprep.inspect.report_file import read_report
+    from packprep.reports import gate, gate_formats
+
+    if update_baseline and baseline is None:
+        raise ConfigError("--update-baseline writes the file that --baseline names; give both")
+    if baseline is None and min_utilization is None and max_loss is None:
+        raise ConfigError("there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss")
+    if tolerances and baseline is None:
+        raise ConfigError("a --tolerance is for a change since the baseline; give --baseline FILE")
+    report = read_report(output)
+    held = {} if baseline is None or update_baseline else gate.read_baseline(baseline)
+    limits = {"min_utilization": min_utilization, "max_loss": max_loss}
+    verdicts = gate.check_figures(report, held, tolerances, **limits)
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    if update_baseline and baseline is not None and not failed:
+        written = gate.write_baseline(baseline, report, tolerances)
+        click.echo(f"{baseline} holds {len(written)} numbers of {output}", err=as_json)
+    elif held and (missing := gate.not_in_baseline(report, held)):
+        names = ", ".join(missing)
+        click.echo(f"{baseline} does not have {names}: not held; write it anew with --update-baseline", err=True)
+    if junit is not None:
+        gate_formats.write_junit(junit, str(output), verdicts)
+    text = gate_formats.markdown(str(output), verdicts)
+    if summary is not None:
+        summary.write_text(text, "utf-8")
+    if verdicts:
+        gate_formats.append_github_summary(text)
+    if as_json:
+        click.echo(json.dumps(gate_formats.as_json(verdicts), indent=2))
+    elif verdicts:
+        titles = ("", "number", "baseline", "now", "change", "allowed")
+        print_grid(
+            str(output),
+            titles,
+            gate_formats.rows(verdicts),
+            keys=2,
+            left=(0, 1, 5),
+            colours=["green" if verdict.passed else "red" for verdict in verdicts],
+        )
+        for verdict in failed:
+            print_sentence(verdict.sentence, "red")
+    return 1 if failed else 0

@@ -1,0 +1,38 @@
+"""`packprep merge`: several outputs as one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packprep.cli.output_type import DirectoryType, OutputType
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
+
+
+@click.command("merge", short_help="Put outputs together into one.")
+@click.argument("outputs", nargs=-1, required=True, metavar="OUT...", type=OutputType())
+@click.option("-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write.")
+@click.option("--shard-size", metavar="SIZE", help="Cut the shards anew, to about this many bytes each.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")
+def command(outputs: "tuple[Output, ...]", output: Path, shard_size: str | None, as_json: bool, quiet: bool) -> None:
+    """Put the packs of OUT... together, in this order, into one output with one account.
+
+    The outputs must be of the same tokenizer, columns and max_length. Document ids of the second begin where those of
+    the first end. Shards whose bytes stay the same are linked where the file system has links.
+
+    \b
+    Example:
+      packprep merge packed-2025 packed-2026 -o packed
+    """
+    from packprep.cli.printing import print_report
+    from packprep.config.build_config import parse_size
+    from packprep.execute.merge import merge
+    from packprep.support.progress import shown
+
+    size = parse_size(shard_size, "shard_size") if shard_size is not None else None
+    with shown(quiet=quiet) as progress:
+        merge(outputs, output, shard_size=size, progress=progress)
+    print_report(output, as_json=as_json, quiet=quiet)

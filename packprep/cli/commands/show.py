@@ -1,0 +1,180 @@
+"""`packprep show`: a pack as a person would read it."""
+
+import hashlib
+import json
+import shutil
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packprep.cli.commands.trace import SHARD, SPLIT
+from packprep.cli.completion import of_paths
+from packprep.cli.output_type import OutputType
+from packprep.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packprep.inspect.lookup import FoundPack, Segment
+    from packprep.inspect.provenance import Sources
+    from packprep.schemas import Manifest, Output
+
+_NO_TOKENIZER = hashlib.sha256(b"").hexdigest()  # what a build of rows of token ids has in its place
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring segments never share one
+
+
+@click.command("show", short_help="Print a pack as text, its documents apart.")
+@click.argument("output", metavar="OUT", type=OutputType())
+@click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split.  [default: 0]")
+@click.option("--doc", metavar="ROW", help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.")
+@click.option("--raw", is_flag=True, help="Token ids instead of text; needs no tokenizer.")
+@click.option("--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment.")
+@SPLIT
+@SHARD
+@click.option(
+    "--tokenizer", metavar="PATH|NAME", shell_complete=of_paths(), help="Where the tokenizer is now, if it has moved."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
+def command(
+    output: "Output",
+    pack: int | None,
+    doc: str | None,
+    raw: bool,
+    head: int | None,
+    split: str | None,
+    shard: str | None,
+    tokenizer: str | None,
+    as_json: bool,
+) -> None:
+    """Print a pack of OUT: each segment under its document, with the position of the first token of every line. A
+    colour per segment; BOS, EOS and other special tokens stand out. Where there are labels, tokens without loss are
+    dim, or between ‹ and › where there is no colour.
+
+    \b
+    Example:
+      packprep show packed --pack 17
+    """
+    from packprep.inspect.lookup import document_number, find_documents, find_pack
+    from packprep.inspect.provenance import Sources
+    from packprep.schemas import read_manifest
+
+    if pack is not None and doc is not None:
+        raise ConfigError("--pack and --doc each say what to show; give one of them")
+    manifest = read_manifest(output)
+    sources = Sources(manifest)
+    if doc is None:
+        found = find_pack(output, manifest, pack or 0, split, shard)
+        shown = [(found, segment) for segment in found.segments]
+    else:
+        places = find_documents(output, manifest, [document_number(sources, doc)])
+        if not places:
+            raise ConfigError(f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace --help")
+        packs = {place.place: find_pack(output, manifest, place.place.pack, place.place.split) for place in places}
+        shown = [(packs[place.place], place) for place in places]
+    decoder = None if raw else _decoder(manifest, tokenizer)
+    if as_json:
+        click.echo(json.dumps([_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2))
+        return
+    if doc is None:
+        used = len(found.columns["tokens"])
+        of = f"{manifest.splits[found.split].packs:,} packs of {found.split}"
+        segments = f"{len(shown)} segments" if len(shown) != 1 else "1 segment"
+        click.secho(f"pack {found.number} of {of}: {used:,} of {manifest.max_length:,} tokens, {segments}", bold=True)
+    special = _special(manifest, decoder)
+    for number, (found, segment) in enumerate(shown):
+        colour = _COLOURS[number % len(_COLOURS)]
+        click.echo()
+        click.secho(
+            _title(segment, sources, _side(found, segment, manifest), with_pack=doc is not None), fg=colour, bold=True
+        )
+        _print_segment(found, segment, decoder, special, colour, head)
+
+
+def _decoder(manifest: "Manifest", moved: str | None) -> Any:
+    """What turns ids into text. None, so ids are shown, where rows were ids already and no tokenizer is given."""
+    from tokenizers import Tokenizer
+
+    from packprep.engines.tokenizer import load_tokenizer, recorded_tokenizer
+
+    if manifest.data["inputs"]["tokenizer"].get("sha256") != _NO_TOKENIZER:
+        return Tokenizer.from_buffer(recorded_tokenizer(manifest, moved, bos="none", eos="none").json)
+    return None if moved is None else Tokenizer.from_buffer(load_tokenizer(moved, bos="none", eos="none").json)
+
+
+def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
+    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no pairs."""
+    sides = found.columns.get("pair_sides")
+    if sides is None or (side := int(sides[segment.place.segment])) < 0:
+        return ""
+    named = manifest.data["inputs"]["options"].get("pair_columns") or ("first side", "second side")
+    return str(named[side])
+
+
+def _title(segment: "Segment", sources: "Sources", side: str, *, with_pack: bool) -> str:
+    place = f"pack {segment.place.pack} " if with_pack else ""
+    what = f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to {segment.end - 1:,} of the pack"
+    if segment.document is None:
+        return what
+    if segment.document < 0:
+        return f"{what}: filler"
+    start = f" from its token {segment.start:,}" if segment.start else ""
+    if side:  # tokens of the second side count from the first one's
+        start = f", {side}"
+    padding = segment.end - segment.begin - segment.real
+    return f"{what}: {sources.row(segment.document)}{start}" + (f", {padding} of padding" if padding else "")
+
+
+def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
+    """Ids of the special tokens, as far as they are known."""
+    tokenizer = manifest.data["inputs"]["tokenizer"]
+    ids = {token["id"] for end in ("bos", "eos") if (token := tokenizer.get(end))}
+    if decoder is not None:
+        ids |= {id_ for id_, token in decoder.get_added_tokens_decoder().items() if token.special}
+    return frozenset(ids)
+
+
+def _print_segment(
+    found: "FoundPack", segment: "Segment", decoder: Any, special: frozenset[int], colour: str, head: int | None
+) -> None:
+    from packprep.inspect.show import lines, pieces_as_ids, pieces_as_text
+
+    count = segment.real if segment.real else segment.end - segment.begin  # filler is shown for what it is
+    count = min(count, head or count)
+    part = slice(segment.begin, segment.begin + count)
+    ids, labels = found.columns["tokens"][part], found.columns.get("labels")
+    labels = None if labels is None else labels[part]
+    pieces = pieces_as_ids(ids, special, labels) if decoder is None else pieces_as_text(ids, decoder, special, labels)
+    margin = max(len(str(count)), 4)
+    for line in lines(pieces, max(shutil.get_terminal_size().columns - margin - 2, 20)):
+        text = "".join(
+            _styled(list(same), trained, is_special, colour)
+            for (trained, is_special), same in groupby(line, key=lambda piece: (piece.trained, piece.special))
+        )
+        click.echo(f"{click.style(str(line[0].position).rjust(margin), dim=True)}  {text}")
+    if count < segment.real:
+        click.secho(f"{'':{margin}}  and {segment.real - count:,} more tokens", dim=True)
+
+
+def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str:
+    text = "".join(piece.text for piece in pieces)
+    if not trained:
+        # The brackets are for readers without colour; with it they would be in the way.
+        return click.style(text, dim=True) if sys.stdout.isatty() else f"‹{text}›"
+    return click.style(text, fg=colour, reverse=special)
+
+
+def _as_dict(found: "FoundPack", segment: "Segment", sources: "Sources", decoder: Any) -> dict[str, Any]:
+    part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
+    ids = found.columns["tokens"][part].tolist()
+    labels = found.columns.get("labels")
+    known = segment.document is not None and 0 <= segment.document < sources.total
+    return {
+        "pack": segment.place.pack,
+        "segment": segment.place.segment,
+        "document": segment.document,
+        "row": sources.row(segment.document) if known and segment.document is not None else None,
+        "start": segment.start,
+        "tokens": ids,
+        "labels": None if labels is None else labels[part].tolist(),
+        "text": None if decoder is None else decoder.decode(ids, skip_special_tokens=False),
+    }

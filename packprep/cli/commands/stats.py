@@ -1,0 +1,56 @@
+"""`packprep stats`: what an output holds."""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from packprep.cli.output_type import OutputType
+from packprep.cli.printing import print_grid, print_sentence, print_table
+
+if TYPE_CHECKING:
+    from packprep.schemas import Output
+
+_SOURCE_HEADS = ("", "documents", "empty", "skipped", "dropped", "tokens in", "packed", "lost", "BOS", "EOS")
+
+
+@click.command("stats", short_help="Show what an output holds, and its steps per epoch.")
+@click.argument("output", metavar="OUT", type=OutputType())
+@click.option(
+    "--global-batch-size", type=click.IntRange(1), metavar="N", help="Packs of one optimizer step, over all ranks."
+)
+@click.option("--world-size", type=click.IntRange(1), default=1, metavar="N", help="Ranks.  [default: 1]")
+@click.option("--json", "as_json", is_flag=True, help="Print it all as JSON, with exact counts.")
+def command(output: "Output", global_batch_size: int | None, world_size: int, as_json: bool) -> None:
+    """Show the report of OUT per source, histograms counted from its shards, and what a trainer needs to know.
+
+    Steps are those of the split "train" at N packs a step: packs left over at the end of an epoch make no step, as in
+    PackedLoader.
+
+    \b
+    Example:
+      packprep stats packed --global-batch-size 256 --world-size 8
+    """
+    from packprep.inspect import stats
+    from packprep.inspect.histograms import measure
+    from packprep.inspect.report_file import read_report
+    from packprep.output.report import table
+    from packprep.schemas import read_manifest
+
+    report, manifest = read_report(output), read_manifest(output)
+    measured = measure(output)
+    facts = stats.training(output, manifest, measured, global_batch_size, world_size)
+    if as_json:
+        result = {"report": report, "counts": stats.summaries(measured), "training": facts}
+        click.echo(json.dumps(result, indent=2))
+        return
+    print_table(str(output), table(report))
+    click.echo()
+    print_grid("sources", _SOURCE_HEADS, stats.source_rows(report))
+    for histogram in stats.histograms(measured):
+        click.echo()
+        print_sentence(f"{histogram.title} ({histogram.summary})", "italic")
+        for line in histogram.lines():
+            click.echo(line)
+    click.echo()
+    print_table("training", stats.training_rows(facts))

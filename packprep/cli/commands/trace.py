@@ -1,0 +1,92 @@
+"""`packprep trace`: from a pack to the rows in it, and from a row to the packs that hold it."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packprep.cli.output_type import OutputType
+from packprep.cli.printing import print_columns
+from packprep.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packprep.inspect.lookup import Segment
+    from packprep.inspect.provenance import Sources
+    from packprep.schemas import Output
+
+SPLIT = click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
+SHARD = click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
+
+
+@click.command("trace", short_help="Which rows are in a pack, and which packs hold a row.")
+@click.argument("output", metavar="OUT", type=OutputType())
+@click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split, from 0.")
+@click.option("--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack.")
+@click.option("--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone.")
+@SPLIT
+@SHARD
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    output: "Output",
+    pack: int | None,
+    segment: int | None,
+    document: str | None,
+    split: str | None,
+    shard: str | None,
+    as_json: bool,
+) -> None:
+    """Rows of the sources that are in a pack of OUT, or packs of OUT that hold a row. Rows and packs count from 0.
+
+    \b
+    Example:
+      packprep trace packed --pack 17 --segment 2
+      packprep trace packed --document docs/a.jsonl:1042
+    """
+    from packprep.inspect.lookup import document_number, find_documents, find_pack
+    from packprep.inspect.provenance import Sources
+    from packprep.schemas import read_manifest
+
+    if (pack is None) == (document is None):
+        raise ConfigError("give either --pack or --document; see packprep trace --help")
+    manifest = read_manifest(output)
+    sources = Sources(manifest)
+    if pack is not None:
+        segments = list(find_pack(output, manifest, pack, split, shard).segments)
+        if segment is not None:
+            if segment >= len(segments):
+                raise ConfigError(f"pack {pack} has {len(segments)} segments, numbered from 0; there is no {segment}")
+            segments = [segments[segment]]
+    else:
+        number = document_number(sources, str(document))
+        segments = find_documents(output, manifest, [number])
+        if not segments and not as_json:
+            click.echo(
+                f"{sources.row(number)} is in no pack: it was empty, skipped or dropped; report.json counts which"
+            )
+            return
+    rows = [_row(found, sources) for found in segments]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        print_columns(rows, keys=3)
+
+
+def _row(segment: "Segment", sources: "Sources") -> dict[str, Any]:
+    """A segment as a line of the table; keys are its columns."""
+    document = segment.document
+    known = document is not None and document >= 0
+    source, row = None, None
+    if known and document is not None and document < sources.total:
+        source, row = sources.place(document)
+    return {
+        "split": segment.place.split,
+        "pack": segment.place.pack,
+        "segment": segment.place.segment,
+        "tokens": segment.real,
+        "from_token": segment.start,
+        "document": document,
+        "source": "filler" if document == -1 else source,
+        "row": row,
+        "shard": segment.place.shard,
+        "pack_in_shard": segment.place.pack_in_shard,
+    }

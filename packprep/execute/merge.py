@@ -1,0 +1,304 @@
+"""Outputs made from finished outputs: several put together, or one cut into shards of another size.
+
+Packs move as they are, in the order of the outputs; only document ids change, so that they stay unique over the whole.
+A shard that needs no new ids and no new size is linked, or copied where the file system has no links. Memory: a few
+record batches and the length of every pack.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.inspect.histograms import measure
+from packprep.inspect.report_file import read_report
+from packprep.output.directory import publish
+from packprep.output.report import percentiles
+from packprep.output.shard_folder import LocalShards
+from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, write_batches
+from packprep.output.sign_off import entry_of, name_shards, write_common_settings
+from packprep.output.staging import build_facts, staged
+from packprep.output.summing import summed, summed_report
+from packprep.schemas import (
+    FILLER,
+    FORMAT_VERSION,
+    FileEntry,
+    Manifest,
+    Output,
+    canonical_json,
+    check_batch,
+    check_file,
+    digest_of,
+    list_view,
+    read_manifest,
+    shard_schema,
+    write_file,
+    write_manifest,
+)
+from packprep.sources.units import ranges
+from packprep.support.errors import ConfigError
+from packprep.support.file_lock import locked
+from packprep.support.progress import Progress, Silent
+
+Int64 = NDArray[np.int64]
+
+_DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns that count documents of the whole input
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An output to take packs from. shift: what its document ids grow by."""
+
+    path: Output
+    manifest: Manifest
+    report: dict[str, Any]
+    shift: int
+    level: Literal["size", "sha256"] = "sha256"  # what is checked of its shards
+
+    @property
+    def renumbered(self) -> bool:
+        return self.shift > 0 and any(column.name in _DOCUMENT_NUMBERS for column in self.manifest.columns)
+
+    def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+        """Record batches of a shard, checked, with the document ids they get."""
+        packs = 0
+        with pa.memory_map(str(check_file(self.path, entry))) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                check_batch(
+                    batch, self.manifest.columns, max_length=self.manifest.max_length,
+                    vocab_size=self.manifest.vocab_size, where=f"{self.path}/{entry.path}", first_pack=packs,
+                )  # fmt: skip
+                packs += len(batch)
+                yield self._shifted(batch) if self.renumbered else batch
+
+    def _shifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for name in _DOCUMENT_NUMBERS:
+            if name in batch.schema.names:
+                view = list_view(batch, name, self.path.name)
+                values = np.where(view.values == FILLER, FILLER, view.values + self.shift)
+                lists = pa.ListArray.from_arrays(pa.array(view.offsets), pa.array(values))
+                batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), lists)
+        return batch
+
+
+def merge(
+    outputs: Sequence[Output], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+) -> Manifest:
+    """One output of the packs of all, in this order; shards are cut anew to about `shard_size` bytes where it is given.
+
+    Raises ConfigError where tokenizer, columns or max_length differ or `output` is there, FormatError for damage.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already; choose another -o")
+    _parts(outputs, output)  # whether they fit, before anything is made
+    with locked(output, f"{output} is being built"):
+        return put_together(outputs, output, shard_size=shard_size, progress=progress)
+
+
+def put_together(
+    outputs: Sequence[Output], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+) -> Manifest:
+    """`merge` with the lock of `output` held. It may be one of them, whose place it then takes all at once.
+
+    Of the shards of that one only sizes are checked: they stay what they are, whatever that is.
+    """
+    progress = progress or Silent()
+    parts = _parts(outputs, output)
+    inputs = _inputs(parts)
+    with staged(output) as made_in:
+        facts = build_facts(inputs, tokens="", source_bytes=0)
+        if (whole := made_in.claim(facts, progress, restart=False, replaces=output in outputs)) is not None:
+            publish(made_in.path, output)
+            return whole
+        staging = made_in.path
+        folder = staging / "shards"
+        shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed: it begins again
+        folder.mkdir()
+        total = sum(part.manifest.num_packs for part in parts)
+        shards: list[ShardFile] = []
+        for split in dict.fromkeys(split for part in parts for split in part.manifest.splits):
+            made = _kept(parts, split, folder) if shard_size is None else _cut(parts, split, folder, shard_size)
+            for shard in made:
+                shards.append(shard)
+                progress.advance("merge", sum(done.packs for done in shards), total, "packs")
+        entries = name_shards(staging, shards)
+        settings = write_common_settings(staging, outputs, output)
+        manifest = _sign(staging, parts, inputs, entries, [settings] if settings else [])
+        publish(staging, output)
+    return manifest
+
+
+def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
+    parts: list[_Part] = []
+    shift = 0
+    for path in outputs:
+        manifest = read_manifest(path)
+        first = parts[0] if parts else None
+        if first is not None and (what := differing(first.manifest, manifest)):
+            raise ConfigError(f"{first.path} and {path} differ in {what}; build one of them again to merge")
+        parts.append(_Part(path, manifest, read_report(path, manifest), shift, "size" if path == output else "sha256"))
+        shift += sum(source["documents"] for source in manifest.data["sources"])
+    return parts
+
+
+def differing(there: Manifest, manifest: Manifest) -> str:
+    """What keeps two outputs from being one, in words; empty where nothing does."""
+    for what, was, found in (
+        ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
+        ("columns", [column.name for column in there.columns], [column.name for column in manifest.columns]),
+        ("column types", there.data["columns"], manifest.data["columns"]),
+        ("max_length", there.max_length, manifest.max_length),
+    ):
+        if was != found:
+            return f"{what}: {was} and {found}" if what in ("columns", "max_length") else f"{what}: not the same"
+    return ""
+
+
+def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
+    """The shards as they are cut now."""
+    for part in parts:
+        for entry in part.manifest.shards(split) if split in part.manifest.splits else ():
+            path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
+            if part.renumbered:
+                schema = shard_schema(part.manifest.columns)
+                size, sha256 = write_batches(LocalShards(folder), path.name, part.batches(entry), schema)
+            else:
+                _link(check_file(part.path, entry, part.level), path)
+                size, sha256 = entry.bytes, entry.sha256
+            assert entry.packs is not None and entry.tokens is not None
+            yield ShardFile(
+                name=path.name, split=split, bytes=size, sha256=sha256, packs=entry.packs, segments=0,
+                tokens=entry.tokens,
+            )  # fmt: skip
+
+
+def _link(source: Path, path: Path) -> None:
+    try:
+        os.link(source, path)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> Iterator[ShardFile]:
+    """Shards of another size, cut as a build cuts them."""
+    sources = [
+        (part, entry) for part in parts if split in part.manifest.splits for entry in part.manifest.shards(split)
+    ]
+    sizes, lengths = (np.concatenate(column) for column in zip(*map(_sizes, sources), strict=True))
+    rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
+    schema = shard_schema(parts[0].manifest.columns)
+    for number, (first, last) in enumerate(ranges(sizes, shard_size)):
+        name = f"{split}-{number:05d}.arrow"
+        cuts = ranges(lengths[first:last], BATCH_TOKENS, at_most=True)
+        batches = (rows.take(end - start) for start, end in cuts)
+        size, sha256 = write_batches(LocalShards(folder), name, batches, schema)
+        yield ShardFile(
+            name=name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=0,
+            tokens=int(lengths[first:last].sum()),
+        )  # fmt: skip
+
+
+def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
+    """Bytes and tokens of each pack of a shard, [packs] each."""
+    part, entry = source
+    sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    with pa.memory_map(str(check_file(part.path, entry))) as file, pa.ipc.open_stream(file) as stream:
+        for batch in stream:
+            size = np.zeros(len(batch), np.int64)
+            for column in part.manifest.columns:
+                values = np.diff(list_view(batch, column.name, entry.path).offsets).astype(np.int64)
+                size += 4 + values * column.numpy_dtype.itemsize
+                if column.name == "tokens":
+                    lengths.append(values)
+            sizes.append(size)
+    return np.concatenate(sizes), np.concatenate(lengths)
+
+
+class _Rows:
+    """A stream of record batches that gives any number of rows at a time, as one batch."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        taken: list[pa.RecordBatch] = []
+        while rows:
+            batch = self._left if self._left is not None else next(self._batches)
+            taken.append(batch.slice(0, rows))
+            self._left = batch.slice(rows) if rows < len(batch) else None
+            rows -= len(taken[-1])
+        # Also of a single slice: Arrow would write some bytes past its end.
+        return pa.concat_batches(taken)
+
+
+def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
+    """What decides the bytes. Options are those that all agree on; each generation's identity says the rest."""
+    options = [part.manifest.data["inputs"]["options"] for part in parts]
+    return {
+        "options": {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)},
+        "sources": [source for part in parts for source in part.manifest.data["inputs"]["sources"]],
+        "tokenizer": parts[0].manifest.data["inputs"]["tokenizer"],
+        "generations": [generation for part in parts for generation in generations(part.manifest)],
+    }
+
+
+def _sign(
+    staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries: list[dict[str, Any]], files: list[Path]
+) -> Manifest:
+    """report.json and the manifest: everything that can be added is, from the same of the parts.
+
+    files: what else there is, to be listed.
+    """
+    first = parts[0].manifest
+    report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
+    write_file(staging / "report.json", canonical_json(report))
+    data = first.data | {
+        "format_version": FORMAT_VERSION,
+        "inputs": inputs,
+        "identity": digest_of(inputs),
+        "sources": [
+            source | {"first_document": source["first_document"] + part.shift}
+            for part in parts
+            for source in part.manifest.data["sources"]
+        ],
+        "splits": report["splits"],
+        "files": entries,
+        "ledger": summed([part.manifest.ledger for part in parts]),
+    }
+    if repeated := [part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data]:
+        data["repeated"] = summed(repeated)
+    run = parts[-1].manifest.run | {
+        "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],
+        "verified_documents": sum(part.manifest.run["verified_documents"] for part in parts),
+        "files": [entry_of(staging, path) for path in (*files, staging / "report.json")],
+    }
+    return write_manifest(staging, data, run)
+
+
+def generations(manifest: Manifest) -> list[dict[str, Any]]:
+    """The builds an output is made of, in order."""
+    own = {
+        "identity": manifest.identity,
+        "documents": sum(source["documents"] for source in manifest.data["sources"]),
+        "packs": manifest.num_packs,
+    }
+    found: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [own])
+    return found
+
+
+def _documents_per_pack(parts: Sequence[_Part]) -> dict[str, int]:
+    counts: Counter[int] = Counter()
+    for part in parts:
+        found = measure(part.path).documents_per_pack
+        counts.update(dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)))
+    return percentiles(counts)

@@ -1,0 +1,221 @@
+"""Token files to shard files, a window at a time; each finished window has a receipt and is never written twice."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.config.build_config import BuildConfig
+from packprep.config.mix import is_mix
+from packprep.execute.job import Job
+from packprep.output.report import Account
+from packprep.output.shard_writer import Layout, ShardFile, cut_shards, read_receipt, write_shard
+from packprep.output.sign_off import first_documents
+from packprep.schemas import canonical_json, digest_of, write_file
+from packprep.support.errors import ConfigError, InputError, StoppedError
+from packprep.tokens.store import TokenFile, rows_of_sources
+from packprep.tokens.token_files import BASE_MEMORY
+from packprep.windows.documents import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
+from packprep.windows.mix import Mix
+from packprep.windows.placement import MEMORY_PER_DOCUMENT, Packs
+from packprep.windows.planner import WindowPlan, account_by_source, packed_tokens, plan_window, resized, window_seed
+from packprep.windows.segments import TooLongError
+
+_BUFFERS = 40_000_000  # bytes of the batches that a window's shards are written from, two at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowFile:
+    """Receipt of a written window of one split. made_from: digest of its token files and of what was asked of it."""
+
+    made_from: str
+    account: Account
+    shards: tuple[ShardFile, ...]
+
+
+def receipt_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.json"
+
+
+def check_windows(windows: int, most: int, config: BuildConfig) -> None:
+    """Raises where windows cannot be planned. most: documents of the largest."""
+    if config.strategy == "balanced" and windows > 1:
+        raise ConfigError(f"balanced packs one window and the input makes {windows}; choose a larger --window")
+    if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
+        raise StoppedError(
+            f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; give more "
+            f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a smaller --window"
+        )
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a build. clock: counts the time of a stage.
+
+    files: token files of the whole input; or, with `formed`, those of the windows that are known already. rows: of each
+    source, where `files` don't tell.
+    """
+
+    job: Job
+    files: Sequence[TokenFile]
+    clock: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    formed: Mapping[int, list[TokenFile]] | None = None
+    rows: Sequence[int] | None = None
+
+    @cached_property
+    def mix(self) -> Mix | None:
+        """What is drawn of each source; None where all of all sources is taken."""
+        if not is_mix(self.job.config.entries()):
+            return None
+        with self.clock("draw"):
+            entries = [source.entry for source in self.job.sources]
+            return Mix(self.files, self.job.tokens, entries, self.job.config, self._packed_tokens)
+
+    @cached_property
+    def windows(self) -> Mapping[int, list[TokenFile]]:
+        """Token files of each window."""
+        if self.formed is not None:
+            return self.formed
+        return dict(enumerate(self.mix.windows if self.mix else form_windows(self.files, self.job.config)))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The columns of the shards: what token files carry is known only now."""
+        return Layout.of(self.job.config, self.job.tokenizer, carried_columns(file_schema(self.job.tokens, self.files)))
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def check(self) -> None:
+        """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with this little memory."""
+        check_windows(len(self), self._most, self.job.config)
+
+    @property
+    def at_once(self) -> int:
+        """How many windows may be planned and written at a time, within cores and memory."""
+        if self.job.planner is not None:  # a packer of the user's own need not bear threads
+            return 1
+        config = self.job.config
+        room = (config.max_memory - BASE_MEMORY) // (self._most * MEMORY_PER_DOCUMENT + _BUFFERS)
+        return max(1, min(config.num_proc, room))
+
+    @property
+    def _most(self) -> int:
+        """Documents of the largest window."""
+        if self.mix is not None:
+            return self.mix.most_documents
+        return max(sum(file.documents for file in window) for window in self.windows.values())
+
+    def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
+        """The receipt of a window that was made from the same and whose shards are all there, digests checked."""
+        try:
+            loaded = json.loads(self._receipt(split, number).read_bytes())
+            shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
+            found = WindowFile(made_from=loaded["made_from"], account=Account.of(loaded["account"]), shards=shards)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        same = found.made_from == self._made_from(split, number, change)
+        return found if same and all(shard.intact(self.job.shards) for shard in shards) else None
+
+    def write(self, split: str, number: int, change: int = 0) -> WindowFile:
+        """Plan a window and write its shards; those that are there already are kept.
+
+        change: packs to add or to leave out, see `planning.remainders`.
+        """
+        self.job.receipts.mkdir(exist_ok=True)
+        with self.clock("plan"):
+            plan = self._plan(split, number)
+            written = resized(plan.packs, change, self.job.config)
+            account = Account.empty(len(self.job.sources))
+            by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
+            account.add(number, split, plan, written, by_source)
+        made_from = self._made_from(split, number, change)
+        with self.clock("write"):
+            shards = self._write_shards(written, split, number, made_from)
+        content = {"made_from": made_from, "account": account.facts(), "shards": [asdict(shard) for shard in shards]}
+        write_file(self._receipt(split, number), canonical_json(content))
+        return WindowFile(made_from=made_from, account=account, shards=shards)
+
+    def count(self, split: str, number: int) -> int:
+        """Packs of a window before any is added or left out; kept as a receipt, for it takes a whole plan."""
+        path = self.job.receipts / f"{split}-{number:05d}.packs.json"
+        made_from = self._made_from(split, number, 0)
+        try:
+            loaded = json.loads(path.read_bytes())
+            if loaded["made_from"] == made_from:
+                return int(loaded["packs"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            pass
+        with self.clock("plan"):
+            packs = len(self._plan(split, number).packs)
+        self.job.receipts.mkdir(exist_ok=True)
+        write_file(path, canonical_json({"made_from": made_from, "packs": packs}))
+        return packs
+
+    def _receipt(self, split: str, number: int) -> Path:
+        return self.job.receipts / receipt_name(split, number)
+
+    def _made_from(self, split: str, number: int, change: int) -> str:
+        return digest_of([split, number, change, [file.xxh3 for file in self.windows[number]]])
+
+    def _plan(self, split: str, number: int) -> WindowPlan:
+        documents = self._documents(split, number)
+        documents.mapped.relieve(len(documents) * MEMORY_PER_DOCUMENT)
+        seed = window_seed(self.job.config, number, int(split == "validation"))
+        with self._too_long(documents):
+            return plan_window(documents, self.job.tokenizer, self.job.config, seed, self.job.planner)
+
+    def _packed_tokens(self, documents: Documents) -> NDArray[np.int64]:
+        with self._too_long(documents):
+            return packed_tokens(documents, self.job.tokenizer, self.job.config)
+
+    @contextmanager
+    def _too_long(self, documents: Documents) -> Iterator[None]:
+        """The error about a document over max_length names its file and row."""
+        try:
+            yield
+        except TooLongError as error:
+            raise InputError(
+                f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack holds "
+                f"{self.job.config.max_length:,}; choose --overflow split, truncate or drop"
+            ) from None
+
+    def _documents(self, split: str, number: int) -> Documents:
+        if self.mix:
+            return self.mix.documents(number, split)
+        documents = read_documents(self.job.tokens, self.windows[number], self.job.config.max_memory)
+        if not self.job.config.holdout:
+            return documents
+        held = held_out(documents.id, self.job.config)
+        return documents.take(held if split == "validation" else ~held)
+
+    def _row(self, documents: Documents, document: int) -> str:
+        """File and row of a document."""
+        source = int(documents.source[document])
+        firsts = first_documents(self.rows or rows_of_sources(self.files, len(self.job.sources)))
+        return f"{self.job.sources[source].name} row {int(documents.id[document]) - firsts[source]}"
+
+    def _write_shards(self, packs: Packs, split: str, window: int, made_from: str) -> tuple[ShardFile, ...]:
+        """Shards of one window; names say window and place until the number of shards is known."""
+
+        def write(part: tuple[int, tuple[int, int]]) -> ShardFile:
+            number, (first, last) = part
+            name = f"{split}-{window:05d}-{number:05d}.arrow"
+            receipt = self.job.receipts / f"{name}.json"
+            if (done := read_receipt(receipt, made_from)) is not None and done.intact(self.job.shards):
+                return done
+            shard = write_shard(self.job.shards, name, split, packs, first, last, self.layout)
+            write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))
+            return shard
+
+        if not len(packs):
+            return ()
+        ranges = cut_shards(packs, self.layout, self.job.config.shard_size)
+        with ThreadPoolExecutor(min(2, self.job.config.num_proc)) as pool:
+            return tuple(pool.map(write, enumerate(ranges)))

@@ -1,0 +1,267 @@
+"""Worker processes for text that may kill its tokenizer: one that dies, hangs or grows is replaced, its slice retried.
+
+Threads of one process are faster and the default. Processes cost a copy of the text on disk and a second of start-up
+each, and give this: whatever a row does to a tokenizer, the build goes on or ends with a sentence that names the rows.
+A slice that fails three times stops the build, or, where bad rows are skipped, is halved until the rows are found.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from packprep.execute.job import Job
+from packprep.execute.quarantine import quarantined, rows_that_fail, write_quarantine
+from packprep.execute.third_party import arenas
+from packprep.sources.units import Slice, text_bytes
+from packprep.support.errors import InputError, StoppedError
+from packprep.support.memory import resident
+from packprep.tokens.store import TokenFile, receipt_of
+from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
+
+COMMAND = (sys.executable, "-m", "packprep.execute.worker")
+TRIES = 3
+SLICES_PER_WORKER = 64  # then it is replaced: a tokenizer that leaks does not grow for hours
+TIMEOUT = 600  # seconds for a slice unless unit_timeout says another
+_START = 300.0  # seconds to import everything and to load the tokenizer
+_FEW_ROWS = 5.0  # seconds at least, however few the rows
+_LOOK_EVERY = 0.1  # seconds between looks at a worker's memory
+
+
+class WorkerDied(Exception):  # noqa: N818 - an event that is dealt with here
+    """Why there is no answer, to be read after "the process that tokenized it"."""
+
+
+class Workers:
+    """Worker processes of a build, started when they are needed. `tokenize` may be called by `workers` threads."""
+
+    def __init__(self, job: Job, workers: int, say: Callable[[str], None]) -> None:
+        self.job = job
+        self.say = say
+        self.timeout = float(job.config.unit_timeout or TIMEOUT)
+        share = (job.config.max_memory - BASE_MEMORY) // workers
+        self.memory = max(share, BASE_MEMORY + 2 * slice_memory(job.config))
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
+        for _ in range(workers):
+            self._idle.put(None)
+        self._living: set[_Worker] = set()
+        self._stop = threading.Event()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in list(self._living):
+            worker.kill()
+
+    def tokenize(self, part: Slice, stop: threading.Event) -> TokenFile:
+        """The token file of a slice. StoppedError, naming its rows, where every try failed.
+
+        stop: set by another thread, ends it by CancelledError.
+        """
+        self._stop = stop
+        with self._text(part, part.table) as text:
+            try:
+                return self._receipt(part, text)
+            except WorkerDied as death:
+                if self.job.config.on_error == "stop":
+                    raise StoppedError(
+                        f"{self._place(part)}: {TRIES} times the process that tokenized them {death}; "
+                        "to go on without the row that does it, add --on-error skip"
+                    ) from None
+                self.say(f"{self._place(part)}: looking for the row; the process that tokenized them {death}")
+                failing = rows_that_fail(len(part.table), lambda first, last: self._failure(part, text, first, last))
+        if not failing:
+            raise StoppedError(
+                f"{self._place(part)}: {TRIES} times the process that tokenized them died, and no row of them does it "
+                "alone; give more --max-memory, or more --unit-timeout"
+            )
+        write_quarantine(self.job, part, failing)
+        without = quarantined(part, failing)
+        with self._text(without, without.table) as text:
+            try:
+                return self._receipt(without, text)
+            except WorkerDied as death:
+                raise StoppedError(
+                    f"{self._place(part)}: without {len(failing)} rows the process that tokenized them still {death}"
+                ) from None
+
+    def _receipt(self, part: Slice, text: Path) -> TokenFile:
+        """Raises WorkerDied after so many tries."""
+        task = {"slice": _facts(part), "text": str(text)}
+        for tried in range(1, TRIES + 1):
+            try:
+                return receipt_of(self._call(task, self.timeout))
+            except WorkerDied as death:
+                if tried == TRIES:
+                    raise
+                self.say(f"{self._place(part)}: the process that tokenized them {death}; trying again")
+        raise AssertionError
+
+    def _failure(self, part: Slice, text: Path, first: int, last: int) -> str | None:
+        """What these rows alone do to a worker; None where they do nothing. The time allowed is their share."""
+        share = int(text_bytes(part.table["text"].slice(first, last - first)).sum()) / max(part.text_bytes, 1)
+        task = {"slice": _facts(part), "text": str(text), "only": [first, last]}
+        try:
+            self._call(task, min(self.timeout, max(_FEW_ROWS, 2 * share * self.timeout)))
+        except WorkerDied as death:
+            return str(death)
+        return None
+
+    def _call(self, task: dict[str, Any], timeout: float) -> Any:
+        """The answer to a task, of whichever worker is free."""
+        worker = self._idle.get()
+        try:
+            if worker is None:
+                worker = _Worker(self.job, self._stop)
+                self._living.add(worker)
+                worker.answer(_START, self.memory)
+            answer = worker.call(task, timeout, self.memory)
+        except BaseException:
+            if worker is not None:
+                worker.kill()
+                self._living.discard(worker)
+            worker = None
+            raise
+        finally:
+            if worker is not None and worker.calls >= SLICES_PER_WORKER:
+                worker.kill()
+                self._living.discard(worker)
+                worker = None
+            self._idle.put(worker)
+        if "document_error" in answer:
+            raise DocumentError(*answer["document_error"])
+        if "input_error" in answer:
+            raise InputError(answer["input_error"])
+        if "os_error" in answer:
+            raise OSError(*answer["os_error"])
+        return answer["done"]
+
+    @contextmanager
+    def _text(self, part: Slice, table: pa.Table) -> Iterator[Path]:
+        """The text of a slice as a file that workers map."""
+        path = self.job.scratch / f"text-{part.unit:06d}-{part.number:03d}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _place(self, part: Slice) -> str:
+        """Unit, files and rows of a slice."""
+        rows = [
+            f"{self.job.sources[of.source].name} rows {first:,} to {first + of.rows - 1:,}"
+            for of, first in zip(part.parts, part.first_rows, strict=True)
+        ]
+        return f"unit {part.unit}, {', '.join(rows)}"
+
+
+class _Worker:
+    """One process and the pipes to it. Used by one thread at a time."""
+
+    def __init__(self, job: Job, stop: threading.Event) -> None:
+        # A group of its own: Ctrl-C in the terminal is for the build, which ends it. One core: others have the rest.
+        self._process = subprocess.Popen(
+            [*COMMAND, str(job.staging)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={"MALLOC_ARENA_MAX": str(arenas(job.config, 1))} | os.environ | {"RAYON_NUM_THREADS": "1"},
+            process_group=0,
+        )  # fmt: skip
+        self._stop = stop
+        self._read = b""
+        self._said = b""
+        self.calls = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def call(self, task: dict[str, Any], timeout: float, memory: int) -> dict[str, Any]:
+        self.calls += 1
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(task).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise WorkerDied(self._how_it_died()) from None
+        return self.answer(timeout, memory)
+
+    def answer(self, timeout: float, memory: int) -> dict[str, Any]:
+        """The next line of the worker, unless it dies, takes longer, or takes more memory."""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        answers, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
+        reading = [answers, errors]
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._read:
+            ready, _, _ = select.select(reading, [], [], _LOOK_EVERY)
+            if errors in ready:
+                block = os.read(errors, 1 << 16)
+                self._said = (self._said + block)[-4096:]
+                if not block:
+                    reading.remove(errors)
+            if answers in ready:
+                block = os.read(answers, 1 << 16)
+                if not block:
+                    raise WorkerDied(self._how_it_died())
+                self._read += block
+                continue
+            if self._stop.is_set():
+                raise CancelledError
+            if time.monotonic() > deadline:
+                raise WorkerDied(f"was not done after {timeout:,.0f} seconds")
+            if (taken := self._memory()) > memory:
+                raise WorkerDied(f"took {taken / 1e6:,.0f} MB of memory, where {memory / 1e6:,.0f} MB are its share")
+        line, _, self._read = self._read.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _memory(self) -> int:
+        """Bytes of memory of its own, without files that it maps; 0 where the system doesn't say."""
+        held = resident(self.pid)
+        return 0 if held is None else held[0] - held[1]
+
+    def _how_it_died(self) -> str:
+        try:
+            code = self._process.wait(_FEW_ROWS)
+        except subprocess.TimeoutExpired:
+            return "answers no more"
+        assert self._process.stderr is not None
+        with contextlib.suppress(OSError):
+            self._said += self._process.stderr.read() or b""
+        if code == -signal.SIGKILL:
+            return "was killed, perhaps by the system for its memory"
+        lines = self._said.decode(errors="replace").strip().splitlines()
+        said = f": {lines[-1][:200]}" if lines else ""
+        name = signal.Signals(-code).name if code < 0 else f"code {code}"
+        return f"ended with {name}{said}"
+
+
+def _facts(part: Slice) -> dict[str, Any]:
+    """A slice without its table, as plain JSON values."""
+    return {
+        "unit": part.unit, "number": part.number, "first_document": part.first_document,
+        "text_bytes": part.text_bytes, "parts": [asdict(of) for of in part.parts], "first_rows": part.first_rows,
+    }  # fmt: skip

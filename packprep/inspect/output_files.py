@@ -1,0 +1,104 @@
+"""The files of an output as `verify` reads them: each once, from begin to end, wherever they are."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packprep.inspect.shard_files import Opened, opener
+from packprep.schemas import (
+    MANIFEST,
+    FileEntry,
+    FormatError,
+    Manifest,
+    Output,
+    RemoteOutput,
+    Store,
+    Stored,
+    check_file,
+    inside,
+    is_url,
+    read_manifest,
+    surplus_files,
+)
+from packprep.support.errors import InputError, asked
+
+QUARANTINE = "quarantine.jsonl"  # rows that no worker survived
+
+
+class DirectoryFiles:
+    """An output in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def output(self) -> Output:
+        """The output, FormatError where its manifest is damaged."""
+        read_manifest(self.directory)
+        return self.directory
+
+    def find(self, entry: FileEntry, tell: Callable[[str], None]) -> Opened | None:
+        """What opens a file; None where it is not there. A wrong size is told, and the file is read all the same."""
+        try:
+            return opener(check_file(self.directory, entry))
+        except FormatError as error:
+            tell(str(error).removeprefix(f"{self.directory / entry.path} "))
+        with contextlib.suppress(FormatError):
+            if (path := inside(self.directory, entry.path)).is_file():
+                return opener(path)
+        return None
+
+    def read(self, name: str) -> bytes:
+        """A small file; OSError where it cannot be read."""
+        return (self.directory / name).read_bytes()
+
+    def surplus(self, manifest: Manifest) -> list[str]:
+        """Names of files that the manifest does not list."""
+        return [path.relative_to(self.directory).as_posix() for path in surplus_files(self.directory, manifest)]
+
+
+class StoreFiles:
+    """See `DirectoryFiles`; files go by and are kept nowhere."""
+
+    def __init__(self, url: str) -> None:
+        with asked(InputError):
+            self.store = Store(url)
+            if self.store.find(MANIFEST) is None:
+                raise InputError(f"{url} has no {MANIFEST}; what others have packed is verified in a directory")
+
+    def output(self) -> Output:
+        return RemoteOutput(self.store.url)
+
+    @cached_property
+    def _there(self) -> dict[str, Stored]:
+        return self.store.list()
+
+    def find(self, entry: FileEntry, tell: Callable[[str], None]) -> Opened | None:
+        if (stored := self._there.get(entry.path)) is None:
+            tell(f"is missing; the manifest lists it with {entry.bytes} bytes")
+            return None
+        if stored.bytes != entry.bytes:
+            tell(f"has {stored.bytes} bytes; expected {entry.bytes}")
+        return lambda: self.store.open(entry.path)
+
+    def read(self, name: str) -> bytes:
+        return self.store.read(name)
+
+    def surplus(self, manifest: Manifest) -> list[str]:
+        listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
+        return [name for name in self._there if name not in listed]
+
+
+def files_of(output: Any) -> DirectoryFiles | StoreFiles:
+    """The files of the output at a path or URL."""
+    return StoreFiles(output) if is_url(output) else DirectoryFiles(Path(output))
+
+
+def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
+    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that can be read."""
+    try:
+        return [int(json.loads(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,288 @@
+"""Packs to shard files: Arrow IPC streams of record batches of about half a million tokens, hashed while written.
+
+`datasets.load_from_disk` opens streams only, and `save_to_disk` is not used because older readers cannot open what
+newer writers save, and because it writes in place and checks nothing.
+"""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.config.build_config import BuildConfig
+from packprep.engines.tokenizer import Tokenizer
+from packprep.output.shard_folder import ShardFolder
+from packprep.packing.kernels import gather
+from packprep.packing.kernels.gather import Pointers
+from packprep.schemas import (
+    FILLER,
+    NO_LOSS,
+    STANDARD_COLUMNS,
+    Column,
+    check_batch,
+    shard_schema,
+)
+from packprep.sources.units import ranges
+from packprep.support.ahead import ahead
+from packprep.windows.placement import Packs, Rows
+
+# Larger record batches hash and write slower: they fall out of the processor's cache.
+BATCH_TOKENS = 1 << 19
+_SMALL = 1 << 16  # bytes that are hashed with what comes next
+
+Int64 = NDArray[np.int64]
+Count = Any  # int, or int64 [packs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What every shard of a build has in common."""
+
+    columns: tuple[Column, ...]
+    max_length: int
+    vocab_size: int
+    bos_id: int
+    pad_id: int
+    train_overlap: bool = False  # whether a token that pieces share has a label in each of them
+
+    @property
+    def schema(self) -> pa.Schema:
+        return shard_schema(self.columns)
+
+    @staticmethod
+    def of(config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()) -> "Layout":
+        """Padding and repeated tokens need labels that say they carry no loss, and padding the real lengths too.
+
+        carried: columns of the token files, beside their tokens.
+        """
+        padded = config.pad_segment_to_multiple > 1
+        filler = config.packs_multiple_of > 1 and config.remainder == "fill"
+        repeated = config.stride > 0 and not config.train_overlap
+        labels = padded or filler or repeated or STANDARD_COLUMNS["labels"] in carried
+        names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
+        names = [name for name in names if name in (*config.columns, "tokens", "cu_seqlens")]
+        names += ["labels"] if labels else []
+        names += ["segment_lengths"] if padded else []
+        standard = tuple(STANDARD_COLUMNS[name] for name in names)
+        return Layout(
+            columns=standard + tuple(column for column in carried if column not in standard),
+            max_length=config.max_length,
+            vocab_size=tokenizer.vocab_size,
+            bos_id=tokenizer.bos.id if tokenizer.bos else 0,
+            pad_id=tokenizer.pad_id,
+            train_overlap=config.train_overlap,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """Receipt of a written shard. version: of one in a store, see `shardfolder`."""
+
+    name: str
+    split: str
+    bytes: int
+    sha256: str
+    packs: int
+    segments: int
+    tokens: int
+    version: str = ""
+
+    def intact(self, folder: ShardFolder) -> bool:
+        """Whether the file is there as the receipt says."""
+        return folder.intact(self.name, self.bytes, self.sha256, self.version)
+
+
+def read_receipt(path: Path, made_from: str) -> ShardFile | None:
+    """The receipt of a shard, if there is one of a shard that was made from the same."""
+    try:
+        loaded = json.loads(path.read_bytes())
+        return ShardFile(**loaded) if loaded.pop("made_from") == made_from else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int, int]]:
+    """Ranges of packs, each of about shard_size bytes."""
+    return ranges(shard_bytes(packs, layout), shard_size)
+
+
+def shard_bytes(packs: Packs, layout: Layout) -> Int64:
+    """Bytes that each pack takes in a shard, [packs]."""
+    sizes: Int64 = column_bytes(layout.columns, packs.lengths, np.diff(packs.offsets), 1)
+    return sizes
+
+
+def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, packs: Count) -> Count:
+    """Bytes of the columns of so many packs, of each where these are arrays; what frames them is some kB a batch."""
+    per = {"token": tokens, "segment": segments, "boundary": segments + packs}
+    return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in columns)
+
+
+def write_shard(
+    folder: ShardFolder, name: str, split: str, packs: Packs, first: int, last: int, layout: Layout
+) -> ShardFile:
+    """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
+
+    def checked(part: tuple[int, int]) -> pa.RecordBatch:
+        batch = record_batch(packs, first + part[0], first + part[1], layout)
+        check_batch(
+            batch, layout.columns, max_length=layout.max_length, vocab_size=layout.vocab_size, where=name,
+            first_pack=part[0],
+        )  # fmt: skip
+        return batch
+
+    tokens, segments = int(packs.lengths[first:last].sum()), int(packs.offsets[last] - packs.offsets[first])
+    content = column_bytes(layout.columns, tokens, segments, last - first)
+    parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
+    with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
+        batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
+        size, sha256 = write_batches(folder, name, batches, layout.schema, content)
+    return ShardFile(
+        name=name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=segments, tokens=tokens,
+        version=folder.version(name),
+    )  # fmt: skip
+
+
+def write_batches(
+    folder: ShardFolder, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, content: int = 0
+) -> tuple[int, str]:
+    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256.
+
+    content: bytes of its columns, where that is known.
+    """
+    with folder.writing(name, content) as raw:
+        file = _Hashing(raw)
+        with pa.ipc.new_stream(file, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        digest = file.digest()
+    return file.bytes, digest
+
+
+def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
+    """Packs first..last - 1 as one record batch in the format's columns."""
+    rows, documents = packs.rows(first, last), packs.documents
+    ends = np.append(0, np.cumsum(rows.padded))
+    tokens = np.empty(int(ends[-1]), np.int32)
+    _gather(rows, documents.tokens, layout.bos_id, layout.pad_id, tokens)
+    offsets = rows.offsets
+    starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
+    arrays = []
+    for column in layout.columns:
+        values = np.empty(int(starts[column.kind][-1]), column.numpy_dtype)
+        match column.name:
+            case "tokens":
+                values = tokens
+            case "position_ids":
+                gather.fill_positions(rows.padded, values)
+            case "cu_seqlens":
+                gather.fill_cu_seqlens(rows.padded, offsets, values)
+            case "document_ids":
+                values[:] = rows.document_id
+            case "document_starts":
+                values[:] = rows.start
+            case "segment_lengths":
+                values[:] = rows.real
+            case "labels":
+                _fill_labels(rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values)
+            case "pair_ids":
+                values[:] = rows.document_id
+            case "pair_sides":
+                second = rows.start >= documents.values["pair_split"][rows.document]
+                values[:] = np.where(rows.filler, FILLER, second)
+            case name if column.kind == "token":
+                _gather(rows, documents.aligned[name], 0, 0, values)
+            case name:
+                values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
+        arrays.append(pa.ListArray.from_arrays(_array(starts[column.kind].astype(np.int32)), _array(values)))
+    return pa.record_batch(arrays, schema=layout.schema)
+
+
+def _array(values: NDArray[Any]) -> pa.Array:
+    """The same memory. pa.array would import pandas: 0.15 s and 55 MB."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def _gather(rows: Rows, column: Pointers, before: int, after: int, out: NDArray[Any]) -> None:
+    """Values of a token column. before: of an extra BOS. after: of padding."""
+    runs = rows.runs
+    gather.fill_values(runs.values(column), runs.own, runs.padded, runs.bos, before, after, out)
+
+
+def _fill_labels(
+    rows: Rows, stored: Pointers | None, tokens: NDArray[np.int32], train_overlap: bool, out: NDArray[np.int32]
+) -> None:
+    """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks, where rows have them."""
+    if stored is None:
+        out[:] = tokens
+    elif stored.dtype == np.int8:
+        mask = np.empty(len(tokens), np.int8)
+        _gather(rows, stored, 0, 0, mask)
+        gather.labels_of_mask(tokens, mask, out)
+    else:
+        _gather(rows, stored, NO_LOSS, NO_LOSS, out)
+    head = np.ones(len(rows.own), np.int64)
+    if rows.repeated is not None and not train_overlap:
+        head = np.maximum(head, rows.bos + rows.repeated.astype(np.int64))
+    gather.clear_labels(head, rows.real, rows.padded, out)
+
+
+class _Hashing:
+    """A file that knows the digest of what went through it: one thread hashes what another one writes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._unhashed: list[memoryview] = []
+        self._hashing: deque[Future[None]] = deque()
+        self._pool = ThreadPoolExecutor(1)
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._unhashed.append(view)
+        if view.nbytes >= _SMALL or len(self._unhashed) > 100:
+            self._hash(at_most=8)
+        self._file.write(view)
+        self.bytes += view.nbytes
+        return view.nbytes
+
+    def _hash(self, at_most: int) -> None:
+        """Hand over what came since; returns when at most so much of it, which stays in memory, is still waiting."""
+        self._hashing.append(self._pool.submit(self._update, self._unhashed))
+        self._unhashed = []
+        while len(self._hashing) > at_most:
+            self._hashing.popleft().result()
+
+    def _update(self, parts: list[memoryview]) -> None:
+        for part in parts:
+            self._sha256.update(part)
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        """When the file is whole, whoever opened it sees to that."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def digest(self) -> str:
+        self._hash(at_most=0)
+        self._pool.shutdown()
+        return self._sha256.hexdigest()
+
+
+def iterate_batches(packs: Packs, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """All packs as record batches, for outputs that stay in memory."""
+    for first, last in ranges(packs.lengths, BATCH_TOKENS, at_most=True):
+        yield record_batch(packs, first, last, layout)

@@ -1,0 +1,210 @@
+"""The end of a build: shards get their names, then come the files `datasets` reads, the report and the manifest."""
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packprep.config.build_config import BuildConfig
+from packprep.config.mix import is_mix
+from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.output.report import Account, make_report
+from packprep.output.shard_writer import Layout, ShardFile
+from packprep.output.staging import NAMES
+from packprep.packing.account import Sums
+from packprep.schemas import (
+    FORMAT_VERSION,
+    Manifest,
+    Output,
+    canonical_json,
+    digest_of,
+    file_digest,
+    shard_name,
+    write_dataset_dict,
+    write_dataset_files,
+    write_file,
+    write_manifest,
+)
+from packprep.sources.source import Source
+from packprep.support import memory
+from packprep.support.version import __version__
+from packprep.tokens.store import TokenFile, rows_of_sources
+
+SETTINGS = "build.yaml"
+
+
+def name_shards(staging: Path, shards: Sequence[ShardFile], *, stay: bool = False) -> list[dict[str, Any]]:
+    """Move shards to their final names, write what `datasets` reads; entries of the manifest for all these files.
+
+    Which shard gets which name is written down first: see `Staging.claim`. stay: they are in a store, so that is all.
+    """
+    splits = list(dict.fromkeys(shard.split for shard in shards))
+    by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
+    names = {split: [shard_name(number, len(mine)) for number in range(len(mine))] for split, mine in by_split.items()}
+    folders = {split: staging / split if len(splits) > 1 else staging for split in splits}
+    moves = {
+        f"shards/{shard.name}": (folders[split] / name).relative_to(staging).as_posix()
+        for split, mine in by_split.items()
+        for shard, name in zip(mine, names[split], strict=True)
+    }
+    write_file(staging / NAMES, canonical_json(moves))
+    entries: list[dict[str, Any]] = []
+    for split, mine in by_split.items():
+        folders[split].mkdir(exist_ok=True)
+        for shard in mine:
+            path = moves[f"shards/{shard.name}"]
+            if not stay:
+                (staging / "shards" / shard.name).rename(staging / path)
+            counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
+            entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
+        fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
+        write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
+        entries += [entry_of(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")]
+    if len(splits) > 1:
+        write_dataset_dict(staging, splits)
+        entries.append(entry_of(staging, staging / "dataset_dict.json"))
+    return entries
+
+
+def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
+    """build.yaml, the resolved options: `packprep build -c OUT/build.yaml -o ELSEWHERE` gives the same bytes again."""
+    lines = [
+        f"# Every option of this output, as packprep {__version__} resolved it.",
+        "# The same bytes again, from the folder of the first build: packprep build -c THIS_FILE -o ELSEWHERE",
+    ]
+    if not isinstance(config.tokenizer, str):
+        lines.append(f"# The tokenizer was an object (sha256 {inputs['tokenizer']['sha256']}): add --tokenizer.")
+    if "planner" in inputs["options"]:
+        lines.append(f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) runs it.")
+    write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
+
+
+def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path) -> Path | None:
+    """build.yaml of outputs put together: the options that all were built with, and the sources of all.
+
+    None, and no file, where there are no such options, or where sources were mixed.
+    """
+    given = [from_yaml(path) for there in outputs if (path := _settings_of(there)) is not None]
+    configs = [BuildConfig(**options) for options in given]
+    known = len(configs) == len(outputs) and not any(is_mix(config.entries()) for config in configs)
+    if not known or any(config.identity() != configs[0].identity() for config in configs):
+        return None
+    sources: list[Any] = []
+    for config in configs:
+        sources += [source for source in config.sources if source not in sources]
+    lines = [
+        "# The options of this output and all of its sources. It was put together of several builds.",
+        "# What is new, with the same options: packprep build [SOURCE...] -c THIS_FILE --append",
+    ]
+    common = replace(configs[-1], sources=tuple(sources), output=str(output))
+    write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(common)]).encode())
+    return staging / SETTINGS
+
+
+def _settings_of(output: Output) -> Path | None:
+    if isinstance(output, Path):
+        return path if (path := output / SETTINGS).exists() else None
+    return output.file(SETTINGS) if any(entry.path == SETTINGS for entry in output.manifest.all_files) else None
+
+
+def write_report(
+    staging: Path,
+    account: Account,
+    files: Sequence[TokenFile],
+    sources: Sequence[Source],
+    config: BuildConfig,
+    entries: Sequence[dict[str, Any]],
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """report.json, and the same as a dict."""
+    shards = [entry for entry in entries if "packs" in entry]
+    report = make_report(account, files, sources, config)
+    report |= {
+        "bytes": sum(shard["bytes"] for shard in shards),
+        "shards": len(shards),
+        "seconds": seconds,
+        "tokens_per_second": Sums.of_ledger(report["tokens"]).tokens_per_second(seconds["total"]),
+        "peak_memory_bytes": memory.peak(),
+        "sha256": digest_of([entry["sha256"] for entry in entries]),
+    }
+    write_file(staging / "report.json", canonical_json(report))
+    return report
+
+
+def sign(
+    staging: Path,
+    inputs: dict[str, Any],
+    layout: Layout,
+    account: Account,
+    files: Sequence[TokenFile],
+    sources: Sequence[Source],
+    entries: Sequence[dict[str, Any]],
+    report: dict[str, Any],
+    run: dict[str, Any],
+    config: BuildConfig,
+    poisoned: Path | None = None,
+) -> Manifest:
+    """Write the manifest, which checks that the ledger balances: with it the output is whole.
+
+    poisoned: quarantine.jsonl, if there is one.
+    """
+    rows, sums = rows_of_sources(files, len(sources)), Sums.total(account.sources)
+    data = {
+        "format_version": FORMAT_VERSION,
+        "inputs": inputs,
+        "identity": digest_of(inputs),
+        "columns": [{"name": c.name, "kind": c.kind, "dtype": c.dtype} for c in layout.columns],
+        "max_length": layout.max_length,
+        "vocab_size": layout.vocab_size,
+        "sources": [
+            {"sha256": source.sha256, "bytes": source.bytes, "first_document": first, "documents": count}
+            for source, first, count in zip(sources, first_documents(rows), rows, strict=True)
+        ],
+        "splits": report["splits"],
+        "files": list(entries),
+        "ledger": sums.ledger,
+    }
+    if account.mix is not None:
+        data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
+    facts = {
+        "executor": config.executor,
+        "verified_documents": sum(file.verified for file in files),
+        "versions": _versions(),
+        "seconds": report["seconds"],
+        "peak_memory_bytes": report["peak_memory_bytes"],
+        "source_paths": [source.name for source in sources],
+        "given": _given(config),
+        "files": [
+            entry_of(staging, path)
+            for path in (staging / SETTINGS, staging / "report.json", poisoned)
+            if path is not None
+        ],
+    }
+    return write_manifest(staging, data, run | facts)
+
+
+def _given(config: BuildConfig) -> dict[str, str]:
+    """Where to find what enters `data` by digest alone, for commands that read it again."""
+    names = {name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")}
+    local = isinstance(config.tokenizer, str) and Path(config.tokenizer).exists()
+    names["tokenizer_path" if local else "tokenizer_name"] = "tokenizer"
+    return {key: value for key, name in names.items() if isinstance(value := getattr(config, name), str)}
+
+
+def first_documents(rows: Sequence[int]) -> list[int]:
+    """Number of the first document of each source. rows: of each source."""
+    return [sum(rows[:number]) for number in range(len(rows))]
+
+
+def entry_of(staging: Path, path: Path) -> dict[str, Any]:
+    """A file as the manifest lists it."""
+    name = path.relative_to(staging).as_posix()
+    return {"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def _versions() -> dict[str, str]:
+    names = ("datasets", "numba", "numpy", "pyarrow", "tokenizers")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"python": python, "packprep": __version__} | {name: importlib.metadata.version(name) for name in names}

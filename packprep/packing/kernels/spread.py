@@ -1,0 +1,65 @@
+"""Packs of at most so many segments: every pack gets its share of long and of short documents.
+
+Best fit decreasing fills its first packs with a few long documents and its last ones with short ones, which then run
+into the limit long before they are full. Giving each document to the emptiest pack keeps all packs alike.
+"""
+
+import numpy as np
+
+from packprep.packing.kernels.common import Int32s, Int64s, clear_bit, kernel, next_set, set_bit
+from packprep.packing.kernels.fit import Patterns, add_node, paths
+
+
+@kernel
+def emptiest_first_patterns(lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int) -> Patterns:
+    """Longest first, each document into the emptiest of `begun` packs that have slots left, or into a new one.
+
+    lengths, counts: [kinds], lengths falling. All packs get about equally full with about equally many documents, which
+    is best where slots run out before room. Equal packs are filled at once, as in best_fit_patterns.
+    """
+    size = 8 * lengths.size + 64
+    while True:
+        tree, packs = np.empty(4 * size, np.int32), np.empty(size, np.int64)
+        nodes = _emptiest_first_tree(lengths, counts, capacity, slots, begun, tree, packs)
+        if nodes >= 0:
+            return paths(tree, packs[:nodes])
+        size *= 4
+
+
+@kernel
+def _emptiest_first_tree(
+    lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int, tree: Int32s, packs: Int64s
+) -> int:
+    """Grows the tree; returns its number of nodes, -1 if the arrays are too small for it."""
+    words = np.zeros((capacity >> 6) + 1, np.uint64)  # bit f: there are packs with f tokens and slots left
+    summary = np.zeros((words.size >> 6) + 1, np.uint64)
+    heads = np.full(capacity + 1, -1, np.int32)  # fill -> newest node with that fill; `following` chains the others
+    following, free = np.empty(packs.size, np.int32), np.empty(packs.size, np.int64)
+    nodes = 0
+    for k in range(lengths.size):
+        length, left = int(lengths[k]), int(counts[k])
+        while left > 0:
+            if nodes == packs.size:
+                return -1
+            fill, node, slots_left = next_set(words, summary, 0), -1, slots
+            if begun > 0:
+                taken, fill = min(begun, left), 0
+                begun -= taken
+            elif fill < 0 or fill + length > capacity:
+                taken, fill = 1, 0
+            else:
+                node = int(heads[fill])
+                taken, slots_left = min(packs[node], left), free[node]
+                packs[node] -= taken
+                if packs[node] == 0:
+                    heads[fill] = following[node]
+                    if heads[fill] < 0:
+                        clear_bit(words, summary, fill)
+            left -= taken
+            add_node(tree, nodes, node, k, 1)
+            packs[nodes], free[nodes] = taken, slots_left - 1
+            if free[nodes] > 0:
+                following[nodes], heads[fill + length] = heads[fill + length], nodes
+                set_bit(words, summary, fill + length)
+            nodes += 1
+    return nodes

@@ -1,0 +1,115 @@
+"""CSV and TSV rows through `datasets`, every value as text.
+
+The CSV builder of `datasets` guesses: digits become numbers, a row with fewer fields than the header gets empty ones,
+and a first row with more shifts every column. Here 007 stays 007, and a row that does not fit the header is a finding.
+
+Each table has the asked columns as strings and `problem` (see problems.py).
+"""
+
+import csv
+import dataclasses
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from packprep.sources.formats.builder import NUL, RowBuilder, RowsConfig, escaped_bytes
+from packprep.support.errors import InputError
+from packprep.support.problems import BadRow, Problem, problem_array
+
+_ROWS = 1000
+csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below counts by itself
+
+
+@dataclasses.dataclass
+class CsvRowsConfig(RowsConfig):
+    """delimiter: between the fields of a row."""
+
+    delimiter: str = ","
+
+
+class CsvRows(RowBuilder):
+    """A file with a header, quoted as RFC 4180 says, plain or compressed."""
+
+    BUILDER_CONFIG_CLASS = CsvRowsConfig
+
+    def tables(self, file: Any) -> Iterator[pa.Table]:
+        """See `RowBuilder.tables`."""
+        reader = CsvReader(file, self.config.delimiter, self.config.max_row_size, self.config.source)
+        header = reader.header()
+        while rows := list(itertools.islice(reader.rows(header), _ROWS)):
+            yield _table(rows, header, self.config.columns)
+
+
+class CsvReader:
+    """Rows of a CSV file, each with what is wrong with it. InputError where a quote is never closed."""
+
+    def __init__(self, file: io.BufferedReader, delimiter: str, limit: int, source: str) -> None:
+        # Bytes that are not UTF-8 come as surrogates, so that the row can be named.
+        self._text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+        self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
+        self._limit = limit
+        self._source = source
+        self._size = 0  # characters of the row so far: a quoted field may hold lines
+        self._line = 1  # where the row begins
+
+    def _lines(self) -> Iterator[str]:
+        while line := self._text.readline(self._limit + 1):
+            self._size += len(line)
+            if self._size > self._limit:
+                raise self._stop(f"the row has more than {self._limit:,} bytes (--max-row-size); is a quote left open?")
+            yield line
+
+    def _stop(self, what: str) -> InputError:
+        return InputError(f"{self._source} line {self._line}: {what}")
+
+    def header(self) -> list[str]:
+        """Names of the columns; none in an empty file."""
+        try:
+            return next(self._reader, [])
+        except csv.Error as error:
+            raise self._stop(f"{error}; quote it as CSV does") from None
+
+    def rows(self, header: Sequence[str]) -> Iterator[tuple[list[str], Problem | None]]:
+        """Rows that are not blank, each with what is wrong with it."""
+        while True:
+            self._size, self._line = 0, self._reader.line_num + 1
+            try:
+                row = next(self._reader, None)
+            except csv.Error as error:
+                if "unexpected end" in str(error):  # a quote that took all rows behind it: their number is not known
+                    raise self._stop("a quote in this row is never closed; quote it as CSV does") from None
+                yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num}: {error}")
+                continue
+            if row is None:
+                return
+            if len(row) == len(header):
+                yield row, None
+            elif row:
+                fields = f"{len(row)} fields, the header {len(header)}"
+                yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num} has {fields}")
+
+
+def _table(rows: Sequence[tuple[list[str], Problem | None]], header: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    problems = [problem for _, problem in rows]
+    arrays = []
+    for name in columns:
+        place = header.index(name) if name in header else None
+        values = [None if place is None or not row else row[place] for row, _ in rows]
+        for number, value in enumerate(values):
+            wrong = (
+                None
+                if value is None
+                else "is not UTF-8"
+                if escaped_bytes(value) >= 0
+                else NUL
+                if "\0" in value
+                else None
+            )
+            if wrong:
+                values[number] = None
+                problems[number] = problems[number] or Problem(BadRow.BAD_UTF8, f"{name!r} {wrong}")
+        arrays.append(pa.array(values, pa.string()))
+    return pa.table([*arrays, problem_array(problems)], names=[*columns, "problem"])

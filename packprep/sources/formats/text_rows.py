@@ -1,0 +1,102 @@
+"""Plain text through `datasets`: a file is one document, or its paragraphs or its lines are documents.
+
+The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says of a byte that is
+not UTF-8 neither file nor line. Here a row is all that is in memory, and the row that is wrong is known.
+
+Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each table has `text` and `problem`
+(see problems.py).
+"""
+
+import dataclasses
+import io
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from packprep.sources.formats.builder import NUL, RowBuilder, RowsConfig, escaped_bytes
+from packprep.support.problems import BadRow, Problem, problem_array, too_large
+
+BLOCK = 1 << 20
+
+
+@dataclasses.dataclass
+class TextRowsConfig(RowsConfig):
+    """sample_by: what one document is: document (the whole file), paragraph or line."""
+
+    sample_by: str = "document"
+
+
+class TextRows(RowBuilder):
+    """A text file, plain or compressed."""
+
+    BUILDER_CONFIG_CLASS = TextRowsConfig
+
+    def tables(self, file: Any) -> Iterator[pa.Table]:
+        """See `RowBuilder.tables`."""
+        text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape")
+        rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[self.config.sample_by]
+        taken: list[tuple[str | None, Problem | None]] = []
+        size = 0
+        for value, line in rows(text, self.config.max_row_size):
+            taken.append(_checked(value, line, self.config.sample_by, self.config.max_row_size))
+            size += len(value or "")
+            if size >= BLOCK or len(taken) == 10_000:
+                yield _table(taken)
+                taken, size = [], 0
+        if taken:
+            yield _table(taken)
+
+
+def _document(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
+    """The whole file, None where it is longer than `limit`, and the line it begins in; so do the others."""
+    whole = text.read(limit + 1)
+    if whole:
+        yield (whole if len(whole) <= limit else None), 1
+
+
+def _lines(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
+    number = 0
+    while line := text.readline(limit + 1):
+        number += 1
+        if len(line) <= limit + line.endswith("\n"):
+            yield line.removesuffix("\n"), number
+            continue
+        yield None, number
+        while line and not line.endswith("\n"):
+            line = text.readline(BLOCK)
+
+
+def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
+    """What stands between two line ends in a row, but nothing."""
+    number, rest, endless = 1, "", False
+    passed = 0  # line ends of an endless paragraph that are no longer in `rest`
+    while block := text.read(BLOCK):
+        *paragraphs, rest = (rest + block).split("\n\n")
+        for paragraph in paragraphs:
+            if paragraph or endless:
+                yield (None if endless or len(paragraph) > limit else paragraph), number
+            number += passed + paragraph.count("\n") + 2
+            passed, endless = 0, False
+        if len(rest) > limit:
+            passed += rest[:-1].count("\n")
+            rest, endless = rest[-1:], True  # it may be the first of the two
+    if rest or endless:
+        yield (None if endless or len(rest) > limit else rest), number
+
+
+def _checked(value: str | None, line: int, what: str, limit: int) -> tuple[str | None, Problem | None]:
+    if value is None:
+        return None, too_large(f"the {what} in line {line}", limit)
+    wrong = "is not UTF-8"
+    at = escaped_bytes(value)
+    if at < 0:
+        at, wrong = value.find("\0"), NUL
+    if at < 0:
+        return value, None
+    return None, Problem(BadRow.BAD_UTF8, f"line {line + value.count(chr(10), 0, at)} {wrong}")
+
+
+def _table(rows: list[tuple[str | None, Problem | None]]) -> pa.Table:
+    texts, problems = zip(*rows, strict=True)
+    return pa.table({"text": pa.array(texts, pa.string()), "problem": problem_array(problems)})

@@ -1,0 +1,156 @@
+"""Sources in a store: s3://bucket/key, a folder or a glob of them, as `sources` has files, read where they are.
+
+JSON, CSV and text are streamed each time they are read. Parquet, Arrow and saved datasets, whose readers jump about,
+are fetched into scratch when their turn comes and go away after it: the disk holds one for each process that reads. An
+object counts as the same while its version (an ETag) is; one that is replaced under a build ends it.
+"""
+
+import glob
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from packprep.config.build_config import BuildConfig
+from packprep.schemas import Store, Stored, check_path
+from packprep.sources.digests import digest_of_stream, in_threads, known_digest, remember, together
+from packprep.sources.formats.raw_files import KINDS, SUFFIXES, opened, suffixes
+from packprep.sources.source import Source
+from packprep.support.errors import InputError, asked
+from packprep.support.redact import redacted
+
+_BLOCK = 4 << 20
+_AT_ONCE = 8  # objects hashed
+_HTTP = ("http", "https", "file", "ftp")
+
+
+def expand_url(url: str, config: BuildConfig) -> list[Source]:
+    """The objects that a URL stands for, sorted bytewise, with their digests. InputError where there is none."""
+    protocol, _, rest = url.partition("://")
+    if protocol in _HTTP:
+        raise InputError(
+            f"{url} is an address; packprep reads files, so fetch it first, or pipe it into packprep build -"
+        )
+    if "@" in rest.partition("/")[0]:
+        raise InputError(f"{url} holds credentials; put them into the environment or the store's own configuration")
+    with asked(InputError):
+        store = Store(url)
+        alone = None if url.endswith("/") else store.find("")
+        if alone is not None:
+            return _sources({url: alone})
+        found = store.list()
+        if {"state.json", "dataset_dict.json"} & set(found):
+            return [_saved(store, found, config)]
+        if found:
+            return _folder(store, found, config)
+        if glob.has_magic(url):
+            return _matches(url)
+    raise InputError(f"{url}: there is no such object and no such folder; check the address")
+
+
+def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
+    """Everything of a known format but hidden files and the output, which may lie beside the sources."""
+    own = tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete")) if config.output else ()
+    files = {
+        store.where(name): stored
+        for name, stored in found.items()
+        if suffixes(name)[0] in KINDS and not _hidden(name) and not store.where(name).startswith(own or "\0")
+    }
+    if not files:
+        raise InputError(f"{store.url} holds no file of a known format; expected {SUFFIXES}")
+    return _sources(files)
+
+
+def _matches(pattern: str) -> list[Source]:
+    """A glob; as on a disk, * and ** leave out what begins with a dot."""
+    parts = pattern.split("/")
+    first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    store, rest = Store("/".join(parts[:first])), "/".join(parts[first:])
+    dotted = any(part.startswith(".") for part in parts[first:])
+    found = {store.where(name): stored for name, stored in store.glob(rest).items() if dotted or not _hidden(name)}
+    if not found:
+        raise InputError(f"no file matches {pattern}; check the pattern")
+    return _sources(found)
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _sources(files: Mapping[str, Stored]) -> list[Source]:
+    size = sum(stored.bytes for stored in files.values())
+    return in_threads(lambda file: _source(*file), list(files.items()), size, _AT_ONCE)
+
+
+def _source(url: str, stored: Stored) -> Source:
+    if (suffix := suffixes(url)[0]) not in KINDS:
+        raise InputError(f"{url} is of no known format; expected {SUFFIXES}")
+    if stored.bytes == 0:
+        raise InputError(f"{url} is empty; expected at least one document")
+    return Source(redacted(url), KINDS[suffix], url, stored.bytes, _digest(url, stored), version=stored.version)
+
+
+def _digest(url: str, stored: Stored) -> str:
+    """sha256 of an object, which is read for that once."""
+    key = f"{url} {stored.bytes} {stored.version}"
+    if stored.version and (known := known_digest(key)) is not None:
+        return known
+    with opened(url, stored.version) as file:
+        digest = digest_of_stream(file, stored.bytes)
+    if stored.version:
+        remember(key, digest)
+    return digest
+
+
+def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> Source:
+    """A folder that `save_to_disk` has written, or one split of it."""
+    prefix = ""
+    if "dataset_dict.json" in found:
+        splits = sorted(name.partition("/")[0] for name in found if re.fullmatch("[^/]+/state.json", name))
+        split = config.split or (splits[0] if len(splits) == 1 else None)
+        if split not in splits:
+            asked_for = f"no split {config.split!r}" if config.split else "several splits"
+            raise InputError(f"{store.url} has {asked_for}; choose --split from {', '.join(splits)}")
+        prefix = f"{split}/"
+    files = _data_files(store, prefix, found)
+    if not prefix and config.split not in (None, (split := json.loads(store.read("state.json")).get("_split"))):
+        raise InputError(f"{store.url} is one dataset, of split {split}; leave --split out")
+    digests = [_digest(store.where(name), found[name]) for name in files]
+    version = "\n".join(found[name].version for name in files)
+    size = sum(found[name].bytes for name in files)
+    return Source(
+        redacted(store.url), "saved", store.where(prefix.rstrip("/")), size, together(digests), version=version
+    )
+
+
+def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[str]:
+    where = store.where(f"{prefix}state.json")
+    try:
+        listed = [entry["filename"] for entry in json.loads(store.read(f"{prefix}state.json"))["_data_files"]]
+        files = [prefix + str(check_path(name, where)) for name in listed]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{where} lists no data files; expected what save_to_disk writes") from None
+    if missing := [name for name in files if name not in found]:
+        raise InputError(f"{store.url} is not whole: {missing[0]} is missing")
+    return files
+
+
+@contextmanager
+def fetched(source: Source, scratch: Path) -> Iterator[Path]:
+    """A copy, in `scratch`, of a saved dataset's folder, with the data files that its digest was made of."""
+    store = Store(str(source.path))
+    files = _data_files(store, "", store.list())
+    versions = dict(zip(files, source.version.split("\n"), strict=True))
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        for name in [*files, "state.json", "dataset_info.json"]:
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name in versions:
+                with path.open("wb") as copy, opened(store.where(name), versions[name]) as file:
+                    while block := file.read(_BLOCK):
+                        copy.write(block)
+            else:
+                path.write_bytes(store.read(name))
+        yield Path(folder)

@@ -1,0 +1,271 @@
+"""What the sources of a build are: names on the command line become files with a digest, in a fixed order.
+
+An existing path wins; a name with a known suffix or a glob that matches nothing is an error; anything else is a
+dataset on the hub. Files of a glob or directory are sorted bytewise, so document ids never depend on the disk.
+"""
+
+import glob
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packprep.config.build_config import BuildConfig
+from packprep.config.mix import is_mix
+from packprep.config.options import PER_SOURCE
+from packprep.schemas import FormatError, inside, is_url
+from packprep.sources.digests import digest_of_files, heard, in_threads
+from packprep.sources.formats.raw_files import KINDS, SUFFIXES, suffixes
+from packprep.sources.remote import expand_url
+from packprep.sources.source import STDIN, Source
+from packprep.support.errors import InputError, system_error
+from packprep.support.hub import asking
+from packprep.support.progress import Progress, Silent
+from packprep.support.redact import redacted
+
+_ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
+
+
+def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
+    """The sources of a build in order, each with its digest. Standard input is spooled into `scratch`."""
+    if not config.sources:
+        raise InputError("no source is given; name files, a directory, - for standard input or a hub dataset")
+    with heard(progress or Silent()):
+        return _resolved(config, scratch)
+
+
+def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
+    found: list[Source] = []
+    for number, entry in enumerate(config.entries()):
+        reading = config.reading(entry.reading)
+        with _readable(entry.label):
+            files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
+        _check_keys(entry.reading, files, f"source {entry.label}: ")
+        found += [replace(source, entry=number, reading=entry.reading) for source in files]
+    _check_keys({key: getattr(config, key) for key in _ONLY_FOR}, found)
+    if is_mix(config.entries()):
+        _check_repeated(found)
+    return found
+
+
+def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -> None:
+    kinds = {source.kind for source in found}
+    for key, meant in _ONLY_FOR.items():
+        if options.get(key) is not None and not meant & kinds:
+            listed = " and ".join(sorted(meant))
+            raise InputError(
+                f"{where}{key} {options[key]!r} is for {listed} datasets, and no source is one; leave it out"
+            )
+
+
+def _check_repeated(found: list[Source]) -> None:
+    """A file that two globs of a mix match would be repeated without a word, and be counted for both."""
+    seen = set()
+    for source in found:
+        columns = [source.reading.get(key) for key in PER_SOURCE if key != "limit"]  # other columns are other text
+        same = (os.path.realpath(source.path) if isinstance(source.path, Path) else source.name, *columns)
+        if same in seen:
+            raise InputError(f"{source.name} is in the mix twice; name it once, and repeat it with epochs")
+        seen.add(same)
+
+
+def check_local(config: BuildConfig) -> None:
+    """Raise InputError for a source that is wrong by its name, kind or size: before a hub is asked, or a byte read."""
+    for entry in config.entries():
+        reading = config.reading(entry.reading)
+        with _readable(entry.label):
+            for name in entry.paths:
+                for path in _local_files(name, reading):
+                    _check_file(path)
+
+
+@contextmanager
+def _readable(label: str) -> Iterator[None]:
+    """InputError for a source that may not be read; faults of the system itself stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if system_error(error) is not None:
+            raise
+        raise InputError(f"{error.filename or label} cannot be read: {error.strerror}") from None
+
+
+def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
+    if name == "-":
+        yield _spool_stdin(scratch)
+        return
+    if is_url(name):
+        yield from expand_url(name, config)
+        return
+    path = Path(name)
+    if _is_saved(path):
+        yield _saved(path, config)
+    elif files := _local_files(name, config):
+        yield from _files(files)
+    else:
+        yield _hub(name, config)
+
+
+def _local_files(name: str, config: BuildConfig) -> list[Path]:
+    """The files here that a name of a source stands for; none for the hub, a store, standard input or a saved dataset.
+
+    InputError where it can only mean files, and there are none.
+    """
+    path = Path(name)
+    if name == "-" or is_url(name) or _is_saved(path):
+        return []
+    if path.is_dir():
+        return _walked(path, config)
+    if path.exists():
+        return [path]
+    if path.is_symlink():
+        raise _dangling(path)
+    if glob.has_magic(name):
+        matches = [Path(match) for match in sorted(glob.glob(name, recursive=True), key=os.fsencode)]
+        _check_readable(Path(name))
+        for match in matches:
+            if match.is_dir() and suffixes(match.name)[0] in KINDS and "**" not in name:
+                raise InputError(f"{match} is a folder, and {name} takes files; match those in it")
+        files = [match for match in matches if not match.is_dir()]  # a pipe or a dangling link is not left out
+        if not files:
+            raise InputError(f"no file matches {name}; check the pattern")
+        return files
+    if suffixes(name)[0] in KINDS or name.startswith((".", "/", "~")):
+        raise InputError(f"no such file: {name}")
+    return []
+
+
+def _check_readable(pattern: Path) -> None:
+    """OSError if the pattern leads through a folder that may not be read: `glob` just leaves it out."""
+    through = [pattern] if pattern.name == "**" else []
+    for folders in [*through, *pattern.parents]:
+        for folder in filter(os.path.isdir, glob.glob(str(folders), recursive=True)):
+            os.scandir(folder).close()
+
+
+def _files(paths: Sequence[Path]) -> list[Source]:
+    return in_threads(_file, paths, sum(path.stat().st_size for path in paths if path.exists()))
+
+
+def _file(path: Path) -> Source:
+    size = _check_file(path)
+    return Source(redacted(str(path)), KINDS[suffixes(path.name)[0]], path, size, digest_of_files([path]))
+
+
+def _check_file(path: Path) -> int:
+    """Bytes of a file that can be a source, as far as that shows without reading it; InputError for any other."""
+    suffix = suffixes(path.name)[0]
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
+    if suffix not in KINDS:
+        raise InputError(f"{path} is of no known format; expected {SUFFIXES}")
+    if path.is_symlink() and not path.exists():
+        raise _dangling(path)
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
+    if facts.st_size == 0:
+        raise InputError(f"{path} is empty; expected at least one document")
+    return facts.st_size
+
+
+def _dangling(path: Path) -> InputError:
+    return InputError(f"{path} is a link to {os.readlink(path)}, which does not exist")
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether a path is a directory that `save_to_disk` wrote."""
+    return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+
+
+def _walked(path: Path, config: BuildConfig) -> list[Path]:
+    """The files of a known format in a directory, sorted bytewise."""
+    # The output may lie beside the sources: the same command again must find the same files.
+    endings = ("", ".incomplete", ".replaced", ".appended", ".appended.incomplete", ".appended.replaced")
+    beside = endings if config.output else ()
+    own = {Path(config.output + suffix).absolute() for suffix in beside}
+    files = []
+
+    def unreadable(error: OSError) -> None:  # os.walk would leave the folder out
+        raise error
+
+    for folder, subfolders, names in os.walk(path, onerror=unreadable):
+        subfolders[:] = [
+            name for name in subfolders if not name.startswith(".") and Path(folder, name).absolute() not in own
+        ]
+        for name in subfolders:
+            if (link := Path(folder, name)).is_symlink():  # following could go round in circles
+                raise InputError(
+                    f"{link} is a link to a folder; give the folder as a source of its own, or move it here"
+                )
+        files += [Path(folder, name) for name in names if suffixes(name)[0] in KINDS and not name.startswith(".")]
+    if not files:
+        raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
+    return sorted(files, key=os.fsencode)
+
+
+def _saved(path: Path, config: BuildConfig) -> Source:
+    """A directory written by `save_to_disk`: its data files are its content."""
+    folder = path
+    if (path / "dataset_dict.json").exists():
+        splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
+        split = config.split or (splits[0] if len(splits) == 1 else None)
+        if split not in splits:
+            asked = f"no split {config.split!r}" if config.split else "several splits"
+            raise InputError(f"{path} has {asked}; choose --split from {', '.join(splits)}")
+        try:
+            folder = inside(path, split, str(path))
+        except FormatError as error:
+            raise InputError(str(error)) from None
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        if folder == path and config.split not in (None, state.get("_split")):
+            raise InputError(f"{path} is one dataset, of split {state.get('_split')}; leave --split out")
+        files = [inside(folder, entry["filename"], str(folder / "state.json")) for entry in state["_data_files"]]
+        size = sum(file.stat().st_size for file in files)
+        return Source(redacted(str(path)), "saved", folder, size, digest_of_files(files))
+    except OSError as error:
+        raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
+    except InputError:
+        raise
+    except FormatError as error:
+        raise InputError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes") from None
+
+
+def _hub(name: str, config: BuildConfig) -> Source:
+    dataset = open_hub(name, config)
+    files = [Path(file["filename"]) for file in dataset.cache_files]
+    return Source(redacted(name), "hub", None, sum(file.stat().st_size for file in files), digest_of_files(files))
+
+
+def open_hub(name: str, config: BuildConfig) -> Any:
+    """The hub dataset, in the cache that `datasets` keeps for the user."""
+    import datasets
+
+    split, unreachable = config.split or "train", ""
+    try:
+        with asking(name, "README.md", revision=config.revision, repo_type="dataset") as unreachable:
+            return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
+    except Exception as error:  # the loaders' and the hub client's kinds, none of them ours to explain
+        reason = unreachable or " ".join(str(error).split())[:200]
+        raise InputError(f"{name} is no local path and no dataset came from the hub: {reason}") from None
+
+
+def _spool_stdin(scratch: Path) -> Source:
+    path = scratch / "stdin.jsonl"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        while block := sys.stdin.buffer.read(1 << 20):
+            file.write(block)
+    if path.stat().st_size == 0:
+        raise InputError("standard input is empty; expected JSON lines")
+    return Source(STDIN, "json", path, path.stat().st_size, digest_of_files([path]))

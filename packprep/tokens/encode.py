@@ -1,0 +1,317 @@
+"""A table of rows to a table of tokens: text, conversations or token ids, with BOS and EOS, in batches by bytes."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.chat.build_tokenizer import ChatTokenizer
+from packprep.config.build_config import BuildConfig
+from packprep.engines.backends import Ids, Offsets
+from packprep.engines.parity import EngineChoice, verify_batch
+from packprep.engines.tokenizer import Tokenizer
+from packprep.packing.kernels.gather import add_ends, make_room, with_ends
+from packprep.schemas import NO_LOSS
+from packprep.sources.formats.arrow_columns import one_array
+from packprep.sources.units import Part, ranges, text_bytes
+from packprep.support.ahead import ahead
+from packprep.support.errors import InputError
+from packprep.support.problems import Problem
+
+# Text given to an engine at once. The memory of one batch serves the next; four times as much took 1.6 times the page
+# faults.
+BATCH_BYTES = 1 << 20
+
+# Columns of rows that become tokens and labels.
+READ = ("text", "ids", "trained", "specials", "second", "second_trained", "second_specials")
+
+Made = TypeVar("Made")
+
+
+class Encoded(NamedTuple):
+    """table: as a token file has it. verified: documents compared with the reference. problems: of rows that
+    could not be encoded, by place; they have no tokens."""
+
+    table: pa.Table
+    verified: int = 0
+    problems: Mapping[int, Problem] = {}
+
+
+def encode_table(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None = None,
+) -> Encoded:
+    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens.
+
+    numbers: [documents], which decide what is compared with the reference. engine: None where the table has `ids` in
+    place of text.
+    """
+    if config.pair_columns:
+        sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
+        return _joined(table, sides)
+    return _encode(table, numbers, engine, tokenizer, config, stop)
+
+
+def _encode(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Encoded:
+    if engine is None:
+        return Encoded(_with_ends(table, tokenizer))
+    if config.chats:
+        return _encode_chats(table, numbers, engine, tokenizer, config, stop)
+
+    def encode(first: int, last: int) -> tuple[Ids, Offsets, int]:
+        text = one_array(table["text"].slice(first, last - first))
+        text = text.fill_null("") if text.null_count else text
+        ids, offsets = engine.engine.encode(text)
+        return ids, offsets, _verify(engine, ids, offsets, text, numbers[first:last], config)
+
+    verified, sizes = 0, text_bytes(table["text"])
+    made = _Ended(tokenizer, int(sizes.sum()))
+    for size, (ids, offsets, compared) in _in_batches(encode, sizes, engine, config, stop):
+        verified += compared
+        made.add(ids, offsets, size)
+    return Encoded(table.drop_columns(["text"]).append_column("tokens", _lists(*made.all())), verified)
+
+
+def load_kernels(tokenizer: Tokenizer) -> None:
+    """What the first batch would wait a quarter of a second for: numba, and the code it has compiled before."""
+    _Ended(tokenizer, 1).add(np.frombuffer(bytes(4), np.int32), np.array([0, 1]), 1)
+
+
+def _in_batches(
+    encode: Callable[[int, int], Made],
+    sizes: NDArray[np.int64],
+    engine: EngineChoice,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Iterator[tuple[int, Made]]:
+    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes of text.
+
+    sizes: bytes of text of each row.
+    """
+
+    def made_of(first: int, last: int, size: int) -> tuple[int, Made]:
+        if stop is not None and stop.is_set():
+            raise CancelledError
+        return size, encode(first, last)
+
+    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, Made]]":
+        return engine.threads.submit(config.num_proc, batch[2], made_of, *batch)
+
+    batches = [(first, last, int(sizes[first:last].sum())) for first, last in ranges(sizes, BATCH_BYTES)]
+    return ahead(submit, batches, config.num_proc + 1)
+
+
+def _verify(
+    engine: EngineChoice, ids: Ids, offsets: Offsets, text: pa.Array, numbers: NDArray[np.int64], config: BuildConfig
+) -> int:
+    """Documents of a batch that were compared with the reference."""
+    return verify_batch(
+        engine.engine, ids, offsets, text, numbers, engine.reference, share=config.verify_engine, seed=config.seed
+    )
+
+
+class _Ended:
+    """Ids of batches one behind the other, each document with its BOS and EOS: the only copy until they are written.
+
+    Made batch by batch, so that the engine gets the memory of one batch's ids again for the next one's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        """size: of all batches that come, in the unit of `add`."""
+        self._ends = _end_ids(tokenizer)
+        self._tokenizer = tokenizer
+        self._left = size
+        self._ids = np.empty(0, tokenizer.id_type)
+        self._offsets = [np.zeros(1, np.int64)]
+
+    def add(self, ids: Ids, offsets: Offsets, size: int) -> None:
+        """ids: [tokens]. offsets: [documents + 1]."""
+        bos, eos = self._ends
+        _check_ids(ids, self._tokenizer)
+        wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+        first, new = int(self._offsets[-1][-1]), int(wider[-1])
+        self._left -= size
+        if first + new > len(self._ids):
+            # Room for the rest as if it were like this batch, and a little more: what is never filled costs nothing.
+            grown = np.empty(first + new + int(1.1 * new * self._left / max(size, 1)), self._ids.dtype)
+            grown[:first] = self._ids[:first]
+            self._ids = grown
+        add_ends(ids, offsets, wider, bos, eos, self._ids[first : first + new])
+        self._offsets.append(wider[1:] + first)
+
+    def all(self) -> tuple[NDArray[Any], Offsets]:
+        """Ids [tokens], and where documents lie in them [documents + 1]."""
+        offsets = np.concatenate(self._offsets)
+        return self._ids[: offsets[-1]], offsets
+
+
+def _sides(table: pa.Table) -> pa.Table:
+    """Both sides of pairs as rows, 2 [documents]: first, second, first, second, ..."""
+    names = [name for name in ("text", "trained", "specials") if name in table.column_names]
+    seconds = ["second" if name == "text" else f"second_{name}" for name in names]
+    both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
+    places = np.arange(2 * len(table)).reshape(2, -1).T.ravel()
+    return both.take(pa.array(places))
+
+
+def _joined(table: pa.Table, sides: Encoded) -> Encoded:
+    """Rows of pairs again: the ids of both sides one behind the other, and how many the first has."""
+    rest = table.drop_columns([name for name in READ if name in table.column_names])
+    for name in sides.table.column_names:
+        values, offsets = _flat(one_array(sides.table[name]))
+        rest = rest.append_column(name, _lists(values, offsets[::2]))
+        if name == "tokens":
+            rest = rest.append_column("pair_split", pa.array((offsets[1::2] - offsets[:-1:2]).astype(np.int32)))
+    return Encoded(rest, sides.verified, {row // 2: problem for row, problem in sides.problems.items()})
+
+
+def _encode_chats(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Encoded:
+    """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a token is."""
+    from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
+    from packprep.chat.prompt_response import encode_prompted
+
+    def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
+        batch = table.slice(first, last - first).combine_chunks()
+        if not isinstance(tokenizer, ChatTokenizer):
+            prompted = encode_prompted(batch, engine.engine, tokenizer.json)
+            sides = np.repeat(numbers[first:last], 2)  # both of a row are compared, or none
+            compared = _verify(engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config)
+            return first, prompted.tokens, compared // 2
+        made = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
+        # A row that spells special tokens has other ids than the engines give: the template's only are parsed.
+        is_plain = batch["specials"].is_null().to_numpy()
+        plain, lengths = np.flatnonzero(is_plain), np.diff(made.offsets)
+        ids = made.ids if is_plain.all() else made.ids[np.repeat(is_plain, lengths)]
+        text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain))
+        offsets = np.append(0, np.cumsum(lengths[plain]))
+        return first, made, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
+
+    tokens, masks, verified = [], [], 0
+    problems: dict[int, Problem] = {}
+    for _, (first, made, compared) in _in_batches(encode, text_bytes(table["text"]), engine, config, stop):
+        problems |= {first + row: problem for row, problem in made.problems.items()}
+        _check_ids(made.ids, tokenizer)
+        ids, trained, offsets = _chat_with_ends(made.ids, made.trained, made.offsets, tokenizer)
+        tokens.append(_lists(ids, offsets))
+        masks.append(_lists(trained, offsets))
+        verified += compared
+    rest = table.drop_columns(["text", "trained", "specials"])
+    rest = rest.append_column("tokens", pa.chunked_array(tokens, _list_of_ids(tokenizer)))
+    if config.train_on != "all":
+        rest = rest.append_column("labels", pa.chunked_array(masks, pa.list_(pa.int8())))
+    return Encoded(rest, verified, problems)
+
+
+def _chat_with_ends(
+    ids: Ids, trained: NDArray[np.bool_], offsets: Offsets, tokenizer: Tokenizer
+) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
+    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them: a template writes them itself."""
+    bos, eos = _end_ids(tokenizer)
+    wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+    tokens, mask = np.empty(wider[-1], tokenizer.id_type), np.zeros(wider[-1], np.int8)
+    add_ends(ids, offsets, wider, bos, eos, tokens)
+    make_room(trained.astype(np.int8), offsets, wider, int(bos >= 0), mask)
+    if eos >= 0:
+        mask[wider[1:][np.diff(wider) > 0] - 1] = 1
+    return tokens, mask, wider
+
+
+def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
+    """`ids` to `tokens`, with BOS and EOS where they were asked for; other lists keep in step with them.
+
+    An added BOS has no loss, an added EOS has one where the token before it has; carried columns have 0 there.
+    """
+    bos, eos = _end_ids(tokenizer)
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    lists = {name: column for name, column in columns.items() if pa.types.is_list(column.type)}
+    if bos >= 0 or eos >= 0:
+        flat = {name: _flat(column) for name, column in lists.items()}
+        ids, offsets = flat["ids"]
+        ended = _Ended(tokenizer, 0)
+        ended.add(ids, offsets, 0)
+        tokens, wider = ended.all()
+        lists["ids"] = _lists(tokens, wider)
+        full = np.diff(offsets) > 0
+        for name, (values, _) in flat.items():
+            if name == "ids":
+                continue
+            nothing = NO_LOSS if name == "labels" and values.dtype == np.int32 else 0
+            out = np.full(len(tokens), nothing, values.dtype)
+            make_room(values, offsets, wider, int(bos >= 0), out)
+            if name == "labels" and eos >= 0:
+                last = wider[1:][full] - 1
+                out[last] = np.where(out[last - 1] != nothing, 1 if nothing == 0 else eos, nothing)
+            lists[name] = _lists(out, wider)
+    columns |= lists
+    return pa.table({"tokens": columns.pop("ids").cast(_list_of_ids(tokenizer))} | columns)
+
+
+def _check_ids(ids: Ids, tokenizer: Tokenizer) -> None:
+    """No id of an engine is cut off where token files have narrower ones."""
+    if tokenizer.id_type == np.uint16 and len(ids) and int(ids.max()) >= 1 << 16:
+        raise InputError(
+            f"the engine gave the id {ids.max():,}, but the vocabulary has {tokenizer.vocab_size:,}; use --engine hf"
+        )
+
+
+def _list_of_ids(tokenizer: Tokenizer) -> pa.DataType:
+    return pa.list_(pa.from_numpy_dtype(tokenizer.id_type))
+
+
+def _end_ids(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Ids of BOS and EOS, -1 for none."""
+    bos, eos = (token.id if token else -1 for token in (tokenizer.bos, tokenizer.eos))
+    return bos, eos
+
+
+def _flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Values and int64 offsets, from 0."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    values: NDArray[Any] = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+    return values, offsets - offsets[0]
+
+
+def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
+    if len(values) >= 2**31:
+        raise InputError(f"the documents of a slice have {len(values):,} tokens, more than an Arrow list holds")
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def cut_text(
+    table: pa.Table, pattern: "re.Pattern[str]", parts: Sequence[Part]
+) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+    """Text up to the first match, and by source how many documents and characters that took."""
+    texts = table["text"].to_pylist()
+    matches = [pattern.search(text) if text is not None else None for text in texts]
+    short = [text[: match.start()] if match else text for text, match in zip(texts, matches, strict=True)]
+    lost = np.array([len(text or "") for text in texts], np.int64) - [len(text or "") for text in short]
+    counted, first = {}, 0
+    for part in parts:
+        rows = lost[first : first + part.rows]
+        counted[str(part.source)] = (int(np.count_nonzero(rows)), int(rows.sum()))
+        first += part.rows
+    column = table.schema.get_field_index("text")
+    return table.set_column(column, "text", pa.array(short, pa.large_string())), counted

@@ -1,0 +1,153 @@
+"""Receipts of token files, and the store of them that outlasts a build.
+
+A receipt stands beside its file and says its digest: work counts only where both are there and agree. The digest is
+against damage only (xxh3, 128 bits, ten times as fast as the sha256 that signs what leaves the build). The key of a
+store is a digest of everything that decides token files (sources, tokenizer, text options): another max_length or
+strategy finds them again, another tokenizer cannot.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from packprep.config.build_config import BuildConfig
+from packprep.config.options import options_in
+from packprep.engines.tokenizer import Tokenizer
+from packprep.schemas import digest_of, file_size
+from packprep.sources.source import Source
+from packprep.sources.units import Part, Start
+
+STORED = "files.json"  # of a store that is finished
+
+STORE_VERSION = 4  # raised when the same inputs would give other token files
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFile:
+    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by source."""
+
+    unit: int
+    slice: int
+    first_document: int
+    documents: int
+    text_bytes: int
+    tokens: int
+    verified: int  # documents that the reference engine encoded too
+    parts: tuple[Part, ...]
+    cut: dict[str, tuple[int, int]]
+    bytes: int
+    xxh3: str
+
+    @property
+    def name(self) -> str:
+        return file_name(self.unit, self.slice)
+
+    @property
+    def end(self) -> int:
+        """Number of the first document after it."""
+        return self.first_document + self.documents
+
+    def remove(self, directory: Path) -> None:
+        (directory / self.name).unlink()
+        (directory / self.name).with_suffix(".json").unlink()
+
+
+def file_name(unit: int, number: int) -> str:
+    """Token file of slice `number` of a unit."""
+    return f"unit-{unit:06d}-{number:03d}.arrow"
+
+
+def rows_of_sources(files: Sequence[TokenFile], sources: int) -> list[int]:
+    """Rows read from each source."""
+    rows = [0] * sources
+    for file in files:
+        for part in file.parts:
+            rows[part.source] += part.rows
+    return rows
+
+
+def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildConfig) -> str:
+    """Digest of everything that decides the token files."""
+    deciding = options_in("read", "rows", "tokens")
+    options = {name: value for name, value in config.identity().items() if name in deciding}
+    return digest_of(
+        {
+            "version": STORE_VERSION,
+            "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
+            "tokenizer": tokenizer.facts(),
+            "options": options | {"max_tokens": config.tokens_to_read},
+        }
+    )
+
+
+def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
+    """The token files of a finished store; None where it is not finished or a file has changed.
+
+    digests: read every file to see whether a byte has changed, not its size alone.
+    """
+    try:
+        names = json.loads((directory / STORED).read_bytes())
+        found = [read_receipt(directory, file_name(int(unit), int(number)), digests=digests) for unit, number in names]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return None if None in found else [file for file in found if file]
+
+
+def committed(directory: Path) -> list[TokenFile]:
+    """Token files from the beginning of the input up to the first that is missing or has changed, digests checked."""
+    names = sorted(path.with_suffix(".arrow").name for path in directory.glob("unit-*.json"))
+    done: list[TokenFile] = []
+    with ThreadPoolExecutor(2) as pool:
+        for file in pool.map(functools.partial(read_receipt, directory), names):
+            if file is None or file.first_document != (done[-1].end if done else 0):
+                break
+            done.append(file)
+    return done
+
+
+def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) -> Start:
+    """Where reading goes on after these token files."""
+    if not done:
+        return Start()
+    last = done[-1]
+    before = sum(file.text_bytes for file in done if file.unit == last.unit)
+    ended = before >= config.unit_size
+    rows = rows_of_sources(done, sources)
+    return Start(
+        unit=last.unit + ended, number=0 if ended else last.slice + 1, first_document=last.end,
+        before=0 if ended else before, rows=rows,
+        source=max((number for number, read in enumerate(rows) if read), default=0),
+    )  # fmt: skip
+
+
+def read_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
+    """The receipt of a token file, if there is one and the file is as it says, its size alone without digests."""
+    path = directory / name
+    try:
+        receipt = receipt_of(json.loads(path.with_suffix(".json").read_bytes()))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
+    return receipt if receipt.name == name and same else None
+
+
+def file_xxh3(path: Path) -> str:
+    """Digest of a token file, hex. As fast as the system hands its bytes over."""
+    digest, block = xxhash.xxh3_128(), bytearray(1 << 20)
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            digest.update(memoryview(block)[:size])
+    return digest.hexdigest()
+
+
+def receipt_of(facts: dict[str, Any]) -> TokenFile:
+    """The receipt whose plain JSON values these are."""
+    parts = tuple(Part(**part) for part in facts["parts"])
+    cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
+    return TokenFile(**facts | {"parts": parts, "cut": cut})

@@ -1,0 +1,258 @@
+"""Text to token files: one slice of a unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
+
+`map` sees a table of text and gives back a table of tokens; no Python int stands between. A token file keeps every
+row of its slice; an empty document and a skipped row have no tokens. Beside it lies a receipt with its digest.
+
+Beside `tokens` a file has what its rows bring: `group` (string), `labels` (list<int32> with NO_LOSS where there is no
+loss, or list<int8>, 1 where there is one), carried columns (lists with a value per token, numbers with one per row).
+"""
+
+import contextlib
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from packprep.config.build_config import BuildConfig
+from packprep.engines.parity import EngineChoice
+from packprep.engines.tokenizer import Tokenizer
+from packprep.schemas import canonical_json, temporary_name, write_file
+from packprep.sources.units import SLICE_BYTES, Part, Slice
+from packprep.support.errors import InputError
+from packprep.support.problems import Problem
+from packprep.tokens.encode import READ, cut_text, encode_table
+from packprep.tokens.store import STORED, TokenFile, file_name, file_xxh3, read_receipt
+
+# Libraries, compiled kernels and an engine with its caches.
+BASE_MEMORY = 600_000_000
+_FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `datasets` name differently
+
+
+class DocumentError(InputError):
+    """A row that cannot be encoded, found only now. source: its number. row: in that source. The caller knows names."""
+
+    def __init__(self, source: int, row: int, detail: str) -> None:
+        super().__init__(detail)
+        self.source, self.row, self.detail = source, row, detail
+
+
+class Piece(Protocol):
+    """A slice, tokenized or not."""
+
+    @property
+    def unit(self) -> int: ...
+    @property
+    def slice(self) -> int: ...
+    @property
+    def text_bytes(self) -> int: ...
+
+
+def tokenize(
+    slices: Iterator[Slice],
+    directory: Path,
+    engine: Callable[[], EngineChoice | None],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    report: Callable[[TokenFile], None],
+    before: Sequence[TokenFile] = (),
+    elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None,
+) -> list[TokenFile]:
+    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow; what is there is not remade.
+
+    before: token files that are there of what comes before `slices`. `report` hears of each new one, in order.
+    elsewhere: makes a token file in another process, in place of a thread of this one.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    done: list[TokenFile] = []
+    running: deque[Future[TokenFile]] = deque()
+    stop = threading.Event()
+    total = 0
+    most_tokens = config.tokens_to_read
+    last: int | None = None  # the unit that reaches them
+
+    def take(file: TokenFile) -> bool:
+        """False for one that ran ahead of the end."""
+        nonlocal total, last
+        if last is not None and file.unit > last:
+            return False
+        done.append(file)
+        total += file.tokens
+        if most_tokens is not None and total >= most_tokens and last is None:
+            last = file.unit
+        return True
+
+    def collect(most: int) -> None:
+        while len(running) > most:
+            file = running.popleft().result()
+            if take(file):
+                report(file)
+            else:
+                file.remove(directory)
+
+    def make(part: Slice) -> TokenFile:
+        if (file := finished_slice(part, directory)) is not None:
+            return file
+        if elsewhere is not None:
+            return elsewhere(part, stop)
+        return tokenize_slice(part, directory, engine(), tokenizer, config, stop)
+
+    for file in before:
+        take(file)
+
+    # Threads, unless isolation is asked for: engines release the GIL, and two processes were 1.8 times slower.
+    ahead = slices_ahead(config)
+    with quiet_datasets(), ThreadPoolExecutor(max(ahead, 1)) as pool:
+        try:
+            for part in slices:
+                if last is not None and part.unit > last:
+                    break
+                running.append(pool.submit(make, part))
+                collect(ahead)
+            collect(0)
+        finally:
+            stop.set()
+            for future in running:
+                future.cancel()
+    return done
+
+
+def seal(directory: Path, files: Sequence[Piece]) -> None:
+    """Write down that these are the token files of the whole input; see `stored`."""
+    write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in files]))
+
+
+def slices_ahead(config: BuildConfig) -> int:
+    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short."""
+    room = (config.max_memory - BASE_MEMORY) // (slice_memory(config) + BASE_MEMORY * config.isolated) - 1
+    return max(0, min(config.num_proc, room))
+
+
+def slice_memory(config: BuildConfig) -> int:
+    """Seven times its text: the text, its rows, their ids, and the copy that is written."""
+    return 7 * min(config.unit_size, SLICE_BYTES)
+
+
+def finished_slice(part: Slice, directory: Path) -> TokenFile | None:
+    """The receipt of this slice's token file, if it is there."""
+    file = read_receipt(directory, file_name(part.unit, part.number))
+    facts = (part.first_document, len(part.table), part.text_bytes)
+    return file if file and (file.first_document, file.documents, file.text_bytes) == facts else None
+
+
+def tokenize_slice(
+    part: Slice,
+    directory: Path,
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None = None,
+) -> TokenFile:
+    """Write the token file of a slice and its receipt. The file appears under its name only when it is whole.
+
+    engine: None where rows are token ids. stop: set by another thread, ends the work within a batch by CancelledError,
+    so that Ctrl-C need not wait.
+    """
+    import datasets
+
+    path = directory / file_name(part.unit, part.number)
+    fingerprint = f"{part.unit:08x}{part.number:08x}"
+    cut: dict[str, tuple[int, int]] = {}
+    verified = 0
+    parts = part.parts
+    numbers = part.first_document + np.arange(len(part.table))
+    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
+
+    def encode(table: pa.Table) -> pa.Table:
+        nonlocal verified, parts
+        if pattern is not None:
+            table, counted = cut_text(table, pattern, part.parts)
+            cut.update(counted)
+        encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
+        verified, parts = encoded.verified, _with_skipped(part, encoded.problems, config)
+        return encoded.table
+
+    features = _features(part.table.schema, tokenizer, config)
+    temporary = temporary_name(path)
+    rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
+    tokens = rows.with_format("arrow").map(
+        encode,
+        batched=True,
+        batch_size=None,
+        remove_columns=[name for name in READ if name in part.table.column_names],
+        features=features,
+        keep_in_memory=True,
+        load_from_cache_file=False,
+        new_fingerprint=fingerprint,
+    )
+    made = tokens.data.table
+    # Not by `map`, which opens a file twice: ext4 takes that for one that is replaced and writes it to disk at once.
+    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
+        writer.write_table(made)
+    count = sum(len(chunk.values) for chunk in made["tokens"].chunks)
+    del tokens, made
+    receipt = TokenFile(
+        unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
+        text_bytes=part.text_bytes, tokens=count, verified=verified, parts=parts, cut=cut,
+        bytes=temporary.stat().st_size, xxh3=file_xxh3(temporary),
+    )  # fmt: skip
+    # Not synced to disk: a file that a power cut damages does not match its receipt and is made again.
+    temporary.replace(path)
+    write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)))
+    return receipt
+
+
+def _with_skipped(given: Slice, problems: Mapping[int, Problem], config: BuildConfig) -> tuple[Part, ...]:
+    """The parts with the rows counted that could not be encoded; DocumentError where none may be skipped."""
+    if not problems:
+        return given.parts
+    found, first = [], 0
+    for part, first_row in zip(given.parts, given.first_rows, strict=True):
+        mine = [row for row in sorted(problems) if first <= row < first + part.rows]
+        if mine and config.on_error == "stop":
+            raise DocumentError(part.source, first_row + mine[0] - first, problems[mine[0]].detail)
+        skipped = Counter(part.skipped) + Counter(problems[row].reason for row in mine)
+        found.append(replace(part, skipped=dict(sorted(skipped.items()))))
+        first += part.rows
+    return tuple(found)
+
+
+def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> Any:
+    """The columns of the token file of a slice with these columns."""
+    import datasets
+
+    features = {"tokens": datasets.Sequence(datasets.Value(tokenizer.id_type.name))}
+    if config.chats and config.train_on != "all":
+        features["labels"] = datasets.Sequence(datasets.Value("int8"))
+    if config.pair_columns:
+        features["pair_split"] = datasets.Value("int32")
+    for column in schema:
+        if column.name not in READ:
+            is_list = pa.types.is_list(column.type)
+            value = datasets.Value(
+                _FEATURES.get(str(kind := column.type.value_type if is_list else column.type), str(kind))
+            )
+            features[column.name] = datasets.Sequence(value) if is_list else value
+    return datasets.Features(features)
+
+
+@contextlib.contextmanager
+def quiet_datasets() -> Iterator[None]:
+    """No progress bar per slice; the bars of the user's own code come back afterwards."""
+    import datasets
+
+    # Made once here: opening a file makes this lock and deletes it again, while `map` uses it in another thread.
+    datasets.utils.tqdm.get_lock()
+    shown = datasets.utils.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

@@ -1,0 +1,251 @@
+"""A mix: what is drawn of each source, and which documents each window holds.
+
+Nothing is drawn before everything is tokenized: a draw needs lengths only, so other weights use the same token store.
+Lengths are read three times, a token file at a time: to find where each draw ends, to finish it, and to lay out the
+streams; then once more by each window, of the files that it touches. What is held is some numbers per file.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.config.build_config import BuildConfig
+from packprep.config.mix import Entry, shares, targets
+from packprep.engines.tokenizer import Tokenizer
+from packprep.packing.account import Dropped, Sums
+from packprep.tokens.store import TokenFile
+from packprep.windows.documents import Documents, held_out, read_chosen, read_documents, unit_order
+from packprep.windows.mix_draw import BUCKETS, Draw, Place, buckets, finish, hashes, place
+from packprep.windows.mix_order import Stream, lay_out
+
+Int64 = NDArray[np.int64]
+Measure = Callable[[Documents], Int64]
+"""Tokens that each document will have in packs, [documents]: what shares are of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """Documents of one token file. cell: split * sources + source of the mix, [documents]; so are the other arrays."""
+
+    documents: Documents
+    size: Int64
+    cell: Int64
+    hashed: NDArray[np.uint64]
+
+    def take(self, kept: NDArray[np.bool_]) -> "_File":
+        return _File(
+            documents=self.documents.take(kept), size=self.size[kept], cell=self.cell[kept], hashed=self.hashed[kept]
+        )
+
+
+class Mix:
+    """The draw of a build, and its windows. entry_of_source: the entry of each input file. measure: see `Measure`.
+
+    windows: the token files that each window touches. available, wanted: tokens of each cell, a cell being a source of
+    the mix in a split, training first.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[TokenFile],
+        directory: Path,
+        entry_of_source: Sequence[int],
+        config: BuildConfig,
+        measure: Measure,
+    ) -> None:
+        self._files, self._directory, self._config, self._measure = files, directory, config, measure
+        self._entries = config.entries()
+        self._entry_of_source = np.array(entry_of_source, np.int64)
+        self._cells = len(self._entries) * (2 if config.holdout else 1)
+        tokens, documents = self._histograms()
+        self.available: list[int] = tokens.sum(axis=1).tolist()
+        self.wanted, self._scarce = self._targets()
+        self._draws = self._finish([place(*cell) for cell in zip(self.wanted, tokens, documents, strict=True)])
+        self._counted = [Counter[str]() for _ in entry_of_source]
+        self._streams, self._drawn = self._lay_out()
+        touched = {touch for streams in self._streams for stream in streams for touch in stream.files()}
+        self._touched: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
+        for window, number in sorted(touched):
+            self._touched[window].append(number)
+        self.windows = [[files[number] for number in numbers] for numbers in self._touched]
+
+    def documents(self, window: int, split: str) -> Documents:
+        """The documents of one window and split in the order of the mix."""
+        places: list[NDArray[np.float64]] = [np.empty(0)]
+
+        def chosen(number: int, documents: Documents) -> Int64:
+            rows, places_of_rows = self._stretch(self._touched[window][number], documents, window, split)
+            places.append(places_of_rows)
+            return rows
+
+        found = read_chosen(self._directory, self.windows[window], chosen, self._config.max_memory)
+        return found.take(np.argsort(np.concatenate(places), kind="stable"))
+
+    @property
+    def most_documents(self) -> int:
+        """About how many documents the largest window has: those of a file in several windows are shared out evenly."""
+        times = Counter(number for touched in self._touched for number in touched)
+        return int(max(sum(self._drawn[number] / times[number] for number in touched) for touched in self._touched))
+
+    def left_out(self, tokenizer: Tokenizer) -> list[Sums]:
+        """For each input file what no window holds, and what is repeated.
+
+        A repeated document counts in tokens_in once for each copy; `repeated` is what all but the first come to.
+        """
+        has_bos, has_eos = tokenizer.bos is not None, tokenizer.eos is not None
+        return [
+            Sums(
+                tokens_in=counts["not_drawn_tokens"],
+                dropped=Counter({Dropped.NOT_DRAWN: counts["not_drawn_tokens"]}),
+                dropped_documents=Counter({Dropped.NOT_DRAWN: counts["not_drawn_documents"]}),
+                repeated_documents=counts["repeated_documents"],
+                repeated_tokens=counts["repeated_tokens"],
+                bos_added=counts["not_drawn_documents"] * has_bos,
+                eos_added=counts["not_drawn_documents"] * has_eos,
+            )
+            for counts in self._counted
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """What was asked of each source and what there is of it in the training split, for the report."""
+        by_weight, whole = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
+        sources = [
+            {
+                "name": entry.label,
+                "files": np.flatnonzero(self._entry_of_source == number).tolist(),
+                "asked": entry.asked,
+                "asked_share": float(by_weight[number]) if entry.weight else self.wanted[number] / whole,
+                "available": self.available[number],
+            }
+            for number, entry in enumerate(self._entries)
+        ]
+        return {"limited_by": self._scarce.label if self._scarce else None, "sources": sources}
+
+    def notes(self) -> Iterator[str]:
+        """What a user may not expect of the amounts that were asked for."""
+        for entry, there in zip(self._entries, self.available, strict=False):
+            if entry is self._scarce:
+                times = "once" if entry.max_epochs == 1 else f"{float(entry.max_epochs):g} times"
+                yield (
+                    f"the mix is as large as {entry.label} allows: its {there:,} tokens {times}; "
+                    "a larger max_epochs repeats it"
+                )
+            elif entry.max_tokens is not None and there < entry.max_tokens:
+                yield f"{entry.label} has {there:,} tokens, fewer than its max_tokens of {entry.max_tokens:,}"
+
+    def _read(self) -> Iterator[tuple[int, _File]]:
+        for number, file in enumerate(self._files):
+            yield number, self._measured(read_documents(self._directory, [file]))
+
+    def _measured(self, documents: Documents) -> _File:
+        held = held_out(documents.id, self._config) if self._config.holdout else np.zeros(len(documents), np.bool_)
+        return _File(
+            documents=documents,
+            size=self._measure(documents),
+            cell=held * len(self._entries) + self._entry_of_source[documents.source],
+            hashed=hashes(self._config.seed, documents.id),
+        )
+
+    def _histograms(self) -> tuple[Int64, Int64]:
+        """Tokens and documents of each cell in the order of drawing, [cells, BUCKETS] each."""
+        tokens, documents = np.zeros((2, self._cells * BUCKETS), np.int64)
+        for _, file in self._read():
+            at = file.cell * BUCKETS + buckets(file.hashed)
+            tokens += np.bincount(at, weights=file.size, minlength=len(tokens)).astype(np.int64)
+            documents += np.bincount(at[file.size > 0], minlength=len(documents))
+        return tokens.reshape(self._cells, BUCKETS), documents.reshape(self._cells, BUCKETS)
+
+    def _targets(self) -> tuple[list[int], Entry | None]:
+        """Tokens to draw of each cell. Validation has the rates of training, made smaller until none repeats."""
+        count = len(self._entries)
+        train, held = self.available[:count], self.available[count:]
+        limit = self._config.max_tokens
+        if limit is not None and held:
+            limit = limit * sum(train) // max(1, sum(train) + sum(held))
+        wanted, scarce = targets(self._entries, train, limit)
+        rates = [Fraction(tokens, max(1, there)) for tokens, there in zip(wanted, train, strict=True)]
+        most = max([Fraction(1), *rates])
+        return wanted + [int(there * rate / most) for there, rate in zip(held, rates, strict=False)], scarce
+
+    def _finish(self, places: Sequence[Place]) -> list[Draw]:
+        """The draw of each cell, from the documents about where it ends."""
+        first, last = (np.array([getattr(at, end) for at in places]) for end in ("first", "last"))
+        candidates: list[list[Any]] = [[] for _ in places]
+        for _, file in self._read() if (first < last).any() else ():
+            bucket = buckets(file.hashed)
+            near = file.take((bucket >= first[file.cell]) & (bucket < last[file.cell]) & (file.size > 0))
+            for cell in np.unique(near.cell).tolist():
+                found = near.take(near.cell == cell)
+                candidates[cell].append((found.hashed, found.documents.id, found.size))
+        return [finish(at, found) for at, found in zip(places, candidates, strict=True)]
+
+    def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
+        """Two streams of each cell, of what is drawn `times` and of what is drawn once more, and the documents drawn of
+        each token file. What is not drawn is counted."""
+        tokens = np.zeros((self._cells, 2, len(self._files)), np.int64)
+        there = np.zeros(tokens.shape, np.bool_)
+        drawn = [0] * len(self._files)
+        for number, file in self._read():
+            copies = np.zeros(len(file.size), np.int64)
+            for cell in np.unique(file.cell).tolist():
+                here = file.cell == cell
+                found = file.take(here)
+                partly = self._partly(cell, found)
+                copies[here] = self._draws[cell].copies(found.size, partly)
+                for more, chosen in enumerate((~partly, partly)):
+                    tokens[cell, more, number] = found.size[chosen].sum()
+                    there[cell, more, number] = chosen.any()
+            drawn[number] = int(copies.sum())
+            self._count(file.documents, copies)
+        text, of_text = (sum(getattr(file, field) for file in self._files) for field in ("text_bytes", "tokens"))
+        windows = max(1, sum(self.wanted[: len(self._entries)]) * text // max(1, of_text * self._config.window))
+        if self._config.strategy != "balanced":  # which has one window
+            most = [draw.times + int(there[cell, 1].any()) for cell, draw in enumerate(self._draws)]
+            windows = max(windows, *most)
+        order = self._order()
+        streams = [
+            (
+                lay_out(draw.times, tokens[cell, 0], there[cell, 0], order, windows),
+                lay_out(draw.times + 1, tokens[cell, 1], there[cell, 1], order, windows),
+            )
+            for cell, draw in enumerate(self._draws)
+        ]
+        return streams, drawn
+
+    def _partly(self, cell: int, file: _File) -> NDArray[np.bool_]:
+        """Which of these documents of one cell are drawn once more than the others."""
+        return self._draws[cell].partly(file.documents.id, buckets(file.hashed), file.size)
+
+    def _count(self, documents: Documents, copies: Int64) -> None:
+        left, again = (copies == 0).astype(np.int64), np.maximum(copies - 1, 0)
+        for name, times in (("not_drawn", left), ("repeated", again)):
+            for what, counts in (("documents", times), ("tokens", times * documents.length)):
+                for source, count in enumerate(np.bincount(documents.source, weights=counts)):
+                    self._counted[source][f"{name}_{what}"] += int(count)
+
+    def _order(self) -> Int64:
+        """Token files in the order of the streams: units as the seed has them, or as they are."""
+        return unit_order(np.array([file.unit for file in self._files]), self._config)
+
+    def _stretch(self, number: int, documents: Documents, window: int, split: str) -> tuple[Int64, NDArray[np.float64]]:
+        """Rows of one file that a window holds, and where in the mix each stands, 0 to 1."""
+        file = self._measured(documents)
+        first = len(self._entries) * (split == "validation")
+        rows, places = [np.empty(0, np.int64)], [np.empty(0)]
+        for cell in range(first, first + len(self._entries)):
+            here = file.cell == cell
+            if not here.any():
+                continue
+            partly = self._partly(cell, file.take(here))
+            for stream, chosen in zip(self._streams[cell], (~partly, partly), strict=True):
+                rows_of_cell = np.flatnonzero(here)[chosen]
+                of_stream, at = stream.stretch(number, file.size[rows_of_cell], window)
+                rows.append(rows_of_cell[of_stream])
+                places.append(at)
+        return np.concatenate(rows), np.concatenate(places)

@@ -1,0 +1,99 @@
+"""Which documents of a source a mix takes: by a hash of seed and document, as many as make the tokens that are wanted.
+
+A draw is a function of the document alone: whole copies of everything, and one more of the documents below a place in
+the order of hashes, which a histogram of that order finds, so that nothing is held for each document of the input. A
+few documents behind the place then fill what is left, each taken if it fits. A smaller draw is, but for these, part of
+a larger one.
+
+Example: 100 documents of 10 tokens, 1,234 wanted -> each once, and once more those with the 23 lowest hashes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.packing.kernels.common import kernel
+from packprep.support.hashing import Purpose, mix, stream
+
+Int64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+BUCKETS = 1 << 12
+_SHIFT = np.uint64(64 - 12)
+_CANDIDATES = 100_000  # documents that may fill what is left; more would not fit better, and they are held in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """times: copies of every document. below: one more of the documents in buckets before it, and of those in `more`.
+
+    A document of 0 tokens counts for nothing and is taken once.
+    """
+
+    times: int
+    below: int
+    more: Int64
+
+    def partly(self, ids: Int64, bucket: Int64, sizes: Int64) -> Bools:
+        """Which documents are taken once more than `times`, [documents]; where times is 0, also those of 0 tokens."""
+        return np.where(sizes > 0, (bucket < self.below) | np.isin(ids, self.more), self.times == 0)
+
+    def copies(self, sizes: Int64, partly: Bools) -> Int64:
+        """How often each document is taken, [documents]. partly: what `partly` gave."""
+        return np.where(sizes > 0, self.times, min(self.times, 1)) + partly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a draw ends in the order of hashes: buckets before `first` whole, `room` tokens of those before `last`."""
+
+    times: int
+    first: int
+    last: int
+    room: int
+
+
+def hashes(seed: int, ids: Int64) -> NDArray[np.uint64]:
+    """The place of each document in the order of drawing."""
+    return mix(stream(seed, Purpose.DRAW), ids)
+
+
+def buckets(hashed: NDArray[np.uint64]) -> Int64:
+    """[documents], 0 to BUCKETS - 1, in the order of hashes."""
+    return (hashed >> _SHIFT).astype(np.int64)
+
+
+def place(wanted: int, tokens: Int64, documents: Int64) -> Place:
+    """Where to stop for `wanted` tokens. tokens, documents: [BUCKETS], what each holds."""
+    total = int(tokens.sum())
+    if not total:
+        return Place(times=0, first=0, last=0, room=0)
+    times, rest = divmod(wanted, total)
+    ends = np.cumsum(tokens)
+    first = int(np.searchsorted(ends, rest, side="right")) if rest else 0
+    room = rest - (int(ends[first - 1]) if first else 0)
+    behind = np.cumsum(documents[first:])
+    last = first + int(np.searchsorted(behind, _CANDIDATES)) + 1 if room else first
+    return Place(times=times, first=first, last=min(last, BUCKETS), room=room)
+
+
+def finish(at: Place, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
+    """The draw of a place. candidates: (hash, id, tokens) of the documents in its buckets first..last - 1."""
+    parts = list(candidates) or [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))]
+    hashed, ids, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(hashed)
+    taken = _fit(sizes[order], at.room)
+    return Draw(times=at.times, below=at.first, more=np.sort(ids[order][taken]))
+
+
+@kernel
+def _fit(sizes: Int64, room: int) -> Bools:
+    """Which documents fit one after another into the room, those that do not left out. [5, 3, 1], 4 -> the last two."""
+    taken = np.zeros(sizes.size, np.bool_)
+    for document in range(sizes.size):
+        if 0 < sizes[document] <= room:
+            taken[document] = True
+            room -= sizes[document]
+    return taken

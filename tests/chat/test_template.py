@@ -1,0 +1,156 @@
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packprep.chat.conversations import Conversation
+from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
+from packprep.engines.tokenizer import load_tokenizer
+from packprep.support.errors import ConfigError
+from tests.helpers.corpus import save_tokenizer
+
+TOKENIZERS = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
+DATE = "26 Jul 2024"  # what llama3_2's template writes where there is no clock
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": 'Tell the <weather> "now", é',
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "default": None}}},
+    },
+}
+CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "weather", "arguments": {"city": 'Pa"ris\n'}}}
+SYSTEM = {"role": "system", "content": " Be kind.\n"}
+USER = {"role": "user", "content": "  Hello 你好 \n"}
+ANSWER = {"role": "assistant", "content": "\n\nHi there  "}
+CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "content": '{"t": 3}', "tool_call_id": "abcdefghi", "name": "weather"}
+THINKING = {"role": "assistant", "content": "Sunny.", "reasoning_content": "hm\n"}
+INLINE = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny."}
+
+CHATS: dict[str, list[dict[str, Any]]] = {
+    "one turn": [USER, ANSWER],
+    "system": [SYSTEM, USER, ANSWER],
+    "turns": [SYSTEM, USER, ANSWER, USER, ANSWER, {"role": "user", "content": "Bye"}, ANSWER],
+    "thinking": [USER, THINKING, USER, THINKING],
+    "thinking in the text": [USER, INLINE, USER, INLINE],
+    "a call": [SYSTEM, USER, CALLING, RESULT, THINKING],
+    "calls": [USER, CALLING, RESULT, ANSWER, {"role": "user", "content": "Bye"}, CALLING, RESULT, ANSWER],
+    "a question": [USER],
+    "the question last": [USER, ANSWER, USER],
+}
+
+
+def templated() -> Sequence[Any]:
+    """Every tokenizer of the shared data that has a template."""
+    folders = sorted(TOKENIZERS.glob("*")) if TOKENIZERS.exists() else []
+    found = [
+        folder.name for folder in folders
+        if "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
+    ]  # fmt: skip
+    return found or [pytest.param("", marks=pytest.mark.skip(reason="the shared data is not there"))]
+
+
+def template(folder: Path, source: str, **options: Any) -> ChatTemplate:
+    """A template beside a small tokenizer."""
+    (save_tokenizer(folder) / "chat_template.jinja").write_text(source)
+    return load_chat_template(load_tokenizer(folder), **options)
+
+
+@lru_cache
+def transformers_tokenizer(name: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    return transformers.AutoTokenizer.from_pretrained(str(TOKENIZERS / name))
+
+
+@pytest.mark.parametrize("name", templated())
+def test_a_rendering_is_that_of_transformers(name: str) -> None:
+    theirs = transformers_tokenizer(name)
+    ours = load_chat_template(load_tokenizer(TOKENIZERS / name))
+    compared = 0
+    for messages in CHATS.values():
+        for tools in (None, [TOOL], [TOOL, TOOL]):
+            for prompt in (False, True):
+                try:
+                    expected = theirs.apply_chat_template(
+                        messages, tools=tools, tokenize=False, add_generation_prompt=prompt, date_string=DATE
+                    )
+                except Exception as error:
+                    with pytest.raises(RenderError, match="the chat template cannot render it"):
+                        ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
+                    assert type(error).__name__ in ("TemplateError", "UndefinedError"), error
+                    continue
+                assert ours.render(Conversation(messages, tools), add_generation_prompt=prompt) == expected
+                compared += 1
+    assert compared >= 42
+
+
+def test_a_file_goes_before_the_tokenizer_and_the_jinja_file_before_the_configuration(tmp_path: Path) -> None:
+    folder = save_tokenizer(tmp_path / "tokenizer")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": "config"}))
+    conversation = Conversation([USER])
+    assert load_chat_template(load_tokenizer(folder)).render(conversation) == "config"
+    (folder / "chat_template.jinja").write_text("jinja")
+    assert load_chat_template(load_tokenizer(folder)).render(conversation) == "jinja"
+    (tmp_path / "own.jinja").write_text("own")
+    assert load_chat_template(load_tokenizer(folder), tmp_path / "own.jinja").render(conversation) == "own"
+
+
+def test_of_several_templates_tool_use_is_for_rows_with_tools(tmp_path: Path) -> None:
+    folder = save_tokenizer(tmp_path)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
+    chat = load_chat_template(load_tokenizer(folder))
+    assert [chat.render(Conversation([USER], tools)) for tools in (None, [TOOL])] == ["plain", "tools"]
+
+
+def test_special_tokens_and_variables_are_seen_by_the_template(tmp_path: Path) -> None:
+    source = "{{ eos_token }}{{ mood }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}"
+    chat = template(tmp_path, source, variables={"mood": "glad"})
+    eos = load_tokenizer(tmp_path).eos
+    assert eos is not None
+    assert chat.render(Conversation([USER])) == f"{eos.text}gladTrueTrueFalse"
+    assert chat.render(Conversation([USER], None, {"mood": "sad"})) == f"{eos.text}sadTrueTrueFalse"
+
+
+def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
+    source = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}long ago{% endif %}"
+    without = template(tmp_path, source)
+    assert without.render(Conversation([USER])) == "long ago"
+    assert "asks for today's date, and a build has no clock" in without.notes[0]
+    dated = template(tmp_path, source, date="2026-01-31")
+    assert dated.render(Conversation([USER])) == "31 Jan 2026"
+    assert dated.notes == ()
+    assert dated.facts() != without.facts()
+    with pytest.raises(RenderError, match="'strftime_now' is undefined"):
+        template(tmp_path, "{{ strftime_now('%Y') }}").render(Conversation([USER]))
+    with pytest.raises(ConfigError, match="template_date is 'today', expected a day such as 2026-01-31"):
+        template(tmp_path, source, date="today")
+
+
+def test_what_cannot_be_a_template_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not parse: line 2: .*endfor"):
+        template(tmp_path, "{% for a in b %}\n{% endif %}")
+    with pytest.raises(ConfigError, match="holds U\\+FDD0, which is no character"):
+        template(tmp_path, "\ufdd0")
+    tokenizer = load_tokenizer(save_tokenizer(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="has no chat template; give one with --chat-template"):
+        load_chat_template(tokenizer)
+    with pytest.raises(ConfigError, match=r"no chat template .*nowhere\.jinja"):
+        load_chat_template(tokenizer, tmp_path / "nowhere.jinja")
+    (tmp_path / "latin.jinja").write_bytes(b"\xe9")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load_chat_template(tokenizer, tmp_path / "latin.jinja")
+
+
+def test_a_template_that_fails_says_why(tmp_path: Path) -> None:
+    chat = template(tmp_path, "{{ raise_exception('no system role') }}")
+    with pytest.raises(RenderError, match="the chat template cannot render it: no system role"):
+        chat.render(Conversation([SYSTEM]))

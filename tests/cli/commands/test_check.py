@@ -1,0 +1,232 @@
+"""The CI gate as CI uses it, regressions planted on purpose, and the workflow that README.md shows."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from packprep.inspect.report_file import read_report
+from packprep.reports.figures import RULES, figures
+from packprep.reports.gate import check_figures, read_baseline
+from tests.helpers.command import Result, run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 200 documents, a tokenizer, the output `good` and its baseline."""
+    folder = tmp_path_factory.mktemp("gate")
+    write_jsonl(folder / "a.jsonl", texts(120))
+    write_jsonl(folder / "b.jsonl", texts(80, 1))
+    save_tokenizer(folder / "tok")
+    made = build(folder, "good")
+    assert run("check", made, "--baseline", folder / "baseline.json", "--update-baseline").code == 0
+    return folder
+
+
+def build(corpus: Path, name: str, *options: Any, source: str = "?.jsonl", tokenizer: str = "tok") -> Path:
+    arguments = (corpus / source, "-o", corpus / name, "--tokenizer", corpus / tokenizer, "--max-length", 128, "-q")
+    assert run("build", *arguments, *options).code == 0
+    return corpus / name
+
+
+def check(corpus: Path, output: Path, *options: Any) -> Result:
+    return run("check", output, "--baseline", corpus / "baseline.json", *options)
+
+
+def test_the_output_that_the_baseline_is_of_passes(corpus: Path) -> None:
+    result = check(corpus, corpus / "good")
+    assert (result.code, result.err) == (0, "")
+    assert "FAILED" not in result.out and "\x1b" not in result.out
+    assert check(corpus, corpus / "good" / "report.json").code == 0
+
+
+REGRESSIONS: dict[str, tuple[list[Any], str]] = {
+    "a strategy that pads": (["--strategy", "greedy"], "utilization"),
+    "documents cut off": (["--overflow", "truncate"], "tokens.truncated"),
+    "documents dropped": (["--overflow", "drop"], "tokens.dropped.overflow"),
+    "short documents dropped": (["--min-len", "20"], "tokens.dropped.too_short"),
+    "no BOS": (["--bos", "none"], "bos_rate"),
+    "no EOS": (["--eos", "none"], "eos_rate"),
+    "text cut before it is tokenized": (["--truncate-at", "token"], "documents.cut_characters"),
+    "another length": (["--max-length", "256"], "max_length"),
+}
+
+
+@pytest.mark.parametrize("planted", REGRESSIONS)
+def test_a_planted_regression_fails_with_the_number_its_baseline_and_the_change(corpus: Path, planted: str) -> None:
+    options, name = REGRESSIONS[planted]
+    output = build(corpus, planted.replace(" ", "-"), *options)
+    result = check(corpus, output)
+    assert result.code == 1
+    [line] = [line for line in result.out.splitlines() if line.startswith(f"{name} was ")]
+    was, now = (figures(read_report(each)).get(name, 0) for each in (corpus / "good", output))
+    assert was != now
+    expected = {"utilization": f"{was:.2%}"[:4], "bos_rate": "100%", "eos_rate": "100%"}.get(name, str(was))
+    assert line.startswith(f"{name} was {expected}"), line
+    assert "a change of " in line and ("; it may not " in line or "; it may fall by 0.1 points" in line)
+    assert f"FAILED  {name} " in result.out
+    assert check(corpus, output, "--json").code == 1
+
+
+def test_uneven_steps_fail_by_the_straggler_factor(corpus: Path) -> None:
+    """Packs of one long document among packs of many short ones, when attention is what costs."""
+    write_jsonl(corpus / "long.json", ["a cat on a mat " * 18] * 16 + ["a cat on a mat"] * 600)
+    options = ("--attention-cost", "0,1", "--strategy", "greedy")
+    even = build(corpus, "even", *options, "--order", "balanced", source="long.json")
+    uneven = build(corpus, "uneven", *options, "--order", "shuffle", source="long.json")
+    baseline = corpus / "even.baseline.json"
+    assert run("check", even, "--baseline", baseline, "--update-baseline").code == 0
+    assert run("check", even, "--baseline", baseline).code == 0
+    result = run("check", uneven, "--baseline", baseline)
+    assert result.code == 1
+    assert re.search(
+        r"^straggler was \S+ and is \S+, a change of \+\S+; it may rise by 0.05$", result.out, re.MULTILINE
+    )
+
+
+def test_a_source_that_lost_its_bos_is_named(corpus: Path) -> None:
+    """What happened to a team: one dataset of several came from another tokenizer backend. The text keeps its BOS."""
+    report = read_report(corpus / "good")
+    report["bos_rate"], report["sources"][1]["bos_rate"] = 0.6, 0.0
+    (corpus / "report.json").write_text(json.dumps(report))
+    result = check(corpus, corpus / "report.json")
+    assert result.code == 1
+    assert (
+        f"bos_rate was 100% and is 60%, a change of -40 points; it may not change ({corpus}/b.jsonl 0%)" in result.out
+    )
+
+
+def test_tolerances_and_limits_are_options(corpus: Path) -> None:
+    output = build(corpus, "limits", "--overflow", "truncate")
+    loss = read_report(output)["tokens_lost_share"]
+    allowed = (
+        "--tolerance",
+        "tokens.truncated=+1000000",
+        "--tolerance",
+        "utilization=-1",
+        "--tolerance",
+        "gap_share=1",
+    )
+    assert check(corpus, output, *allowed, "--tolerance", "straggler=9").code == 0
+    assert check(corpus, output, *allowed, "--tolerance", "straggler=9", "--max-loss", loss / 2).code == 1
+    assert run("check", output, "--max-loss", loss, "--min-utilization", 0.1).code == 0
+    result = run("check", output, "--min-utilization", 0.9999)
+    assert result.code == 1
+    assert "; at least 99.99% is asked for\n" in result.out
+
+
+def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corpus: Path) -> None:
+    output, baseline = build(corpus, "update", "--strategy", "greedy"), corpus / "updated.json"
+    refused = run("check", output, "--baseline", baseline, "--update-baseline", "--min-utilization", 0.99)
+    assert refused.code == 1 and not baseline.exists()
+    result = run("check", output, "--baseline", baseline, "--update-baseline", "--tolerance", "packs=0")
+    assert result.code == 0 and result.out == f"{baseline} holds 10 numbers of {output}\n"
+    assert run("check", output, "--baseline", baseline, "--tolerance", "packs=0").code == 0
+    assert read_baseline(baseline)["packs"] == read_report(output)["packs"]
+
+
+def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
+    output = build(corpus, "files", "--bos", "none")
+    result = check(corpus, output, "--junit", tmp_path / "j.xml", "--summary", tmp_path / "s.md", "--json")
+    failed = [figure["name"] for figure in json.loads(result.out)["figures"] if not figure["passed"]]
+    assert (result.code, failed[0]) == (1, "bos_rate")
+    cases = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
+    assert [case.get("name") for case in cases if case.find("failure") is not None] == failed
+    text = (tmp_path / "s.md").read_text()
+    assert text == (tmp_path / "step.md").read_text()
+    assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| :x:")] == failed
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss"),
+        (["--update-baseline"], "--update-baseline writes the file that --baseline names; give both"),
+        (["--max-loss", "0", "--tolerance", "packs=1"], "a --tolerance is for a change since the baseline"),
+        (["--baseline", "gone.json"], "gone.json does not exist; write it with --update-baseline"),
+        (["--max-loss", "2"], "invalid value for '--max-loss': 2.0 is not in the range 0<=x<=1"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(corpus: Path, options: list[str], sentence: str) -> None:
+    result = run("check", corpus / "good", *options)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"packprep: {sentence}") and result.err.count("\n") == 1
+
+
+def test_a_number_that_the_baseline_does_not_have_is_said(corpus: Path) -> None:
+    baseline = {name: value for name, value in read_baseline(corpus / "baseline.json").items() if name != "straggler"}
+    (corpus / "older.json").write_text(json.dumps(baseline))
+    result = run("check", corpus / "good", "--baseline", corpus / "older.json")
+    assert result.code == 0
+    assert (
+        result.err == f"{corpus}/older.json does not have straggler: not held; write it anew with --update-baseline\n"
+    )
+
+
+def test_the_committed_baseline_of_the_demo_holds_what_the_gate_holds_by_default() -> None:
+    baseline = read_baseline(ROOT / "scripts" / "demo_baseline.json")
+    always = {rule.pattern for rule in RULES if rule.tolerance is not None and "*" not in rule.pattern}
+    assert set(baseline) == always
+    assert all(verdict.passed for verdict in check_figures(baseline, baseline))
+    assert "scripts/demo_baseline.json" in (ROOT / "scripts" / "gate").read_text()
+    assert "scripts/gate" in (ROOT / "scripts" / "test").read_text()
+
+
+def workflow_steps() -> list[str]:
+    """The commands of the GitHub workflow in README.md, in order."""
+    section = (ROOT / "README.md").read_text().split("## Hold CI to it")[1]
+    workflow = yaml.safe_load(section.split("```yaml")[1].split("```")[0])
+    [job] = workflow["jobs"].values()
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_the_workflow_of_the_readme_passes_on_good_data_and_fails_on_worse(tmp_path: Path) -> None:
+    """Its commands are run as they stand; `pip` is not: what it would install is what is tested."""
+    (tmp_path / "data").mkdir()
+    write_jsonl(tmp_path / "data" / "a.jsonl", texts(400))
+    save_tokenizer(tmp_path / "tokenizer")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "packprep").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m packprep "$@"\n')
+    (programs / "pip").write_text("#!/bin/sh\nexit 0\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+    }
+
+    def shell(command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["bash", "-e", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    steps = workflow_steps()
+    assert [step.split()[:2] for step in steps] == [["pip", "install"], ["packprep", "build"], ["packprep", "check"]]
+    assert shell(steps[1]).returncode == 0
+    baseline = re.search(r"--baseline (\S+)", steps[2])
+    assert baseline is not None
+    assert shell(f"packprep check packed --baseline {baseline[1]} --update-baseline").returncode == 0
+    for step in steps:
+        done = shell(step)
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert "numbers hold" in (tmp_path / "summary.md").read_text()
+    worse = steps[1].replace("packprep build", "packprep build --overflow truncate --overwrite")
+    assert shell(worse).returncode == 0
+    failed = shell(steps[2])
+    assert failed.returncode == 1
+    assert "tokens.truncated was 0 and is " in failed.stdout

@@ -1,0 +1,189 @@
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.config.build_config import BuildConfig, parse_size
+from packprep.config.options import Stage, options_in
+from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.packing.strategies import STRATEGIES
+from packprep.support.errors import ConfigError, nearest
+from tests.helpers.files import config
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500MB", 500_000_000), ("64MiB", 64 << 20), ("1.5gb", 1_500_000_000), ("4096", 4096), ("2 KiB", 2048), (7, 7)],
+)
+def test_sizes_are_decimal_or_binary_and_may_be_plain_bytes(text: str | int, expected: int) -> None:
+    assert parse_size(text, "window") == expected
+
+
+@pytest.mark.parametrize("text", ["lots", "", "1.2.3MB", "-5MB", "5XB", True, None])
+def test_a_size_that_is_none_names_the_option_and_shows_an_example(text: Any) -> None:
+    with pytest.raises(ConfigError, match=r"shard_size is .*, expected a size such as 500MB or 64MiB"):
+        config(shard_size=text)
+
+
+@given(st.integers(1, 10**6), st.sampled_from([("KB", 10**3), ("MiB", 2**20), ("GB", 10**9)]))
+def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int]) -> None:
+    assert parse_size(f"{number}{unit[0]}", "window") == number * unit[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_length": 1}, "max_length is 1, expected at least 2"),
+        ({"max_length": 2**31}, "max_length is 2,147,483,648, expected less than 2^31"),
+        ({"max_length": "8"}, "max_length is '8', expected a whole number"),
+        ({"max_length": True}, "max_length is True, expected a whole number"),
+        ({"limit": 0}, "limit is 0, expected at least 1"),
+        ({"seed": 1.5}, "seed is 1.5, expected a whole number"),
+        ({"overwrite": "yes"}, "overwrite is 'yes', expected true or false"),
+        ({"text_column": None}, "text_column is None, expected text"),
+        ({"strategy": "bestfit"}, "strategy is 'bestfit'; did you mean 'best_fit'?"),
+        ({"overflow": "cut"}, "overflow is 'cut', expected one of split, truncate, drop, error"),
+        ({"holdout": 1}, "holdout is 1, expected a share of at least 0 and less than 1"),
+        ({"holdout": float("nan")}, "holdout is nan, expected a share of at least 0 and less than 1"),
+        ({"sources": 5}, "sources is 5, expected a list of names, or of tables with path and weight"),
+        ({"sources": [1]}, "sources is [1], expected a list of names, or of tables with path and weight"),
+        ({"columns": "labels"}, "columns has 'labels', expected some of position_ids, document_ids, document_starts"),
+        (
+            {"truncate_at": "("},
+            "truncate_at '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        ),
+        (
+            {"attention_cost": "nan,1"},
+            "attention_cost is 'nan,1', expected two numbers of at least 0 such as 24576,1",
+        ),
+        (
+            {"stride": 8, "overflow": "truncate"},
+            "stride is for overflow split and has no meaning with overflow truncate; leave it out",
+        ),
+        (
+            {"stride": 8, "strategy": "wrapped"},
+            "stride is for overflow split and has no meaning with strategy wrapped; leave it out",
+        ),
+        (
+            {"stride": 8, "max_length": 8},
+            "stride is 8 but a piece has 8 tokens of its own; choose a smaller stride",
+        ),
+        (
+            {"stride": 7, "max_length": 8, "continuation_bos": True},
+            "stride is 7 but a piece has 7 tokens of its own; choose a smaller stride",
+        ),
+        ({"truncation_side": "left"}, "truncation_side is for overflow truncate, not split"),
+        (
+            {"text_column": "body", "text_template": "{title}"},
+            "text_column and text_template both say what the text is; give one of them",
+        ),
+        ({"min_len": 9, "max_len": 8}, "max_len 8 is less than min_len 9; no document would stay"),
+        ({"num_packs": 4}, "num_packs is for strategy balanced, not best_fit"),
+        (
+            {"strategy": "wrapped", "group_column": "lang"},
+            "group_column cannot be held by strategy wrapped; choose another strategy",
+        ),
+    ],
+)
+def test_a_wrong_option_is_refused_at_construction_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config(**options)
+    assert str(raised.value) == sentence
+
+
+def test_a_stride_one_below_the_length_is_allowed() -> None:
+    assert config(stride=7, max_length=8).stride == 7
+
+
+def test_one_name_a_list_or_paths_are_the_same_sources() -> None:
+    assert config(sources="a b.jsonl").sources == config(sources=[Path("a b.jsonl")]).sources == ("a b.jsonl",)
+    assert config(output=Path("out")).output == "out"
+
+
+def test_columns_are_a_list_or_a_text_with_commas_in_any_order() -> None:
+    for given_as in ("document_starts, position_ids", ["document_starts", "position_ids", "tokens"]):
+        assert config(columns=given_as).columns == ("position_ids", "document_starts")
+    assert config(columns="").columns == ()
+
+
+def test_options_that_say_the_same_have_the_same_identity() -> None:
+    one = config(holdout=0, window="4GB", columns="document_ids,position_ids", num_proc=1, output="a")
+    other = config(holdout=0.0, window=4_000_000_000, columns=["position_ids", "document_ids"], num_proc=9)
+    assert repr(one.identity()) == repr(other.identity())
+    assert "num_proc" not in one.identity()
+    assert one.identity() != config(seed=1).identity()
+
+
+def test_yaml_keys_may_be_written_with_dashes_and_unknown_ones_suggest_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "build.yaml"
+    path.write_text("max-length: 128\nsources: [a.jsonl]\n")
+    assert from_yaml(path) == {"max_length": 128, "sources": ["a.jsonl"]}
+    path.write_text("max_lenght: 128\n")
+    with pytest.raises(ConfigError, match=r"build\.yaml has an unknown option 'max_lenght'; did you mean 'max_length'"):
+        from_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("- a\n- b\n", "holds a list, expected option: value lines"),
+        ("a: [1\n", "is not readable as YAML"),
+        ("!!python/object/apply:os.system [id]\n", "is not readable as YAML"),
+    ],
+)
+def test_a_yaml_file_that_is_no_table_of_options_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
+    (tmp_path / "build.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=sentence):
+        from_yaml(tmp_path / "build.yaml")
+
+
+def test_an_empty_yaml_file_has_no_options_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "build.yaml").write_text("")
+    assert from_yaml(tmp_path / "build.yaml") == {}
+    with pytest.raises(ConfigError, match=r"no configuration file .*other\.yaml"):
+        from_yaml(tmp_path / "other.yaml")
+
+
+def test_nearest_suggests_one_word_or_lists_them_all() -> None:
+    assert nearest("gredy", ["greedy", "wrapped"]) == "; did you mean 'greedy'?"
+    assert nearest("xyz", ["greedy", "wrapped"]) == ", expected one of greedy, wrapped"
+
+
+def test_the_strategies_on_offer_are_those_that_exist() -> None:
+    offered = next(get_args(field.type) for field in fields(BuildConfig) if field.name == "strategy")
+    assert set(offered) == {*STRATEGIES, "wrapped"}
+
+
+@given(st.lists(st.text(min_size=1)), st.text(), st.floats(0, 1), st.integers(0, 2**63 - 1))
+def test_options_written_as_yaml_are_read_back_as_they_were(
+    sources: list[str], column: str, share: float, seed: int
+) -> None:
+    options = BuildConfig(sources=sources, text_column=column, verify_engine=share, seed=seed, truncate_at="\\n+: #")  # type: ignore[arg-type]
+    assert BuildConfig(**yaml.safe_load(to_yaml(options))) == options
+
+
+def test_a_file_name_that_is_no_unicode_survives_yaml(tmp_path: Path) -> None:
+    name = b"caf\xe9.jsonl".decode(errors="surrogateescape")
+    (tmp_path / "build.yaml").write_bytes(to_yaml(BuildConfig(sources=(name,))).encode())
+    assert from_yaml(tmp_path / "build.yaml")["sources"] == [name]
+
+
+def test_yaml_leaves_out_what_was_not_given_a_tokenizer_that_is_no_path_and_leave_to_throw_away() -> None:
+    keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, restart=True, limit=3))).keys()
+    assert "limit" in keys and not {"max_tokens", "tokenizer", "overwrite", "restart"} & keys
+
+
+def test_every_option_has_one_stage_and_only_run_and_once_are_never_part_of_the_identity() -> None:
+    stages = get_args(Stage)
+    assert all(spec.metadata["stage"] in stages for spec in fields(BuildConfig))
+    assert sorted(name for stage in stages for name in options_in(stage)) == sorted(s.name for s in fields(BuildConfig))
+    assert not options_in("run", "once") & BuildConfig().identity().keys()
+
+
+def test_options_of_one_call_are_written_to_no_file() -> None:
+    written = yaml.safe_load(to_yaml(config(output="s3://bucket/out", work_dir="scratch", executor="ray")))
+    assert not options_in("once") & written.keys()

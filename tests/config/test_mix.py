@@ -1,0 +1,202 @@
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.config.mix import Entry, entries, facts, is_mix, targets
+from packprep.support.errors import ConfigError, InputError
+from tests.helpers.files import config
+
+
+def weighted(*weights: float, max_epochs: float = 1.0) -> tuple[Entry, ...]:
+    return entries([f"{number}.jsonl" for number in range(len(weights))], [str(w) for w in weights], max_epochs)
+
+
+def test_a_name_alone_is_a_source_taken_whole_and_names_alone_are_no_mix() -> None:
+    [entry] = config(sources="a.jsonl").entries()
+    assert (entry.label, entry.paths, entry.asked, entry.reading) == ("a.jsonl", ("a.jsonl",), {}, {})
+    assert not is_mix([entry])
+
+
+def test_a_table_says_where_a_source_is_how_much_of_it_and_how_it_is_read() -> None:
+    first, second, third = config(
+        sources=[
+            {"path": "web/*.jsonl", "epochs": 1.5},
+            {"path": [Path("a.parquet"), "b.parquet"], "label": "code", "text-column": "content", "max_tokens": 1000},
+            "c.jsonl",
+        ]
+    ).entries()
+    assert (first.label, first.asked) == ("web/*.jsonl", {"epochs": 1.5})
+    assert (second.label, second.paths, second.asked) == ("code", ("a.parquet", "b.parquet"), {"max_tokens": 1000})
+    assert second.reading == {"text_column": "content"}
+    assert third.asked == {}
+    assert is_mix([first, second, third])
+
+
+def test_a_table_alone_is_a_list_of_one_and_one_that_only_says_how_to_read_makes_no_mix() -> None:
+    found = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
+    assert [entry.label for entry in found] == ["a.jsonl"]
+    assert not is_mix(found)
+
+
+def test_weights_beside_the_names_are_those_of_tables() -> None:
+    short = config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries()
+    long = config(sources=[{"path": "a", "weight": 50, "max_epochs": 4}, {"path": "b", "weight": 0.5, "max_epochs": 4}])
+    assert short == long.entries()
+    assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == short
+
+
+def test_the_column_of_a_source_takes_the_place_of_a_template_and_the_other_way_round() -> None:
+    settings = config(sources=[{"path": "a", "text_column": "x"}, {"path": "b"}], text_template="{q} {a}")
+    first, second = (settings.reading(entry.reading) for entry in settings.entries())
+    assert (first.text_column, first.text_template) == ("x", None)
+    assert (second.text_column, second.text_template) == ("text", "{q} {a}")
+    [entry] = config(sources={"path": "a", "text_template": "{q}"}, text_column="x").entries()
+    assert config(text_column="x").reading(entry.reading).text_column == "text"
+
+
+def test_weights_of_the_same_shares_decide_the_same_bytes() -> None:
+    assert facts(weighted(50, 30, 20)) == facts(weighted(0.5, 0.3, 0.2)) != facts(weighted(50, 20, 30))
+
+
+ABOVE_0 = "expected a number above 0"
+B = {"path": "b.jsonl", "weight": 1}
+
+
+def one(**amounts: Any) -> dict[str, Any]:
+    return {"sources": {"path": "a.jsonl"} | amounts}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (one(weight=0), f"source a.jsonl has weight 0, {ABOVE_0}; to take nothing of a source leave it out"),
+        (one(weight=-1), f"source a.jsonl has weight -1, {ABOVE_0}"),
+        (one(weight=True), f"source a.jsonl has weight True, {ABOVE_0}"),
+        (one(weight=float("nan")), f"source a.jsonl has weight nan, {ABOVE_0}"),
+        (one(weight=None), f"source a.jsonl has weight None, {ABOVE_0}"),
+        (one(epochs="two"), f"source a.jsonl has epochs 'two', {ABOVE_0}"),
+        (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
+        (
+            {"sources": ["a.jsonl", B]},
+            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or none and say epochs or "
+            "max_tokens",
+        ),
+        (
+            {"sources": [B, {"path": "c.jsonl", "epochs": 1}]},
+            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or none and say epochs or "
+            "max_tokens",
+        ),
+        (
+            one(weight=1, epochs=2),
+            "source a.jsonl has weight and epochs, which both say how much of it is wanted; give one; max_epochs is "
+            "how often a source with a weight may be repeated",
+        ),
+        (
+            one(max_tokens=1, epochs=2),
+            "source a.jsonl has epochs and max_tokens, which both say how much of it is wanted; give one",
+        ),
+        (one(epochs=1, max_epochs=2), "source a.jsonl has max_epochs without a weight; leave that out"),
+        (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
+        ({"sources": {"weight": 1}}, "a source is {'weight': 1}, expected path: FILE or path: [FILE, ...] in it"),
+        ({"sources": {"path": []}}, "a source is {'path': []}, expected path: FILE or path: [FILE, ...] in it"),
+        (one(label=5), "source a.jsonl has label 5, expected text"),
+        ({"sources": [B, B]}, "two sources of the mix are called b.jsonl; give each a label of its own"),
+        (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
+        (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
+        (one(text_template=None), "source a.jsonl has text_template null; leave that out"),
+        (
+            one(input_ids_column="ids"),
+            "source a.jsonl alone has input_ids_column: rows of one build are alike; give the build one too",
+        ),
+        (
+            one(text_template="{a}", text_column="b"),
+            "source a.jsonl: text_column and text_template both say what the text is; give one of them",
+        ),
+        ({"sources": ["a", "b"], "weights": "1"}, "weights has 1 numbers for 2 sources; give one for each source"),
+        ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
+        (
+            {"sources": ["a", B], "weights": "1,2"},
+            "source b.jsonl has an amount of its own beside weights; leave that out",
+        ),
+        (
+            {"sources": "a", "max_epochs": 2},
+            "max_epochs says how often sources with a weight may be repeated, and none has a weight",
+        ),
+    ],
+)
+def test_a_wrong_amount_is_refused_naming_the_source(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config(**options)
+    assert str(raised.value) == sentence
+
+
+def test_the_scarcest_source_is_used_once_whole_and_bounds_the_mix() -> None:
+    wanted, scarce = targets(weighted(50, 30, 20), [900, 300, 900])
+    assert wanted == [500, 300, 200]
+    assert scarce is not None
+    assert scarce.label == "1.jsonl"
+
+
+def test_max_epochs_lets_it_be_repeated_until_another_one_bounds_the_mix() -> None:
+    assert targets(weighted(50, 30, 20, max_epochs=1.5), [900, 300, 900])[0] == [750, 450, 300]
+    wanted, scarce = targets(weighted(50, 50, max_epochs=10), [100, 900])
+    assert wanted == [1000, 1000]
+    assert scarce is not None
+    assert scarce.label == "0.jsonl"
+    once_more = entries([{"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b", "weight": 1}], (), 1.0)
+    assert targets(once_more, [100, 500])[0] == [500, 500]
+
+
+def test_max_tokens_of_the_build_makes_a_mix_smaller_and_keeps_its_shares() -> None:
+    assert targets(weighted(50, 30, 20), [900, 300, 900], 100) == ([50, 30, 20], None)
+    found = entries([{"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c"], (), 1.0)
+    assert targets(found, [100, 100, 150])[0] == [200, 50, 150]
+    assert targets(found, [100, 100, 150], 40)[0] == [20, 5, 15]
+
+
+def test_max_tokens_of_a_source_never_repeats_it() -> None:
+    assert targets(entries([{"path": "a", "max_tokens": 1000}], (), 1.0), [100])[0] == [100]
+
+
+def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
+    with pytest.raises(InputError, match=r"the source 1\.jsonl has no tokens to mix"):
+        targets(weighted(1, 1), [5, 0])
+
+
+@pytest.mark.parametrize("amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}])
+def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
+    found = entries([{"path": "a.jsonl", **amount}], (), 1.0)
+    with pytest.raises(InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"):
+        targets(found, [10])
+    assert targets(found, [10], 1_000_000)[0] == [1_000_000]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10**12), st.integers(1, 50)), min_size=1, max_size=6),
+    st.none() | st.integers(1, 10**12),
+)
+def test_a_mix_is_the_largest_that_has_its_shares_and_overuses_nothing(
+    sources: list[tuple[int, int, int]], limit: int | None
+) -> None:
+    tables = [
+        {"path": str(number), "weight": weight / 10, "max_epochs": epochs / 10}
+        for number, (weight, _, epochs) in enumerate(sources)
+    ]
+    available = [there for _, there, _ in sources]
+    wanted, scarce = targets(entries(tables, (), 1.0), available, limit)
+    whole = sum(wanted)
+    most = [there * Fraction(epochs, 10) for _, there, epochs in sources]
+    total = sum(weight for weight, _, _ in sources)
+    for (weight, _, _), tokens, room in zip(sources, wanted, most, strict=True):
+        assert tokens <= room
+        assert abs(tokens - Fraction(weight, total) * whole) <= len(sources)
+    if scarce is None:
+        assert limit is not None
+        assert limit - len(sources) < whole <= limit
+    else:
+        number = int(scarce.label)
+        assert wanted[number] == int(most[number])

@@ -1,0 +1,457 @@
+"""Engines: the same ids from every one of them, in the promised form, for every kind of batch and from many threads."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from packprep.engines import backends, cut_points
+from packprep.engines.backends import Engine, HfEngine, load_engine
+from packprep.support.errors import ConfigError, InputError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+LINES = [
+    "The quick brown fox jumps over the lazy dog, doesn't it?\nYes, it's 12345 times over.\n",
+    "def encode(texts):\n    return [tokenize(text) for text in texts]  # one by one\n\n\n",
+    "Größe, naïve café, 东京 and Москва; 今天天气很好。\n明天也好。\r\n",
+    "  leading spaces,\ttabs, and      runs of them   \n",
+]
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def byte_level(pre_tokenizer: Any = None, normalizer: Any = None, vocabulary: int = 400) -> Tokenizer:
+    """A small byte-level BPE with a special token, a plain added token, and a post-processor that adds the special."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    tokenizer.add_tokens(["<mark>"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 0)])
+    return tokenizer
+
+
+def sentencepiece() -> Tokenizer:
+    """A BPE as SentencePiece makes them: no pre-tokenizer, spaces as ▁, byte fallback."""
+    characters = sorted(set("".join(LINES)) - {" "} | {"▁"})
+    vocabulary = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("o", "n"), ("i", "n"), ("e", "s"), ("▁", "▁")]
+    vocabulary += ["".join(pair) for pair in merges]
+    ids = {token: number for number, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
+
+
+def as_bytes(tokenizer: Tokenizer) -> bytes:
+    return str(tokenizer.to_str()).encode()
+
+
+BYTE_LEVEL = as_bytes(byte_level())
+
+
+def load(name: Any, tokenizer_json: bytes = BYTE_LEVEL, **options: Any) -> Engine:
+    """The engine, or a skip where its package is not installed."""
+    if name != "hf":
+        pytest.importorskip(name, reason=f"{name} is not installed (pip install packprep[fast])")
+    return load_engine(name, tokenizer_json, **options)
+
+
+def documents(engine: Engine, texts: list[str]) -> list[list[int]]:
+    ids, offsets = engine.encode(pa.array(texts, pa.string()))
+    return [ids[start:stop].tolist() for start, stop in pairwise(offsets)]
+
+
+def one_by_one(tokenizer_json: bytes, texts: list[str], *, parse_special_tokens: bool = False) -> list[list[int]]:
+    """The ids `tokenizers` gives without any of our code."""
+    tokenizer = Tokenizer.from_buffer(tokenizer_json)
+    tokenizer.encode_special_tokens = not parse_special_tokens
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+every_engine = pytest.mark.parametrize("name", ["hf", "fastokens", "gigatoken"])
+TRICKY = [
+    "a",
+    "B",
+    "1",
+    " ",
+    "\n",
+    "\r",
+    ".",
+    "'s",
+    "中",
+    "。",
+    "\t",
+    "é",
+    "e\u0301",
+    "\u3000",
+    "/",
+    "\0",
+    "<|end|>",
+    "🙂",
+]
+texts_of = st.lists(st.lists(st.sampled_from(TRICKY), max_size=12).map("".join), max_size=6)
+
+
+@every_engine
+def test_ids_are_flat_int32_and_offsets_int64_with_one_entry_more_than_documents(name: str) -> None:
+    ids, offsets = load(name).encode(pa.array(["one two", "", "three"]))
+    assert ids.dtype == np.int32
+    assert offsets.dtype == np.int64
+    assert (ids.ndim, offsets.shape) == (1, (4,))
+    assert offsets[0] == 0
+    assert offsets[1] == offsets[2]
+    assert offsets[3] == len(ids)
+
+
+@every_engine
+@pytest.mark.parametrize("kind", ["byte level", "byte level with NFC", "sentencepiece"])
+def test_ids_are_those_of_tokenizers_one_by_one(name: str, kind: str) -> None:
+    made = {"byte level": byte_level, "byte level with NFC": lambda: byte_level(normalizer=normalizers.NFC())}
+    tokenizer_json = as_bytes(made.get(kind, sentencepiece)())
+    engine = load(name, tokenizer_json)
+
+    @given(texts=texts_of)
+    @settings(max_examples=60)
+    def law(texts: list[str]) -> None:
+        assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
+
+    law()
+
+
+@every_engine
+def test_an_empty_batch_and_a_batch_of_empty_documents_have_no_ids(name: str) -> None:
+    engine = load(name)
+    for texts, offsets in (([], [0]), ([""], [0, 0]), (["", "", ""], [0, 0, 0, 0])):
+        ids, found = engine.encode(pa.array(texts, pa.string()))
+        assert ids.tolist() == []
+        assert found.tolist() == offsets
+        assert ids.dtype == np.int32
+        assert found.dtype == np.int64
+
+
+@every_engine
+def test_a_slice_of_a_large_string_array_gives_its_own_documents(name: str) -> None:
+    engine = load(name)
+    whole = pa.array(["zero", "one", "", "three", "four"], pa.large_string())
+    ids, offsets = engine.encode(whole.slice(1, 3))
+    expected_ids, expected_offsets = engine.encode(pa.array(["one", "", "three"]))
+    assert ids.tolist() == expected_ids.tolist()
+    assert offsets.tolist() == expected_offsets.tolist()
+
+
+@every_engine
+def test_a_null_and_a_column_that_is_not_text_are_errors_that_say_so(name: str) -> None:
+    engine = load(name)
+    with pytest.raises(InputError, match="1 of 2 texts are null"):
+        engine.encode(pa.array(["a", None]))
+    with pytest.raises(InputError, match="takes string or large_string, not int64"):
+        engine.encode(pa.array([1, 2]))
+
+
+@every_engine
+def test_text_that_spells_a_special_token_stays_text_unless_it_is_parsed(name: str) -> None:
+    texts = ["<|end|>", "a<|end|>b <mark>", "<|end|><|end|", "<mark><|end|>"]
+    kept = documents(load(name), texts)
+    assert kept == one_by_one(BYTE_LEVEL, texts)
+    assert all(0 not in ids for ids in kept)
+    mark = Tokenizer.from_buffer(BYTE_LEVEL).token_to_id("<mark>")
+    assert mark in kept[1]  # an added token that is not special is part of the vocabulary
+    parsed = documents(load(name, parse_special_tokens=True), texts)
+    assert parsed == one_by_one(BYTE_LEVEL, texts, parse_special_tokens=True)
+    assert parsed[0] == [0]
+
+
+@every_engine
+def test_truncation_padding_and_the_post_processor_of_the_file_do_nothing(name: str) -> None:
+    tokenizer = byte_level()
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=20)
+    texts = ["The quick brown fox jumps over the lazy dog", "a"]
+    assert documents(load(name, as_bytes(tokenizer)), texts) == one_by_one(BYTE_LEVEL, texts)
+
+
+@every_engine
+def test_many_threads_on_one_engine_get_the_ids_that_one_thread_gets(name: str) -> None:
+    texts = [f"{line} {number} {line[number % 17 :]}" for number in range(40) for line in LINES]
+    batches = [pa.array(texts[start::50]) for start in range(50)] * 4
+    one = load(name)
+    alone = [one.encode(batch) for batch in batches]
+    engine = load(name)  # a fresh one: its caches fill while the threads run
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(engine.encode, batches))
+    for (ids, offsets), (expected, expected_offsets) in zip(together, alone, strict=True):
+        assert np.array_equal(ids, expected)
+        assert np.array_equal(offsets, expected_offsets)
+
+
+@every_engine
+def test_a_file_that_is_no_tokenizer_is_a_sentence_with_the_engine_in_it(name: str) -> None:
+    with pytest.raises(InputError, match=r"cannot read this tokenizer\.json"):
+        load(name, b'{"version": "1.0", "model": {"type": "nonsense"}}')
+    with pytest.raises(InputError, match=r"cannot read this tokenizer\.json"):
+        load(name, b"not json at all")
+
+
+def test_an_unknown_engine_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="'tiktoken' is unknown; choose one of hf, fastokens, gigatoken"):
+        load_engine("tiktoken", BYTE_LEVEL)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
+def test_an_engine_that_is_not_installed_says_what_to_install(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> None:
+        raise ImportError(module)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ConfigError, match=rf"{name} needs the package {name}: pip install packprep\[fast\]"):
+        load_engine(name, BYTE_LEVEL)
+
+
+def test_an_id_past_int32_is_an_error_and_not_a_negative_number() -> None:
+    assert backends.as_int32(np.array([0, 2**31 - 1], np.uint32)).tolist() == [0, 2**31 - 1]
+    with pytest.raises(InputError, match="gave the id 2,147,483,648"):
+        backends.as_int32(np.array([0, 2**31], np.uint32))
+
+
+def test_added_tokens_are_read_without_the_model_and_specials_alone_are_taken_out() -> None:
+    assert [(token["content"], token["special"]) for token in backends.added_tokens(BYTE_LEVEL)] == [
+        ("<|end|>", True),
+        ("<mark>", False),
+    ]
+    rest = json.loads(backends._without_specials(BYTE_LEVEL.decode()))
+    whole = json.loads(BYTE_LEVEL)
+    assert [token["content"] for token in rest.pop("added_tokens")] == ["<mark>"]
+    whole.pop("added_tokens")
+    assert rest == whole
+    trap = '{"model": {"vocab": {"\\"added_tokens\\": [": 1, "added_tokens": 2}}, "added_tokens" : [{"content": "x"}]}'
+    assert backends.added_tokens(trap.encode()) == [{"content": "x"}]
+    assert backends.added_tokens(b'{"model": {}}') == []
+    assert backends._without_specials('{"model": {}}') == '{"model": {}}'
+
+
+# The reference takes text in bounded pieces.
+
+
+class Watched:
+    """A tokenizer that notes how many texts and characters each call was given."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.calls: list[tuple[int, int]] = []
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.calls.append((len(texts), sum(map(len, texts))))
+        return self.tokenizer.encode_batch_fast(texts, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
+def test_no_call_of_tokenizers_holds_more_than_a_sub_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny documents by the thousand and one long document: what `tokenizers` holds at once stays the same."""
+    monkeypatch.setattr(backends, "SUB_BATCH", 4000)
+    monkeypatch.setattr(backends, "SUB_BATCH_PIECES", 500)
+    monkeypatch.setattr(backends, "PIECE_BYTES", 1000)
+    engine = HfEngine(BYTE_LEVEL)
+    watched = Watched(engine._tokenizer)
+    engine._tokenizer = watched
+    texts = ["x"] * 3000 + ["".join(LINES) * 400] + ["", "end"]
+    assert documents(engine, texts) == one_by_one(BYTE_LEVEL, texts)
+    assert engine.notes == []
+    assert max(count for count, _ in watched.calls) == 500
+    assert max(size for _, size in watched.calls) < 4000 + 500 + 2 * max(map(len, LINES))
+    assert sum(size for _, size in watched.calls) == sum(map(len, texts))
+
+
+def test_a_long_document_that_cannot_be_cut_is_encoded_whole_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backends, "PIECE_BYTES", 200)
+    tokenizer_json = as_bytes(byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True)))
+    engine = HfEngine(tokenizer_json)
+    texts = ["".join(LINES), "short", "".join(LINES) * 2]
+    assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
+    assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
+    assert engine.notes == [
+        "documents over 200 bytes are encoded whole and on one core: "
+        "its pre-tokenizer ByteLevel treats the start of a text apart"
+    ]
+
+
+# Cuts: where a long document falls apart without changing an id.
+
+
+def split_then_bytes(pattern: str) -> Any:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def word_piece(normalizer: Any = None) -> Tokenizer:
+    letters = sorted(set("".join(LINES).lower()) - set(" \n\r\t"))
+    tokens = ["[UNK]", "[CLS]", *letters, *(f"##{letter}" for letter in letters), "the", "fox", "##es"]
+    tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer or normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[CLS]"])
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    letters = sorted(set("".join(LINES)) - set(" \n\r\t"))
+    pieces = [("<unk>", 0.0), ("▁", -2.0), *((letter, -4.0) for letter in letters), ("▁the", -1.0), ("es", -2.0)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    return tokenizer
+
+
+CUTTABLE: dict[str, Callable[[], Tokenizer]] = {
+    **{
+        f"pattern {number}": partial(byte_level, split_then_bytes(pattern))
+        for number, pattern in enumerate(sorted(cut_points._PATTERNS))
+    },
+    "byte level": byte_level,
+    "NFKC": lambda: byte_level(normalizer=normalizers.NFKC()),
+    "sentencepiece": sentencepiece,
+    "word piece": word_piece,
+    "unigram": unigram,
+}
+
+
+@pytest.mark.parametrize("kind", CUTTABLE)
+def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
+    tokenizer_json = as_bytes(CUTTABLE[kind]())
+    tokenizer = Tokenizer.from_buffer(tokenizer_json)
+    tokenizer.encode_special_tokens = True
+    assert cut_points.why_not(tokenizer) is None
+    parts = [
+        "a",
+        "B",
+        "end.\nNext",
+        "1\na",
+        "\n",
+        " ",
+        "\r",
+        ".",
+        "'s",
+        "中。\n明",
+        "é\nz",
+        "\t",
+        "e\u0301",
+        "\u3000",
+        "/",
+        "x\nit's",
+    ]
+
+    @given(text=st.lists(st.sampled_from([*parts, "<mark>", "<|end|>", "🙂"]), max_size=25).map("".join))
+    @settings(max_examples=150)
+    def law(text: str) -> None:
+        pieces = [str(piece, "utf-8") for piece in cut_points.pieces(memoryview(text.encode()), 1)]
+        assert "".join(pieces) == text
+        whole = tokenizer.encode(text, add_special_tokens=False).ids
+        assert [id for piece in pieces for id in tokenizer.encode(piece, add_special_tokens=False).ids] == whole
+
+    law()
+
+
+def test_pieces_end_behind_a_line_feed_between_visible_text_and_a_letter() -> None:
+    text = "one.\nTwo\n three \nfour\n\nfive\r\nsix\n7\n。\n中国\n。\né\nend"
+    assert [str(piece, "utf-8") for piece in cut_points.pieces(memoryview(text.encode()), 1)] == [
+        "one.\n",
+        "Two\n three \nfour\n\nfive\r\nsix\n7\n。\n",
+        "中国\n。\né\nend",
+    ]
+    assert [bytes(piece) for piece in cut_points.pieces(memoryview(b"a\nb\nc\nd\ne"), 4)] == [b"a\nb\nc\n", b"d\ne"]
+    assert list(cut_points.pieces(memoryview(b""), 4)) == []
+
+
+def with_added(**options: Any) -> Tokenizer:
+    tokenizer = byte_level()
+    tokenizer.add_tokens([tokenizers.AddedToken(**options)])
+    return tokenizer
+
+
+def with_line_feed_merge() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE({"\n": 0, "a": 1, "\na": 2}, [("\n", "a")]))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: with_added(content="end\nNext"), r"added token 'end\\nNext' can reach over a line end"),
+        (lambda: with_added(content="<left>", lstrip=True), "added token '<left>' can reach over a line end"),
+        (lambda: byte_level(split_then_bytes(r"\n\w+|\w+|\s")), "not one known to end a piece at a line end"),
+        (lambda: byte_level(normalizer=normalizers.Prepend("▁")), "normalizer Prepend may change the ends"),
+        (lambda: byte_level(normalizer=normalizers.Strip()), "normalizer Strip may change the ends"),
+        (lambda: byte_level(normalizer=normalizers.Replace(Regex(r"\s+"), " ")), "normalizer Replace may change"),
+        (lambda: byte_level(normalizer=normalizers.Replace("_", " ")), "normalizer Replace may change"),
+        (lambda: byte_level(normalizer=normalizers.BertNormalizer()), "normalizer BertNormalizer may change the ends"),
+        (lambda: byte_level(pre_tokenizers.Metaspace(prepend_scheme="first")), "treats the start of a text apart"),
+        (
+            lambda: word_piece(normalizers.Sequence([normalizers.BertNormalizer(), normalizers.Replace(" ", "▁")])),
+            "normalizer BertNormalizer may change the ends",
+        ),
+        (lambda: Tokenizer(models.BPE({"\n": 0}, [], ignore_merges=True)), "not one known to end a piece"),
+        (lambda: Tokenizer(models.BPE({"\n": 0}, [], end_of_word_suffix="</w>")), "not one known to end a piece"),
+        (with_line_feed_merge, r"vocabulary entry '\\na' reaches over a line end"),
+        (lambda: Tokenizer(models.BPE({"a": 0}, [])), "it has no line feed token"),
+        (lambda: Tokenizer(models.BPE({"a": 0}, [], dropout=0.1)), "its BPE has dropout"),
+    ],
+)
+def test_a_cut_that_is_not_proven_is_refused_with_the_reason(make: Callable[[], Tokenizer], reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(cut_points.why_not(make()))
+
+
+# The real tokenizers.
+
+
+@pytest.mark.parametrize(
+    "tokenizer", ["bert_base_uncased", "gemma2", "gpt2", "llama3_2", "mistral_nemo", "qwen3", "t5_small"]
+)
+def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not DATA.exists():
+        pytest.skip("the shared data is not here")
+    tokenizer_json = (DATA / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
+    engine = HfEngine(tokenizer_json)
+    texts = []
+    for corpus in ("books", "pydocs_zh", "udhr"):
+        with gzip.open(DATA / "text" / f"{corpus}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            texts += [json.loads(line)["text"][:200_000] for line, _ in zip(lines, range(4), strict=False)]
+    monkeypatch.setattr(backends, "PIECE_BYTES", 1_000_000)
+    whole = documents(engine, texts)
+    monkeypatch.setattr(backends, "PIECE_BYTES", 1000)
+    assert documents(engine, texts) == whole
+    assert engine.notes == []

@@ -1,0 +1,90 @@
+"""Files are read once: digest, batches, the end of the stream, and whatever goes wrong on the way."""
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from packprep.inspect.shard_files import Checked, in_threads, opener, read_file, read_shard
+from packprep.schemas import FormatError
+from packprep.support.progress import Silent
+
+BATCH = pa.record_batch({"a": list(range(1000))})
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    with pa.ipc.new_stream(tmp_path / "a.arrow", BATCH.schema) as writer:
+        for _ in range(3):
+            writer.write_batch(BATCH)
+    return tmp_path / "a.arrow"
+
+
+def read(path: Path) -> tuple[Checked, list[pa.RecordBatch], int]:
+    checked, batches, told = Checked(), list[pa.RecordBatch](), list[int]()
+    read_shard(opener(path), path.name, checked, told.append, lambda schema: None, batches.append)
+    return checked, batches, sum(told)
+
+
+def findings(checked: Checked) -> list[str]:
+    return [str(finding) for finding in checked.findings]
+
+
+def test_a_whole_stream_is_handed_on_and_hashed(shard: Path) -> None:
+    checked, batches, told = read(shard)
+    assert batches == [BATCH] * 3
+    assert (checked.packs, checked.whole, findings(checked)) == (3000, True, [])
+    assert checked.digest == hashlib.sha256(shard.read_bytes()).hexdigest()
+    assert checked.bytes == told == shard.stat().st_size
+
+
+def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(shard: Path) -> None:
+    content = shard.read_bytes()
+    for changed in (content[:-8], content[:-100], content + b"more", b"no arrow" * 99, b"", content[:5000]):
+        shard.write_bytes(changed)
+        checked, _, told = read(shard)
+        assert checked.digest == hashlib.sha256(changed).hexdigest()
+        assert checked.bytes == told == len(changed)
+        assert len(findings(checked)) == 1, (findings(checked), len(changed))
+
+
+def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
+    def refuse(batch: pa.RecordBatch) -> None:
+        raise FormatError("a.arrow column a is of no use")
+
+    checked = Checked()
+    read_shard(opener(shard), "a.arrow", checked, lambda _: None, lambda schema: None, refuse)
+    assert findings(checked) == ["a.arrow: column a is of no use"]
+    assert (checked.whole, checked.bytes) == (False, shard.stat().st_size)
+
+
+def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
+    first, second = Checked(), Checked()
+    read_file(opener(tmp_path), "a", first, lambda _: None)
+    read_shard(opener(tmp_path), "a", second, lambda _: None, lambda schema: None, lambda batch: None)
+    for checked in (first, second):
+        assert findings(checked) == ["a: it cannot be read: Is a directory"]
+        assert not checked.whole
+
+
+def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: Path) -> None:
+    files = []
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(bytes(number * 1000))
+        files.append(tmp_path / str(number))
+    heard: list[float] = []
+
+    class Heard(Silent):
+        def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
+            heard.append(done)
+
+    def check(path: Path, told: object) -> Checked:
+        checked = Checked()
+        read_file(opener(path), path.name, checked, told)  # type: ignore[arg-type]
+        return checked
+
+    results = in_threads(check, files, 190_000, Heard())
+    assert [result.bytes for result in results] == [number * 1000 for number in range(20)]
+    assert max(heard) == pytest.approx(0.19)
+    assert heard == sorted(heard)

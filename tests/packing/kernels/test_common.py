@@ -1,0 +1,19 @@
+"""What kernels share: that someone is told when they are compiled."""
+
+import numpy as np
+from numba import njit
+
+from packprep.packing.kernels.common import compiling, hash64
+
+
+def test_that_kernels_are_compiled_is_said_once_and_where_none_is_nothing() -> None:
+    hash64(np.uint64(1), np.uint64(2))
+    said: list[str] = []
+    with compiling(said.append):
+        hash64(np.uint64(3), np.uint64(4))
+        assert said == []
+        compiled = njit(lambda number: number + 1)
+        assert (compiled(1), compiled(1.0)) == (2, 2.0)
+    assert said == ["compiling kernels, which takes some seconds, once after an installation"]
+    njit(lambda number: number + 2)(1)
+    assert len(said) == 1

@@ -1,0 +1,74 @@
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.sources.formats import json_array
+from packprep.sources.formats.json_array import JsonArray
+from packprep.support.errors import InputError
+
+
+def elements(data: bytes, *, first: int = 1 << 20, block: int = 1 << 20, limit: int = 1 << 20) -> list[Any]:
+    """Elements of an array of which `first` bytes are read before, and then `block` at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_array, "BLOCK_CHARACTERS", block)
+        file = io.BytesIO(data)
+        return [value for value, _ in JsonArray(file.read(first), file, json.JSONDecoder(), limit, "a.json")]
+
+
+def test_an_array_gives_its_elements_whatever_they_are() -> None:
+    assert elements(b' [1, "a" ,\n{"b": [2]}, null ]\n ') == [1, "a", {"b": [2]}, None]
+    assert elements(b"[ ]") == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(JSON), st.booleans(), st.integers(0, 1) | st.none(), st.integers(1, 9), st.integers(1, 9))
+def test_it_gives_what_json_loads_gives_however_the_file_is_cut(
+    values: list[Any], escaped: bool, indent: int | None, first: int, block: int
+) -> None:
+    data = json.dumps(values, ensure_ascii=escaped, indent=indent).encode("utf-8", "surrogatepass")
+    if b"\xed" not in data:  # a lone surrogate is no UTF-8
+        assert elements(data, first=first, block=block) == values
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"[1, 2", "row 2: a comma or the end of the array is missing before it"),
+        (b"[1 2]", "row 1: a comma or the end of the array is missing before it"),
+        (b"[1, ]", "row 1: it is not JSON: Expecting value at character 0"),
+        (b"[", "row 0: it is not JSON: Expecting value at character 0"),
+        (b'[1, {"a": }]', "row 1: it is not JSON: Expecting value at character 6"),
+        (b'[1, "ha', "row 1: it is not JSON: Unterminated string starting at character 0"),
+        (b"[1] [2]", "row 1: something follows the end of the array"),
+        (b"[1]\n{}", "row 1: something follows the end of the array"),
+        (b"[" * 100_000, "row 0: it is not JSON: maximum recursion depth exceeded"),
+        (b"[" + b"9" * 5000 + b"]", "row 0: it is not JSON: Exceeds the limit"),
+    ],
+)
+def test_what_is_wrong_is_said_of_its_row(data: bytes, sentence: str) -> None:
+    for block in (3, 1 << 20):
+        with pytest.raises(InputError) as raised:
+            elements(data, block=block)
+        assert str(raised.value).startswith(f"a.json {sentence}")
+        assert str(raised.value).endswith("mend it, as no row behind it can be found in an array")
+
+
+def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
+    file = io.BytesIO(b'["a", "' + b"x" * 10_000_000 + b'"]')
+    with pytest.raises(InputError, match=r"row 1: it is not JSON, or has more than 1,000 bytes \(--max-row-size\)"):
+        list(JsonArray(file.read(100), file, json.JSONDecoder(), 1000, "a.json"))
+    assert file.tell() <= 100 + json_array.BLOCK_CHARACTERS
+
+
+def test_bytes_that_are_not_utf8_come_as_lone_surrogates() -> None:
+    assert elements(b'["a\xff", "b"]') == ["a\udcff", "b"]
