@@ -1,4 +1,6 @@
-"""Reads what packprep wrote, with numpy and pyarrow alone; torch is imported where tensors are asked for."""
+"""Reads what packprep wrote, with numpy and pyarrow alone; torch is imported where tensors are
+asked for.
+"""
 
 from .adapters import (
     check_trl,
@@ -22,7 +24,14 @@ from .batch import PackedBatch
 from .context_parallel import context_indices, context_slice
 from .isolation import Isolation, verify_isolation
 from .loader import PackedLoader
-from .loss import PairLogProbs, loss_weights, pair_log_probs, segment_means, selective_log_probs, unpack
+from .loss import (
+    PairLogProbs,
+    loss_weights,
+    pair_log_probs,
+    segment_means,
+    selective_log_probs,
+    unpack,
+)
 from .pack import Pack, Segment
 from .rows import batch_from_rows
 from .shards import PackedShards

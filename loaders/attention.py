@@ -1,7 +1,9 @@
-"""varlen_attention: attention within each segment of a packed sequence, by the fastest kernel there is.
+"""varlen_attention: attention within each segment of a packed sequence, by the fastest kernel
+there is.
 
-The kernels differ in argument order, in how they say "causal", and in what they demand; here is one call. The reference
-runs each segment through torch's scaled_dot_product_attention: on any device, in any dtype, with gradients.
+The kernels differ in argument order, in how they say "causal", and in what they demand; here is one
+call. The reference runs each segment through torch's scaled_dot_product_attention: on any device,
+in any dtype, with gradients.
 """
 
 import importlib
@@ -57,11 +59,12 @@ def varlen_attention(
 ) -> Tensor:
     """Attention of every token to those of its own segment: [T, heads, head_dim], in q's dtype.
 
-    q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim], where heads is a multiple of kv_heads (grouped queries).
-    cu_seqlens: int32 [S + 1], from 0 to T; empty segments are allowed. max_seqlen: the longest segment, or more; a
-    Python int, as reading it off a GPU would wait for it. causal: a token sees none behind it. window: it sees itself
-    and `window` tokens before it (and behind it, if not causal); None sees all. scale: default head_dim^-0.5.
-    backend: None takes the fastest that can do it; a name forces that one.
+    q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim], where heads is a multiple of kv_heads
+    (grouped queries). cu_seqlens: int32 [S + 1], from 0 to T; empty segments are allowed.
+    max_seqlen: the longest segment, or more; a Python int, as reading it off a GPU would wait for
+    it. causal: a token sees none behind it. window: it sees itself and `window` tokens before it
+    (and behind it, if not causal); None sees all. scale: default head_dim^-0.5. backend: None takes
+    the fastest that can do it; a name forces that one.
 
     ValueError if the backend cannot do it, with the reason.
     """
@@ -71,7 +74,9 @@ def varlen_attention(
     elif backend not in get_args(Backend):
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
     elif (obstacle := _obstacle(backend, q)) is not None:
-        raise ValueError(f"backend {backend} cannot run this: {obstacle}; choose another, or backend=None")
+        raise ValueError(
+            f"backend {backend} cannot run this: {obstacle}; choose another, or backend=None"
+        )
     call = _Call(q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
     if backend == "reference":
         return _reference(call)
@@ -84,13 +89,25 @@ def attention_backend(q: Tensor) -> Backend:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> None:
-    if q.dim() != 3 or k.dim() != 3 or k.shape != v.shape or len(q) != len(k) or q.shape[2] != k.shape[2]:
+    if (
+        q.dim() != 3
+        or k.dim() != 3
+        or k.shape != v.shape
+        or len(q) != len(k)
+        or q.shape[2] != k.shape[2]
+    ):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in (q, k, v))
-        raise ValueError(f"q, k and v are {shapes}; expected [T, heads, head_dim] and twice [T, kv_heads, head_dim]")
+        raise ValueError(
+            f"q, k and v are {shapes}; expected [T, heads, head_dim] and twice [T, kv_heads, "
+            "head_dim]"
+        )
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.shape[1]} heads are no multiple of {k.shape[1]} kv_heads")
     if str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
-        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}; expected torch.int32 [S + 1]")
+        raise ValueError(
+            f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}; expected torch.int32 [S + "
+            "1]"
+        )
 
 
 @cache
@@ -151,7 +168,8 @@ def _flash(backend: str, call: _Call) -> Tensor:
 def _torch_varlen(call: _Call) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    # No causal flag: it is a window that ends at 0. One tensor for queries and keys: newer ones compare by identity.
+    # No causal flag: it is a window that ends at 0. One tensor for queries and keys: newer ones
+    # compare by identity.
     left = -1 if call.window is None else call.window
     return varlen_attn(
         query=call.q,
@@ -176,8 +194,14 @@ def _reference(call: _Call) -> Tensor:
     for start, end in pairwise(call.cu_seqlens.tolist()):
         if start == end:
             continue
-        query, key, value = (tensor[start:end].transpose(0, 1)[None] for tensor in (call.q, call.k, call.v))
-        mask = None if call.window is None else _window_mask(end - start, call.causal, call.window, call.q.device)
+        query, key, value = (
+            tensor[start:end].transpose(0, 1)[None] for tensor in (call.q, call.k, call.v)
+        )
+        mask = (
+            None
+            if call.window is None
+            else _window_mask(end - start, call.causal, call.window, call.q.device)
+        )
         out = scaled_dot_product_attention(
             query,
             key,

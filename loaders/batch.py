@@ -1,4 +1,6 @@
-"""PackedBatch: what one training step gets, packs one behind the other in one sequence, boundaries beside them."""
+"""PackedBatch: what one training step gets, packs one behind the other in one sequence,
+boundaries beside them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -20,10 +22,12 @@ Array = Any
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class PackedBatch:
-    """T tokens in S segments. So that no token sees another segment, models get cu_seqlens and position_ids, no mask.
+    """T tokens in S segments.
 
-    Arrays are numpy's as the loader yields them; `torch()`, `to()` and `pin_memory()` return batches of tensors.
-    Padding that the loader adds is the last segments, of document -1.
+    So that no token sees another segment, models get cu_seqlens and position_ids, no mask.
+
+    Arrays are numpy's as the loader yields them; `torch()`, `to()` and `pin_memory()` return
+    batches of tensors. Padding that the loader adds is the last segments, of document -1.
     """
 
     tokens: Array
@@ -31,17 +35,17 @@ class PackedBatch:
     position_ids: Array
     """int64 [T], from 0 in every segment"""
     cu_seqlens: Array
-    """int32 [S + 1]: 0, then the end of each segment; with max_segments, T again for those that are not there"""
+    """int32 [S + 1]: 0, then the end of each segment; with max_segments, then T again"""
     max_seqlen: int
     """the longest segment, or, with max_segments, a bound that is the same for all batches"""
     labels: Array = None
     """int64 [T], -100 where no loss, as label_kind says"""
     label_kind: LabelKind = "hf"
-    """"hf": labels of the same token, which models shift, each segment's first -100. "shifted": labels of the next"""
+    """"hf": labels of the same token, each segment's first -100. "shifted": of the next token."""
     document_ids: Array = None
     """int64 [S]: input row of each segment, -1 for padding; None if the shards do not say"""
     segment_lengths: Array = None
-    """int32 [S]: tokens of each segment without the padding at its end; None where none is padded"""
+    """int32 [S]: tokens of each segment without its padding; None where no segment is padded."""
     loss_weights: Array = None
     """float32 [T]: weight of the loss at each label; None unless the loader was asked for it"""
     extra: Mapping[str, Array] = field(default_factory=dict)
@@ -49,8 +53,14 @@ class PackedBatch:
     _block: Block | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """Shapes and types, no values, on a few lines: PackedBatch(tokens=int64[8192], ..., max_seqlen=2048)."""
-        parts = [f"{each.name}={_described(getattr(self, each.name))}" for each in fields(self) if each.repr]
+        """Shapes and types, no values, on a few lines: PackedBatch(tokens=int64[8192], ...,
+        max_seqlen=2048).
+        """
+        parts = [
+            f"{each.name}={_described(getattr(self, each.name))}"
+            for each in fields(self)
+            if each.repr
+        ]
         parts = [part for part in parts if not part.endswith(("=None", "={}"))]
         return fill(
             f"PackedBatch({', '.join(parts)})",
@@ -70,19 +80,31 @@ class PackedBatch:
 
     @property
     def num_items(self) -> int:
-        """Labels that are not -100: what HF's losses divide by. 0 without labels. On a GPU this waits for it."""
+        """Labels that are not -100: what HF's losses divide by.
+
+        0 without labels. On a GPU this waits for it.
+        """
         return 0 if self.labels is None else int((self.labels != -100).sum())
 
     @property
     def num_real_tokens(self) -> int:
         """Tokens of documents. On a GPU this waits for it."""
         lengths = (
-            self.segment_lengths if self.segment_lengths is not None else self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+            self.segment_lengths
+            if self.segment_lengths is not None
+            else self.cu_seqlens[1:] - self.cu_seqlens[:-1]
         )
-        return int((lengths if self.document_ids is None else lengths * (self.document_ids != FILLER)).sum())
+        return int(
+            (
+                lengths if self.document_ids is None else lengths * (self.document_ids != FILLER)
+            ).sum()
+        )
 
     def labels_as(self, kind: LabelKind) -> Array:
-        """The labels in the other convention, exactly: in each, a segment's outer end is -100. Copies if it differs."""
+        """The labels in the other convention, exactly: in each, a segment's outer end is -100.
+
+        Copies if it differs.
+        """
         if self.labels is None or kind == self.label_kind:
             return self.labels
         step = -1 if kind == "shifted" else 1
@@ -94,19 +116,24 @@ class PackedBatch:
         """The same memory as torch tensors."""
         import torch
 
-        return self._map(lambda array: torch.from_numpy(array) if isinstance(array, np.ndarray) else array)
+        return self._map(
+            lambda array: torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        )
 
     def numpy(self) -> "PackedBatch":
         """As numpy arrays: the same memory if it is the host's, else a copy."""
-        return self._map(lambda array: array if isinstance(array, np.ndarray) else array.cpu().numpy())
+        return self._map(
+            lambda array: array if isinstance(array, np.ndarray) else array.cpu().numpy()
+        )
 
     def pin_memory(self) -> "PackedBatch":
         """A copy in page-locked memory, as torch's DataLoader(pin_memory=True) asks for."""
         return replace(self.torch()._map(lambda array: array.pin_memory()), _block=None)
 
     def to(self, device: Any, non_blocking: bool = False) -> "PackedBatch":
-        """As torch tensors on a device. non_blocking: copies out of pinned memory overlap with other work; the loader
-        does not write to that memory before they are done."""
+        """As torch tensors on a device. non_blocking: copies out of pinned memory overlap with
+        other work; the loader does not write to that memory before they are done.
+        """
         batch = self.torch()
         moved = batch._map(lambda array: array.to(device, non_blocking=non_blocking))
         if self._block is not None and non_blocking and moved.tokens.is_cuda:
@@ -119,7 +146,9 @@ class PackedBatch:
         return replace(moved, _block=batch._block if moved.tokens is batch.tokens else None)
 
     def _map(self, function: Any) -> "PackedBatch":
-        changed: dict[str, Any] = {"extra": {name: function(array) for name, array in self.extra.items()}}
+        changed: dict[str, Any] = {
+            "extra": {name: function(array) for name, array in self.extra.items()}
+        }
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name not in _NO_ARRAYS and value is not None:
@@ -127,7 +156,9 @@ class PackedBatch:
         return replace(self, **changed)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "_block"}
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "_block"
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

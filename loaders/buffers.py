@@ -1,7 +1,9 @@
-"""Memory that batches are made in, used again when nobody holds a batch any more: no page faults, no allocation.
+"""Memory that batches are made in, used again when nobody holds a batch any more: no page
+faults, no allocation.
 
-A block is lent as an array of its own. numpy keeps that array alive for as long as any view of it lives, and a torch
-tensor made from one keeps it too, so the block comes home when the last of them is gone, in whichever thread.
+A block is lent as an array of its own. numpy keeps that array alive for as long as any view of it
+lives, and a torch tensor made from one keeps it too, so the block comes home when the last of them
+is gone, in whichever thread.
 """
 
 import weakref
@@ -17,16 +19,20 @@ from packprep.schemas import FormatError
 
 @dataclass(eq=False)
 class Block:
-    """memory: what is lent, an array or tensor's buffer. copies: CUDA events of copies out of it that may still run."""
+    """memory: what is lent, an array or tensor's buffer. copies: CUDA events of copies out of it
+    that may still run.
+    """
 
     memory: Any
     copies: list[Any] = field(default_factory=list)
 
 
 class BlockPool:
-    """Blocks of `values` int64. keep: free blocks kept at most. pinned: page-locked, for copies that overlap with work.
+    """Blocks of `values` int64. keep: free blocks kept at most. pinned: page-locked, for copies
+    that overlap with work.
 
-    `lend` never waits for a block to come home: where all are in use it makes a new one, so list(loader) is safe.
+    `lend` never waits for a block to come home: where all are in use it makes a new one, so
+    list(loader) is safe.
     """
 
     def __init__(self, values: int, keep: int, pinned: bool = False) -> None:
@@ -58,7 +64,8 @@ class BlockPool:
             return self._make()
         except MemoryError:  # a manifest may say max_length 2^31 for packs of 8 tokens
             raise FormatError(
-                f"a batch of packs as long as the manifest's max_length takes {8 * self._values:,} bytes, more than "
+                f"a batch of packs as long as the manifest's max_length takes {8 * self._values:,} "
+                "bytes, more than "
                 "there are; read fewer packs_per_batch, or restore the manifest"
             ) from None
 

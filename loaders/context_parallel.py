@@ -1,8 +1,10 @@
-"""A rank's slice of a batch for context parallelism: the tokens are shared out, cu_seqlens stay those of the whole.
+"""A rank's slice of a batch for context parallelism: the tokens are shared out, cu_seqlens stay
+those of the whole.
 
-"contiguous": equal runs of the packed sequence, as ring attention over packs takes them (`ring_flash_attn`, slime).
-"zigzag": every segment is cut into 2 * cp_size chunks and rank r takes chunks r and 2 * cp_size - 1 - r of each, so
-that causal attention costs all ranks the same (Megatron, Transformer Engine).
+"contiguous": equal runs of the packed sequence, as ring attention over packs takes them
+(`ring_flash_attn`, slime). "zigzag": every segment is cut into 2 * cp_size chunks and rank r takes
+chunks r and 2 * cp_size - 1 - r of each, so that causal attention costs all ranks the same
+(Megatron, Transformer Engine).
 """
 
 from dataclasses import replace
@@ -16,17 +18,25 @@ from .batch import PackedBatch
 Layout = Literal["contiguous", "zigzag"]
 
 
-def context_indices(cu_seqlens: NDArray[np.int32], cp_rank: int, cp_size: int, layout: Layout) -> NDArray[np.int64]:
-    """int64 [T / cp_size]: the tokens of one rank, in its order. ValueError for lengths that cannot be shared so.
+def context_indices(
+    cu_seqlens: NDArray[np.int32], cp_rank: int, cp_size: int, layout: Layout
+) -> NDArray[np.int64]:
+    """int64 [T / cp_size]: the tokens of one rank, in its order.
 
-    Example: cu_seqlens=[0, 4, 8], cp_rank=0, cp_size=2 -> contiguous [0, 1, 2, 3], zigzag [0, 3, 4, 7]
+    ValueError for lengths that cannot be shared so.
+
+    Example: cu_seqlens=[0, 4, 8], cp_rank=0, cp_size=2 -> contiguous [0, 1, 2, 3], zigzag [0, 3, 4,
+    7]
     """
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}; expected 0 to {cp_size - 1}")
     total = int(cu_seqlens[-1])
     if layout == "contiguous":
         if total % cp_size:
-            raise ValueError(f"{total} tokens cannot be shared by {cp_size} ranks; give PackedLoader cp_size={cp_size}")
+            raise ValueError(
+                f"{total} tokens cannot be shared by {cp_size} ranks; give PackedLoader "
+                f"cp_size={cp_size}"
+            )
         each = total // cp_size
         return np.arange(cp_rank * each, (cp_rank + 1) * each)
     if layout != "zigzag":
@@ -37,24 +47,33 @@ def context_indices(cu_seqlens: NDArray[np.int32], cp_rank: int, cp_size: int, l
     if (lengths % (2 * cp_size)).any():
         segment = int(np.argmax(lengths % (2 * cp_size) != 0))
         raise ValueError(
-            f"segment {segment} has {lengths[segment]} tokens; zigzag slices for cp_size={cp_size} need multiples of "
+            f"segment {segment} has {lengths[segment]} tokens; zigzag slices for cp_size={cp_size} "
+            "need multiples of "
             f"{2 * cp_size}: build with --pad-segment-to-multiple {2 * cp_size}"
         )
     # Two runs of each segment: [first, first + chunk) and its mirror image.
-    firsts = np.stack([boundaries[:-1] + cp_rank * chunks, boundaries[1:] - (cp_rank + 1) * chunks], 1).ravel()
+    firsts = np.stack(
+        [boundaries[:-1] + cp_rank * chunks, boundaries[1:] - (cp_rank + 1) * chunks], 1
+    ).ravel()
     sizes = np.repeat(chunks, 2)
     inside = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     index: NDArray[np.int64] = np.repeat(firsts, sizes) + inside
     return index
 
 
-def context_slice(batch: PackedBatch, cp_rank: int, cp_size: int, layout: Layout = "contiguous") -> PackedBatch:
-    """The batch with one rank's tokens, positions, labels, weights and token columns; the rest is of the whole batch.
+def context_slice(
+    batch: PackedBatch, cp_rank: int, cp_size: int, layout: Layout = "contiguous"
+) -> PackedBatch:
+    """The batch with one rank's tokens, positions, labels, weights and token columns; the rest
+    is of the whole batch.
 
     Its labels must be "shifted": at the end of a slice the next token is another rank's. Copies.
     """
     if batch.labels is not None and batch.label_kind != "shifted":
-        raise ValueError("the batch has unshifted labels, which lose one at the end of each slice; ask for 'shifted'")
+        raise ValueError(
+            "the batch has unshifted labels, which lose one at the end of each slice; ask for "
+            "'shifted'"
+        )
     cu_seqlens = batch.numpy().cu_seqlens
     index: Any = context_indices(cu_seqlens, cp_rank, cp_size, layout)
     if not isinstance(batch.tokens, np.ndarray):
@@ -72,5 +91,8 @@ def context_slice(batch: PackedBatch, cp_rank: int, cp_size: int, layout: Layout
         position_ids=share(batch.position_ids),
         labels=share(batch.labels),
         loss_weights=share(batch.loss_weights),
-        extra={name: values if len(values) != total else values[index] for name, values in batch.extra.items()},
+        extra={
+            name: values if len(values) != total else values[index]
+            for name, values in batch.extra.items()
+        },
     )

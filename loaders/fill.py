@@ -1,7 +1,8 @@
-"""Packs to a batch: one pass of numpy copies from the mapped files into a buffer, and int32 becomes int64 on the way.
+"""Packs to a batch: one pass of numpy copies from the mapped files into a buffer, and int32
+becomes int64 on the way.
 
-Per pack about 10 microseconds and its tokens' way through memory. Positions are made from cu_seqlens, which have been
-checked, so a stored column of positions is never read, nor its pages.
+Per pack about 10 microseconds and its tokens' way through memory. Positions are made from
+cu_seqlens, which have been checked, so a stored column of positions is never read, nor its pages.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from .mapped import Rows
 from .shards import PackedShards
 
 Labels = Literal["hf", "shifted", "none"]
-# Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other from the first cache.
+# Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
+# from the first cache.
 _SKEW = 24
 # Segment columns whose value for filler and padding the format fixes; any other column has 0 there.
 _FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides"), FILLER)
@@ -31,8 +33,9 @@ Found = tuple[Rows, int]
 class BatchShape:
     """How the packs of a batch are laid out.
 
-    tokens: at most, or, if fixed, always. multiple: the number of tokens is a multiple of this. max_segments: entries
-    of cu_seqlens are always one more than this; None: as many as there are. filler: tokens of a filler pack.
+    tokens: at most, or, if fixed, always. multiple: the number of tokens is a multiple of this.
+    max_segments: entries of cu_seqlens are always one more than this; None: as many as there are.
+    filler: tokens of a filler pack.
     """
 
     tokens: int
@@ -43,7 +46,8 @@ class BatchShape:
 
 
 class BatchMaker:
-    """Makes batches of packs given by number; -1 is a filler pack: a segment of document -1 with no loss.
+    """Makes batches of packs given by number; -1 is a filler pack: a segment of document -1 with
+    no loss.
 
     labels, weights, columns: as PackedLoader has them.
     """
@@ -57,7 +61,13 @@ class BatchMaker:
         columns: dict[str, Literal["token", "segment"]],
         pool: BlockPool,
     ) -> None:
-        self._shards, self._shape, self._labels, self._weights, self._columns = shards, shape, labels, weights, columns
+        self._shards, self._shape, self._labels, self._weights, self._columns = (
+            shards,
+            shape,
+            labels,
+            weights,
+            columns,
+        )
         self._pool = pool
         self._count = np.arange(shape.tokens)
         self._longest = shards.max_length - shards.max_length % shape.multiple or shards.max_length
@@ -68,7 +78,9 @@ class BatchMaker:
 
     @staticmethod
     def values(shape: BatchShape) -> int:
-        """int64 values of a block: tokens, positions, and labels, one place longer so that they can be shifted."""
+        """int64 values of a block: tokens, positions, and labels, one place longer so that they
+        can be shifted.
+        """
         return 3 * shape.tokens + 2 * _SKEW + 1
 
     def make(self, packs: list[int]) -> PackedBatch:
@@ -92,14 +104,16 @@ class BatchMaker:
                 values = rows.get("tokens", row)
                 if len(values) > self._shards.max_length:
                     raise FormatError(
-                        f"{self._shards.path} pack {pack} has {len(values)} tokens; expected at most "
+                        f"{self._shards.path} pack {pack} has {len(values)} tokens; expected at "
+                        "most "
                         f"{self._shards.max_length}, the max_length of its manifest"
                     )
                 end = at + len(values)
                 tokens = memory[at:end]
                 tokens[:] = values
                 if self._labels != "none":
-                    # A cast copy of what is stored, or a copy of what has just been made and is in the cache.
+                    # A cast copy of what is stored, or a copy of what has just been made and is in
+                    # the cache.
                     memory[labels_at + at : labels_at + end] = (
                         rows.get("labels", row) if self._stored_labels else tokens
                     )
@@ -113,7 +127,9 @@ class BatchMaker:
         if total > at:
             memory[at:total] = 0
             memory[labels_at + at : labels_at + total] = NO_LOSS
-            ends.append(np.array([*range(at + self._longest, total, self._longest), total], np.int32))
+            ends.append(
+                np.array([*range(at + self._longest, total, self._longest), total], np.int32)
+            )
             longest = max(longest, min(total - at, self._longest))
         return self._finish(memory, block, _joined(ends), own, longest, found)
 
@@ -130,9 +146,13 @@ class BatchMaker:
         longest: int,
         found: list[Found | None],
     ) -> PackedBatch:
-        """own: segments of documents, before those of filler and padding. longest: tokens of the longest segment."""
+        """own: segments of documents, before those of filler and padding. longest: tokens of the
+        longest segment.
+        """
         room, total, segments = self._shape.tokens, int(cu_seqlens[-1]), len(cu_seqlens) - 1
-        boundaries = cu_seqlens.astype(np.int64)  # what numpy indexes by: it converts int32 at each use, and slower
+        boundaries = cu_seqlens.astype(
+            np.int64
+        )  # what numpy indexes by: it converts int32 at each use, and slower
         starts, ends = boundaries[:-1], boundaries[1:]
         lengths = ends - starts
         positions = memory[room + _SKEW : room + _SKEW + total]
@@ -144,7 +164,9 @@ class BatchMaker:
         elif self._labels == "shifted":
             labels = memory[at + 1 : at + 1 + total]
             labels[ends - 1] = NO_LOSS
-        documents = self._column(found, "document_ids", segments, FILLER) if self._documents else None
+        documents = (
+            self._column(found, "document_ids", segments, FILLER) if self._documents else None
+        )
         real = self._column(found, "segment_lengths", segments, 0) if self._real else None
         if documents is None and real is None and (None in found or own < segments):
             real = lengths.astype(np.int32)  # so that padding can be told from documents
@@ -154,11 +176,14 @@ class BatchMaker:
             weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, documents)
         extra: dict[str, Any] = {}
         for name, kind in self._columns.items():
-            extra[name] = self._column(found, name, segments if kind == "segment" else total, _FILLED.get(name, 0))
+            extra[name] = self._column(
+                found, name, segments if kind == "segment" else total, _FILLED.get(name, 0)
+            )
         if (limit := self._shape.max_segments) is not None:
             if segments > limit:
                 raise ValueError(
-                    f"a batch of {len(found)} packs has {segments} segments with its padding and max_segments is "
+                    f"a batch of {len(found)} packs has {segments} segments with its padding and "
+                    "max_segments is "
                     f"{limit}; raise it, or build with --max-segments-per-pack"
                 )
             longest = max(self._longest, self._shards.max_length)
@@ -166,7 +191,10 @@ class BatchMaker:
             documents = None if documents is None else _extended(documents, limit, FILLER)
             real = None if real is None else _extended(real, limit, 0)
             segment_columns = [name for name, kind in self._columns.items() if kind == "segment"]
-            extra |= {name: _extended(extra[name], limit, _FILLED.get(name, 0)) for name in segment_columns}
+            extra |= {
+                name: _extended(extra[name], limit, _FILLED.get(name, 0))
+                for name in segment_columns
+            }
         return PackedBatch(
             tokens=memory[:total],
             position_ids=positions,
@@ -182,10 +210,17 @@ class BatchMaker:
         )
 
     def _column(self, found: list[Found | None], name: str, length: int, fill: int) -> NDArray[Any]:
-        """A column of all packs, one behind the other, `fill` where a filler pack or padding has none."""
+        """A column of all packs, one behind the other, `fill` where a filler pack or padding has
+        none.
+        """
         dtype = self._dtypes[name]
         each = self._shape.filler if self._columns.get(name) == "token" else 1
-        made = _joined([np.full(each, fill, dtype) if pack is None else pack[0].get(name, pack[1]) for pack in found])
+        made = _joined(
+            [
+                np.full(each, fill, dtype) if pack is None else pack[0].get(name, pack[1])
+                for pack in found
+            ]
+        )
         return made if len(made) == length else _extended(made, length, fill)
 
 

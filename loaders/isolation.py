@@ -1,8 +1,10 @@
-"""verify_isolation: does this model, called this way, keep the documents of a pack apart? Measured, not assumed.
+"""verify_isolation: does this model, called this way, keep the documents of a pack apart?
+Measured, not assumed.
 
-Runs the model on the pack and on each document alone, and compares logits. If they differ, some token saw another
-document, or had another position: usually an argument that is missing or one too many, and no library says so. Run it
-once on a small batch before a long training, with the attention implementation and the arguments that will be used.
+Runs the model on the pack and on each document alone, and compares logits. If they differ, some
+token saw another document, or had another position: usually an argument that is missing or one too
+many, and no library says so. Run it once on a small batch before a long training, with the
+attention implementation and the arguments that will be used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +18,8 @@ from .adapters import to_hf, to_hf_4d
 from .batch import PackedBatch
 from .rows import batch_from_rows
 
-# Sound models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the least of the known leaks is 4e-4.
+# Sound models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the least of the known
+# leaks is 4e-4.
 _TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 
 
@@ -24,10 +27,11 @@ _TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 class Isolation:
     """What verify_isolation found.
 
-    largest: the largest difference of a logit; inf where one is NaN. leaking: the same in a call that says nothing of
-    documents. tolerance: the share of it that counts as equal. segment: where the largest is, None if there is none.
-    cause: the likely reason in a sentence, None if all is within tolerance. hazards: everything about the call that is
-    known to lose boundaries, or time, with some attention or model, even if not with this one.
+    largest: the largest difference of a logit; inf where one is NaN. leaking: the same in a call
+    that says nothing of documents. tolerance: the share of it that counts as equal. segment: where
+    the largest is, None if there is none. cause: the likely reason in a sentence, None if all is
+    within tolerance. hazards: everything about the call that is known to lose boundaries, or time,
+    with some attention or model, even if not with this one.
     """
 
     largest: float
@@ -46,12 +50,16 @@ class Isolation:
         if self.isolated:
             but = f"; but {self.hazards[0]}" if self.hazards else ""
             return f"isolated: logits differ by {self.largest:.1e} at most, by {without}{but}"
-        return f"leak: logits of segment {self.segment} differ by {self.largest:.1e}, by {without}; {self.cause}"
+        return (
+            f"leak: logits of segment {self.segment} differ by {self.largest:.1e}, by "
+            f"{without}; {self.cause}"
+        )
 
 
 class _Documents(NamedTuple):
-    """The segments of a batch, its rows end to end. tokens: [B * T]. width: T. bounds: 0, then the end of each segment,
-    none empty. compared: for each segment, false for filler."""
+    """The segments of a batch, its rows end to end. tokens: [B * T]. width: T. bounds: 0, then
+    the end of each segment, none empty. compared: for each segment, false for filler.
+    """
 
     tokens: Any
     width: int
@@ -68,16 +76,18 @@ def verify_isolation(
 ) -> Isolation:
     """Compare the model's logits on the packed batch with those on each of its documents alone.
 
-    model: a causal LM whose output has .logits [B, T, vocabulary], or is that. batch: a PackedBatch, or what a trainer
-    hands to the model: a dict from its own dataloader, whose documents are those of its cu_seq_lens_q, seq_idx and
-    position_ids. inputs: how you call it, as in `model(**inputs(batch))`; the adapter that you train with, by default
-    to_hf for a PackedBatch and nothing for a dict. tolerance: what counts as equal, as a share of the difference that a
-    call without boundaries makes; by default 1e-4, or 0.05 where the model computes in bfloat16, float16 or TF32. A
-    weak leak hides in short floats, so use float32 where you can.
+    model: a causal LM whose output has .logits [B, T, vocabulary], or is that. batch: a
+    PackedBatch, or what a trainer hands to the model: a dict from its own dataloader, whose
+    documents are those of its cu_seq_lens_q, seq_idx and position_ids. inputs: how you call it, as
+    in `model(**inputs(batch))`; the adapter that you train with, by default to_hf for a PackedBatch
+    and nothing for a dict. tolerance: what counts as equal, as a share of the difference that a
+    call without boundaries makes; by default 1e-4, or 0.05 where the model computes in bfloat16,
+    float16 or TF32. A weak leak hides in short floats, so use float32 where you can.
 
-    Runs without gradients, in evaluation mode (dropout differs by chance): a forward pass per document and two of the
-    pack. Documents that end in padding are compared whole; filler is not compared, in a dict what has no label.
-    ValueError for a batch in which no document has another before it, or that says nothing of boundaries.
+    Runs without gradients, in evaluation mode (dropout differs by chance): a forward pass per
+    document and two of the pack. Documents that end in padding are compared whole; filler is not
+    compared, in a dict what has no label. ValueError for a batch in which no document has another
+    before it, or that says nothing of boundaries.
     """
     import torch
 
@@ -99,7 +109,10 @@ def verify_isolation(
             for number, (start, end) in enumerate(pairwise(documents.bounds)):
                 if documents.compared[number]:
                     alone = _plain(model, call, documents.tokens[None, start:end])
-                    leak, difference = _difference(blind[start:end], alone), _difference(packed[start:end], alone)
+                    leak, difference = (
+                        _difference(blind[start:end], alone),
+                        _difference(packed[start:end], alone),
+                    )
                     leaking = max(leaking, 0.0 if leak == float("inf") else leak)
                     if difference > largest:
                         largest, segment = difference, number
@@ -108,11 +121,18 @@ def verify_isolation(
             hazards = tuple(_hazards(documents, call, model))
             cause = None
             if segment is not None and largest > tolerance * leaking:
-                cause = next(iter(hazards), None) or _advice(model, call, documents, segment, tolerance * leaking)
+                cause = next(iter(hazards), None) or _advice(
+                    model, call, documents, segment, tolerance * leaking
+                )
     finally:
         model.train(training)
     return Isolation(
-        largest=largest, leaking=leaking, tolerance=tolerance, segment=segment, cause=cause, hazards=hazards
+        largest=largest,
+        leaking=leaking,
+        tolerance=tolerance,
+        segment=segment,
+        cause=cause,
+        hazards=hazards,
     )
 
 
@@ -135,7 +155,8 @@ def _of_mapping(call: Mapping[str, Any]) -> _Documents:
     boundaries = [call.get(name) for name in ("cu_seq_lens_q", "seq_idx", "position_ids")]
     if all(boundary is None for boundary in boundaries):
         raise ValueError(
-            f"the batch has {', '.join(call)}; expected position_ids, cu_seq_lens_q or seq_idx, which say where "
+            f"the batch has {', '.join(call)}; expected position_ids, cu_seq_lens_q or seq_idx, "
+            "which say where "
             "documents begin: without any of them each token sees all before it in its row"
         )
     ends, numbers, positions = boundaries
@@ -159,7 +180,8 @@ def _checked(documents: _Documents) -> _Documents:
         for start, compared in zip(documents.bounds, documents.compared, strict=False)
     ):
         raise ValueError(
-            "no document of the batch has another before it, so none could leak; give a batch with several documents"
+            "no document of the batch has another before it, so none could leak; give a batch with "
+            "several documents"
         )
     return documents
 
@@ -170,12 +192,16 @@ def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
     logits = output.logits if hasattr(output, "logits") else output
     logits = logits.reshape(-1, logits.shape[-1])
     if len(logits) != tokens:
-        raise ValueError(f"the model gave {len(logits)} logits for {tokens} tokens; expected one each")
+        raise ValueError(
+            f"the model gave {len(logits)} logits for {tokens} tokens; expected one each"
+        )
     return logits
 
 
 def _plain(model: Any, call: Mapping[str, Any], rows: Any) -> Any:
-    """Logits of rows of tokens, called with as little as can be: nothing that could leak or be lost."""
+    """Logits of rows of tokens, called with as little as can be: nothing that could leak or be
+    lost.
+    """
     name = "input_ids" if "input_ids" in call else next(iter(call))
     quiet = {"use_cache": False} if "use_cache" in call or hasattr(model, "config") else {}
     return _logits(model, {name: rows} | quiet, rows.numel())
@@ -188,7 +214,9 @@ def _difference(logits: Any, others: Any) -> float:
 
 
 class _Precision:
-    """While it is entered, notes whether any module of the model gives bfloat16 or float16, as under autocast."""
+    """While it is entered, notes whether any module of the model gives bfloat16 or float16, as
+    under autocast.
+    """
 
     def __init__(self, model: Any) -> None:
         import torch
@@ -209,7 +237,9 @@ class _Precision:
             hook.remove()
 
 
-def _advice(model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float) -> str:
+def _advice(
+    model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float
+) -> str:
     """The remedy where nothing is wrong with the call, found by trying a 4-D mask."""
     if _isolated_by_mask(model, call, documents, segment, limit):
         return (
@@ -218,16 +248,20 @@ def _advice(model: Any, call: Mapping[str, Any], documents: _Documents, segment:
         )
     if "seq_idx" not in call:
         return (
-            "attention or another layer mixes tokens across boundaries; give seq_idx to state-space and convolution "
+            "attention or another layer mixes tokens across boundaries; give seq_idx to "
+            "state-space and convolution "
             "layers, as to_hf does, and install the kernels that read it (causal_conv1d, mamba_ssm)"
         )
     return (
-        "attention or another layer mixes tokens across boundaries and does not heed seq_idx, so do not train this "
+        "attention or another layer mixes tokens across boundaries and does not heed seq_idx, so "
+        "do not train this "
         "model on packs; docs/isolation.md lists models"
     )
 
 
-def _isolated_by_mask(model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float) -> bool:
+def _isolated_by_mask(
+    model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float
+) -> bool:
     if call.get("attention_mask") is not None or not hasattr(model, "config") or _is_flash(model):
         return False
     bounds, device = documents.bounds, documents.tokens.device
@@ -240,7 +274,10 @@ def _isolated_by_mask(model: Any, call: Mapping[str, Any], documents: _Documents
         logits = _logits(model, masked, len(documents.tokens))
     except Exception:  # a model may refuse a mask in any way
         return False
-    return _difference(logits[start:end], _plain(model, call, documents.tokens[None, start:end])) <= limit
+    return (
+        _difference(logits[start:end], _plain(model, call, documents.tokens[None, start:end]))
+        <= limit
+    )
 
 
 def _is_flash(model: Any) -> bool:
@@ -248,7 +285,9 @@ def _is_flash(model: Any) -> bool:
 
 
 def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iterator[str]:
-    """What is known to make transformers lose boundaries, of all that this call does; the most harmful first."""
+    """What is known to make transformers lose boundaries, of all that this call does; the most
+    harmful first.
+    """
     import torch
 
     boundaries = call.get("cu_seq_lens_q")
@@ -257,28 +296,49 @@ def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iter
     segments = len(documents.bounds) - 1
     if isinstance(mask, torch.Tensor) and mask.dim() == 2:
         yield (
-            "an attention_mask is given, and it makes transformers ignore packed boundaries, whatever else is given; "
+            "an attention_mask is given, and it makes transformers ignore packed boundaries, "
+            "whatever else is given; "
             "leave it out"
         )
     if positions is None:
-        yield "position_ids are missing, so positions run on across documents; give those of the batch"
+        yield (
+            "position_ids are missing, so positions run on across documents; give those of the "
+            "batch"
+        )
     else:
         flat = positions.reshape(-1)[-len(documents.tokens) :].cpu()
-        if (flat != torch.cat([torch.arange(end - start) for start, end in pairwise(documents.bounds)])).any():
+        if (
+            flat
+            != torch.cat([torch.arange(end - start) for start, end in pairwise(documents.bounds)])
+        ).any():
             if at := int(flat[0]):
                 yield (
-                    f"position_ids start at {at} and not at 0, which hides the first segment; number each segment "
+                    f"position_ids start at {at} and not at 0, which hides the first segment; "
+                    "number each segment "
                     "from 0"
                 )
             else:
                 yield (
-                    f"position_ids make {int((flat == 0).sum())} segments and cu_seqlens {segments}; number each "
+                    f"position_ids make {int((flat == 0).sum())} segments and cu_seqlens "
+                    f"{segments}; number each "
                     "segment, padding too, from 0"
                 )
-    if call.get("use_cache", getattr(getattr(model, "config", None), "use_cache", None)) and mask is None:
-        yield "use_cache is on, and with a cache transformers does not look for boundaries; pass use_cache=False"
+    if (
+        call.get("use_cache", getattr(getattr(model, "config", None), "use_cache", None))
+        and mask is None
+    ):
+        yield (
+            "use_cache is on, and with a cache transformers does not look for boundaries; pass "
+            "use_cache=False"
+        )
     if boundaries is None:
         if _is_flash(model):
-            yield "cu_seq_lens_q and _k are missing; give them, and max_length_q and _k, as to_hf does"
+            yield (
+                "cu_seq_lens_q and _k are missing; give them, and max_length_q and _k, as to_hf "
+                "does"
+            )
     elif boundaries.unique_consecutive().tolist() != documents.bounds:
-        yield f"cu_seq_lens_q make {len(boundaries) - 1} segments and the batch has {segments}; give its own"
+        yield (
+            f"cu_seq_lens_q make {len(boundaries) - 1} segments and the batch has {segments}; "
+            "give its own"
+        )

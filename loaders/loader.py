@@ -1,7 +1,9 @@
-"""PackedLoader: batches of packs in a shuffled, resumable order, the same number of steps on every rank.
+"""PackedLoader: batches of packs in a shuffled, resumable order, the same number of steps on
+every rank.
 
-There are no workers to start and nothing to wait for on other ranks: which packs a rank gets at a step is arithmetic,
-so no rank can run dry before another. One thread makes the next batches while the model trains.
+There are no workers to start and nothing to wait for on other ranks: which packs a rank gets at a
+step is arithmetic, so no rank can run dry before another. One thread makes the next batches while
+the model trains.
 """
 
 import threading
@@ -29,25 +31,30 @@ _STEPS_AT_ONCE = 64
 
 
 class PackedLoader:
-    """Yields the PackedBatches of one rank for one epoch; `for batch in loader`, or `loader[step]` by number.
+    """Yields the PackedBatches of one rank for one epoch; `for batch in loader`, or
+    `loader[step]` by number.
 
-    shards: what to read. packs_per_batch: packs of one rank's batch. seed, epoch: decide the order, with `shuffle`,
-    which mixes packs in windows of `shuffle_window` shuffled shards. rank, world_size: this rank's share of each batch.
-    labels: "hf" (unshifted, the model shifts), "shifted" (of the next token) or "none"; -100 never crosses segments.
-    loss_weights: also make them, see `packprep.loaders.loss_weights`. columns: further columns to hand out.
+    shards: what to read. packs_per_batch: packs of one rank's batch. seed, epoch: decide the order,
+    with `shuffle`, which mixes packs in windows of `shuffle_window` shuffled shards. rank,
+    world_size: this rank's share of each batch. labels: "hf" (unshifted, the model shifts),
+    "shifted" (of the next token) or "none"; -100 never crosses segments. loss_weights: also make
+    them, see `packprep.loaders.loss_weights`. columns: further columns to hand out.
 
-    pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple. max_segments: segments of every
-    batch; with it shapes never change (pad_to is then packs_per_batch * max_length unless given), for torch.compile
-    and CUDA graphs. Padding is segments of its own at the end, without loss. cp_size: context-parallel ranks that will
-    slice each batch with `context_slice`; cp_layout as there. remainder: "drop" the packs that fill no batch on all
+    pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple. max_segments:
+    segments of every batch; with it shapes never change (pad_to is then packs_per_batch *
+    max_length unless given), for torch.compile and CUDA graphs. Padding is segments of its own at
+    the end, without loss. cp_size: context-parallel ranks that will slice each batch with
+    `context_slice`; cp_layout as there. remainder: "drop" the packs that fill no batch on all
     ranks, or "fill" up with packs without loss.
 
-    prefetch: batches made ahead by a thread; 0 for none. A batch's memory is used again when nothing holds any array of
-    it, so keep what you like. pin_memory: in page-locked memory, so that batch.to("cuda", non_blocking=True) overlaps.
+    prefetch: batches made ahead by a thread; 0 for none. A batch's memory is used again when
+    nothing holds any array of it, so keep what you like. pin_memory: in page-locked memory, so that
+    batch.to("cuda", non_blocking=True) overlaps.
 
-    Iteration starts at the beginning of the epoch, or, once, where a loaded state says; so does `dataloader`, which is
-    torch's DataLoader over this loader. Also a map-style dataset, for torchdata's StatefulDataLoader(loader,
-    batch_size=None), which keeps a state of its own. ValueError for settings that cannot work.
+    Iteration starts at the beginning of the epoch, or, once, where a loaded state says; so does
+    `dataloader`, which is torch's DataLoader over this loader. Also a map-style dataset, for
+    torchdata's StatefulDataLoader(loader, batch_size=None), which keeps a state of its own.
+    ValueError for settings that cannot work.
     """
 
     def __init__(
@@ -81,10 +88,13 @@ class PackedLoader:
         self._labels, self._weights, self._pin_memory = labels, loss_weights, pin_memory
         self._columns = {name: _kind(shards, name) for name in columns}
         self._check()
-        self._shape = _shape(shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels)
+        self._shape = _shape(
+            shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels
+        )
         if len(self) == 0:
             raise ValueError(
-                f"{shards.path} has {len(shards)} packs, too few for one batch of {packs_per_batch} on each of "
+                f"{shards.path} has {len(shards)} packs, too few for one batch of "
+                f"{packs_per_batch} on each of "
                 f"{world_size} ranks; choose remainder='fill' or a smaller batch"
             )
         self._start = self._handed_out = 0
@@ -98,7 +108,9 @@ class PackedLoader:
             if getattr(self, name) < low:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected {low} or more")
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank is {self.rank}; expected 0 to {self.world_size - 1}, world_size - 1")
+            raise ValueError(
+                f"rank is {self.rank}; expected 0 to {self.world_size - 1}, world_size - 1"
+            )
         choices = {
             "labels": (self._labels, get_args(Labels)),
             "loss_weights": (self._weights, (None, *get_args(Mode))),
@@ -106,7 +118,9 @@ class PackedLoader:
         }
         for name, (value, allowed) in choices.items():
             if value not in allowed:
-                raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}")
+                raise ValueError(
+                    f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}"
+                )
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
 
@@ -114,29 +128,43 @@ class PackedLoader:
         """Settings on a few lines; those that change nothing are left out."""
         shape = self._shape
         kept = {
-            "packs_per_batch": self.packs_per_batch, "seed": self.seed, "epoch": self.epoch, "rank": self.rank,
-            "world_size": self.world_size, "shuffle": None if self._window else False,
-            "shuffle_window": self._window or None, "labels": self._labels,
-            "loss_weights": self._weights, "columns": list(self._columns) or None,
+            "packs_per_batch": self.packs_per_batch,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "shuffle": None if self._window else False,
+            "shuffle_window": self._window or None,
+            "labels": self._labels,
+            "loss_weights": self._weights,
+            "columns": list(self._columns) or None,
             "max_segments": shape.max_segments,
-            "pad_multiple": shape.multiple if shape.multiple > 1 else None, "remainder": self.remainder,
-            "prefetch": self.prefetch, "pin_memory": self._pin_memory or None,
-        }  # fmt: skip
-        settings = ", ".join(f"{name}={value!r}" for name, value in kept.items() if value is not None)
+            "pad_multiple": shape.multiple if shape.multiple > 1 else None,
+            "remainder": self.remainder,
+            "prefetch": self.prefetch,
+            "pin_memory": self._pin_memory or None,
+        }
+        settings = ", ".join(
+            f"{name}={value!r}" for name, value in kept.items() if value is not None
+        )
         steps = "1 step" if len(self) == 1 else f"{len(self):,} steps"
         size = f"{'' if shape.fixed else 'at most '}{shape.tokens:,}"
         text = f"PackedLoader({self.shards!r}, {steps} of {size} tokens, {settings})"
-        return fill(text, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        return fill(
+            text, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on every rank."""
         return self._steps(0)
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
-        """This rank's batch at `step` of the epoch, whatever has been iterated; or the batch of a list of packs.
+        """This rank's batch at `step` of the epoch, whatever has been iterated; or the batch of
+        a list of packs.
 
-        IndexError outside the epoch. ValueError if step 0 is the first after load_state_dict: a DataLoader made by
-        hand counts from there, and would train the first part of the epoch again.
+        IndexError outside the epoch. ValueError if step 0 is the first after load_state_dict: a
+        DataLoader made by hand counts from there, and would train the first part of the epoch
+        again.
         """
         if isinstance(step, list):
             return self._make(step)
@@ -144,21 +172,29 @@ class PackedLoader:
             raise IndexError(f"step {step} was asked for; the epoch has {len(self)}")
         if step == 0 and self._start and not self._by_number:
             raise ValueError(
-                f"step 0 was asked for and the loaded state is at pack {self._start}; iterate the loader or "
-                "loader.dataloader(...), which resume there, and not DataLoader(loader, batch_size=None)"
+                f"step 0 was asked for and the loaded state is at pack {self._start}; iterate the "
+                "loader or "
+                "loader.dataloader(...), which resume there, and not DataLoader(loader, "
+                "batch_size=None)"
             )
-        self._by_number = True  # torchdata's StatefulDataLoader, which resumes at a later step by itself
+        self._by_number = (
+            True  # torchdata's StatefulDataLoader, which resumes at a later step by itself
+        )
         return self._make(self._packs(0, step, step + 1)[0])
 
     def __iter__(self) -> Iterator[PackedBatch]:
         start = self._take_start()
-        return self._prefetched(start) if self.prefetch else self._counted(self._batches(start), start)
+        return (
+            self._prefetched(start) if self.prefetch else self._counted(self._batches(start), start)
+        )
 
     def dataloader(self, **options: Any) -> Any:
-        """torch's DataLoader over this loader, for a collate_fn or worker processes: the same batches, in order.
+        """torch's DataLoader over this loader, for a collate_fn or worker processes: the same
+        batches, in order.
 
-        options: those of DataLoader, but for batch_size, shuffle and samplers. Each iteration resumes and is counted by
-        this loader's `state_dict` as the loader's own are, with any number of workers.
+        options: those of DataLoader, but for batch_size, shuffle and samplers. Each iteration
+        resumes and is counted by this loader's `state_dict` as the loader's own are, with any
+        number of workers.
         """
         from torch.utils.data import DataLoader
 
@@ -172,13 +208,18 @@ class PackedLoader:
         return Counted(loader, batch_size=None, sampler=_Steps(self), **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Iterate this epoch next, from its beginning; a loaded state of the same epoch keeps its place."""
+        """Iterate this epoch next, from its beginning; a loaded state of the same epoch keeps
+        its place.
+        """
         if epoch != self.epoch:
             self.epoch, self._order, self._start, self._handed_out = epoch, None, 0, 0
             self._check()
 
     def state_dict(self) -> dict[str, int]:
-        """Where the latest iteration stands: a few integers. Counts batches handed out, not those made ahead."""
+        """Where the latest iteration stands: a few integers.
+
+        Counts batches handed out, not those made ahead.
+        """
         return {
             "version": STATE_VERSION,
             "fingerprint": self.shards.fingerprint,
@@ -191,13 +232,17 @@ class PackedLoader:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue the global stream of `state` at the next iteration, at any world size and batch.
 
-        Takes seed, epoch and shuffling from the state. FormatError if it is of another dataset or of a newer version.
+        Takes seed, epoch and shuffling from the state. FormatError if it is of another dataset or
+        of a newer version.
         """
         if state.get("version") != STATE_VERSION:
-            raise FormatError(f"the loader's state has version {state.get('version')}; expected {STATE_VERSION}")
+            raise FormatError(
+                f"the loader's state has version {state.get('version')}; expected {STATE_VERSION}"
+            )
         if state["fingerprint"] != self.shards.fingerprint:
             raise FormatError(
-                f"the state is of a dataset with fingerprint {state['fingerprint']:x}; {self.shards.path} has "
+                f"the state is of a dataset with fingerprint {state['fingerprint']:x}; "
+                f"{self.shards.path} has "
                 f"{self.shards.fingerprint:x}, so resume from the shards it was saved with"
             )
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
@@ -220,15 +265,22 @@ class PackedLoader:
 
     def _make(self, packs: list[int]) -> PackedBatch:
         if self._maker is None:
-            # Free blocks beyond these are given back: one in use, one just released, and those made ahead.
+            # Free blocks beyond these are given back: one in use, one just released, and those made
+            # ahead.
             pool = BlockPool(BatchMaker.values(self._shape), self.prefetch + 2, self._pin_memory)
-            self._maker = BatchMaker(self.shards, self._shape, self._labels, self._weights, self._columns, pool)
+            self._maker = BatchMaker(
+                self.shards, self._shape, self._labels, self._weights, self._columns, pool
+            )
         return self._maker.make(packs)
 
     def _packs(self, start: int, first: int, last: int) -> list[list[int]]:
-        """Pack numbers of this rank's batches at steps first to last - 1; -1 behind the last pack."""
+        """Pack numbers of this rank's batches at steps first to last - 1; -1 behind the last
+        pack.
+        """
         order, batch = self._epoch_order(), self.packs_per_batch
-        places = rank_places(np.arange(first, last), batch, self.rank, self.world_size, start).ravel()
+        places = rank_places(
+            np.arange(first, last), batch, self.rank, self.world_size, start
+        ).ravel()
         packs = order.take(places[places < order.packs])
         packs += [-1] * (len(places) - len(packs))
         return [packs[at : at + batch] for at in range(0, len(packs), batch)]
@@ -298,7 +350,9 @@ class PackedLoader:
 
 
 class _Steps:
-    """The sampler of `dataloader`: what is left of the epoch, a list of packs a step, so that workers need no order."""
+    """The sampler of `dataloader`: what is left of the epoch, a list of packs a step, so that
+    workers need no order.
+    """
 
     def __init__(self, loader: PackedLoader) -> None:
         self._loader = loader
@@ -323,7 +377,9 @@ class _Readahead:
         if last <= self._asked:
             return
         shards = [
-            shard for number in range(max(window, self._asked + 1), last + 1) for shard in self._order.windows[number]
+            shard
+            for number in range(max(window, self._asked + 1), last + 1)
+            for shard in self._order.windows[number]
         ]
         self._asked = last
         threading.Thread(target=self._ask, args=(shards,), daemon=True).start()
@@ -344,33 +400,50 @@ def _shape(
     labels: str,
 ) -> BatchShape:
     """The batch's shape, or a sentence why there is none."""
-    for name, value in (("pad_to", pad_to), ("max_segments", max_segments), ("pad_multiple", pad_multiple)):
+    for name, value in (
+        ("pad_to", pad_to),
+        ("max_segments", max_segments),
+        ("pad_multiple", pad_multiple),
+    ):
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; expected 1 or more")
     if cp_size < 1 or cp_layout not in ("contiguous", "zigzag"):
-        raise ValueError(f"cp_size is {cp_size} and cp_layout {cp_layout!r}; expected 1 or more, contiguous or zigzag")
+        raise ValueError(
+            f"cp_size is {cp_size} and cp_layout {cp_layout!r}; expected 1 or more, contiguous or "
+            "zigzag"
+        )
     multiple, filler = pad_multiple, 1
     if cp_size > 1:
         if labels == "hf":
-            raise ValueError("labels='hf' lose a label at the end of each slice with cp_size > 1; choose 'shifted'")
+            raise ValueError(
+                "labels='hf' lose a label at the end of each slice with cp_size > 1; choose "
+                "'shifted'"
+            )
         if cp_layout == "zigzag":
             filler = 2 * cp_size
             if shards.segment_multiple % filler:
                 raise ValueError(
-                    f"the segments of {shards.path} have lengths that are a multiple of {shards.segment_multiple}; "
-                    f"zigzag slices for cp_size={cp_size} need {filler}: build with --pad-segment-to-multiple {filler}"
+                    f"the segments of {shards.path} have lengths that are a multiple of "
+                    f"{shards.segment_multiple}; "
+                    f"zigzag slices for cp_size={cp_size} need {filler}: build with "
+                    f"--pad-segment-to-multiple {filler}"
                 )
         if pad_multiple % (2 * cp_size):
             multiple = pad_multiple * 2 * cp_size
     largest = -(-packs_per_batch * max(shards.max_length, filler) // multiple) * multiple
     if pad_to is not None and (pad_to < packs_per_batch * shards.max_length or pad_to % multiple):
         raise ValueError(
-            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {shards.max_length} tokens need {largest} or "
+            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {shards.max_length} tokens "
+            f"need {largest} or "
             f"more, a multiple of {multiple}"
         )
     fixed = pad_to is not None or max_segments is not None
     return BatchShape(
-        tokens=pad_to or largest, fixed=fixed, multiple=multiple, max_segments=max_segments, filler=filler
+        tokens=pad_to or largest,
+        fixed=fixed,
+        multiple=multiple,
+        max_segments=max_segments,
+        filler=filler,
     )
 
 
@@ -379,6 +452,8 @@ def _kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:
     if kind == "token":
         return "token"
     if kind != "segment":
-        have = ", ".join(name for name, kind in shards.column_kinds.items() if kind in ("token", "segment"))
+        have = ", ".join(
+            name for name, kind in shards.column_kinds.items() if kind in ("token", "segment")
+        )
         raise ValueError(f"columns names {name!r}; {shards.path} has {have}")
     return "segment"

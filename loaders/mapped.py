@@ -1,7 +1,9 @@
-"""One shard file, mapped: its record batches as views, and every pack checked once, a record batch at a time.
+"""One shard file, mapped: its record batches as views, and every pack checked once, a record
+batch at a time.
 
-Nothing is read at construction but the schema. The boundaries of a record batch are checked in numpy passes when its
-first pack is asked for (under a microsecond per pack); a pack that fails raises when it is read, not before.
+Nothing is read at construction but the schema. The boundaries of a record batch are checked in
+numpy passes when its first pack is asked for (under a microsecond per pack); a pack that fails
+raises when it is read, not before.
 """
 
 import os
@@ -15,7 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.schemas import Column, FormatError, ListView, check_boundaries, check_schema, list_view
+from packprep.schemas import (
+    Column,
+    FormatError,
+    ListView,
+    check_boundaries,
+    check_schema,
+    list_view,
+)
 
 _READAHEAD = 8 << 20
 
@@ -23,8 +32,9 @@ _READAHEAD = 8 << 20
 class Field(NamedTuple):
     """A column as packs have it, and as the file has it.
 
-    kind `lengths`: boundaries stored as segment lengths. dtype: of the pack's values; only token columns of a dataset
-    that others wrote may have another than the format's, and are cast as they are copied.
+    kind `lengths`: boundaries stored as segment lengths. dtype: of the pack's values; only token
+    columns of a dataset that others wrote may have another than the format's, and are cast as they
+    are copied.
     """
 
     name: str
@@ -51,7 +61,8 @@ class Rows:
         if self._longest is None:
             offsets = self.views["cu_seqlens"].offsets
             lengths = np.diff(_flat(self.views["cu_seqlens"]), append=0)
-            # What follows a pack's last boundary is the next pack's 0: a negative length, never the longest.
+            # What follows a pack's last boundary is the next pack's 0: a negative length, never the
+            # longest.
             self._longest = np.maximum.reduceat(lengths, offsets[:-1] - offsets[0]).data
         return int(self._longest[row])
 
@@ -60,9 +71,11 @@ class Rows:
 
 
 class MappedShard:
-    """The packs of one Arrow stream file. where: its name in messages. packs: how many it must hold, if that is known.
+    """The packs of one Arrow stream file. where: its name in messages. packs: how many it must
+    hold, if that is known.
 
-    columns: what its schema must be, where a manifest says it. mapping: maps it, where it must be brought here first.
+    columns: what its schema must be, where a manifest says it. mapping: maps it, where it must be
+    brought here first.
 
     FormatError if the file is not a whole stream, or does not hold these packs and fields.
     """
@@ -83,7 +96,9 @@ class MappedShard:
         self._packs = packs
         self._batches: list[pa.RecordBatch] | None = None
         self._starts: list[int] = []
-        self._rows: dict[int, tuple[Rows, bool]] = {}  # of a record batch, and whether every pack in it is sound
+        self._rows: dict[
+            int, tuple[Rows, bool]
+        ] = {}  # of a record batch, and whether every pack in it is sound
 
     def stream(self) -> pa.ipc.RecordBatchStreamReader:
         file = self._map()
@@ -102,7 +117,9 @@ class MappedShard:
             raise self._damaged(error) from None
 
     def _damaged(self, error: Exception) -> FormatError:
-        return FormatError(f"{self.file} is not a whole Arrow stream: {error}; restore the file or build again")
+        return FormatError(
+            f"{self.file} is not a whole Arrow stream: {error}; restore the file or build again"
+        )
 
     def __len__(self) -> int:
         return sum(map(len, self.batches)) if self._packs is None else self._packs
@@ -119,7 +136,9 @@ class MappedShard:
                 raise self._damaged(error) from None
             packs = sum(map(len, batches))
             if self._packs not in (None, packs):
-                raise FormatError(f"{self.file} holds {packs} packs; the manifest says {self._packs}")
+                raise FormatError(
+                    f"{self.file} holds {packs} packs; the manifest says {self._packs}"
+                )
             self._starts = list(accumulate(map(len, batches), initial=0))[:-1]
             self._batches = batches
         return batches
@@ -129,7 +148,10 @@ class MappedShard:
         self._batches, self._rows = None, {}
 
     def find(self, pack: int) -> tuple[Rows, int]:
-        """The record batch that holds a pack, and the pack's row in it. FormatError if the pack is bad."""
+        """The record batch that holds a pack, and the pack's row in it.
+
+        FormatError if the pack is bad.
+        """
         batches = self.batches
         number = bisect_right(self._starts, pack) - 1
         found = self._rows.get(number)
@@ -144,7 +166,12 @@ class MappedShard:
 
     def longest(self) -> int:
         """Tokens of the longest pack: a pass over the list offsets, where no manifest says it."""
-        views = (self._view(batch, field) for batch in self.batches for field in self.fields if field.name == "tokens")
+        views = (
+            self._view(batch, field)
+            for batch in self.batches
+            for field in self.fields
+            if field.name == "tokens"
+        )
         return max((int(np.diff(view.offsets).max()) for view in views), default=0)
 
     def _view(self, batch: pa.RecordBatch, field: Field) -> ListView:
@@ -153,34 +180,46 @@ class MappedShard:
             return view
         if field.kind != "lengths":
             return view._replace(values=view.values.astype(field.dtype, copy=False))
-        # [3, 5] -> [0, 3, 8], for every pack at once: running sums over the batch, less the sum before each pack.
+        # [3, 5] -> [0, 3, 8], for every pack at once: running sums over the batch, less the sum
+        # before each pack.
         lengths = view.values[view.offsets[0] : view.offsets[-1]].astype(np.int64)
         offsets = view.offsets.astype(np.int64) - int(view.offsets[0])
         sums = np.concatenate([[0], np.cumsum(lengths)])
         entries = np.diff(offsets) + 1
         flat = np.arange(int(entries.sum())) - np.repeat(np.arange(len(entries)), entries)
         boundaries = sums[flat] - np.repeat(sums[offsets[:-1]], entries)
-        return ListView((offsets + np.arange(len(offsets))).astype(np.int32), boundaries.astype(np.int32))
+        return ListView(
+            (offsets + np.arange(len(offsets))).astype(np.int32), boundaries.astype(np.int32)
+        )
 
     def _check(self, row: dict[str, NDArray[Any]], number: int) -> None:
         where = f"{self.where} pack {number}"
         tokens, boundaries = len(row["tokens"]), len(row["cu_seqlens"])
         check_boundaries(row["cu_seqlens"], tokens, where)
-        expected = {"token": tokens, "segment": boundaries - 1, "boundary": boundaries, "lengths": boundaries}
+        expected = {
+            "token": tokens,
+            "segment": boundaries - 1,
+            "boundary": boundaries,
+            "lengths": boundaries,
+        }
         for field in self.fields:
             if len(row[field.name]) != expected[field.kind]:
                 raise FormatError(
-                    f"{where}: {field.stored} has {len(row[field.name])} values; expected {expected[field.kind]}"
+                    f"{where}: {field.stored} has {len(row[field.name])} values; expected "
+                    f"{expected[field.kind]}"
                 )
         real = row.get("segment_lengths")
         if real is not None and ((real < 0) | (real > np.diff(row["cu_seqlens"]))).any():
             raise FormatError(
-                f"{where}: a segment is shorter than the tokens that segment_lengths gives it, or they are < 0"
+                f"{where}: a segment is shorter than the tokens that segment_lengths gives it, or "
+                "they are < 0"
             )
 
 
 def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
-    """Whether every pack of a record batch holds what `MappedShard._check` checks: a few passes, no loop."""
+    """Whether every pack of a record batch holds what `MappedShard._check` checks: a few passes,
+    no loop.
+    """
     lengths, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
     if not (lengths > 0).all() or not (entries > 1).all():
         return False

@@ -1,9 +1,11 @@
-"""The order of an epoch: which pack stands at which place, a pure function of the seed and the epoch.
+"""The order of an epoch: which pack stands at which place, a pure function of the seed and the
+epoch.
 
-Shards are shuffled, then packs within each window of neighbouring shards: random enough to train on, local enough that
-the next window can be read ahead. The order is global. Ranks take their share of it afterwards, so a place in it is one
-integer and means the same at every world size. Random numbers are hashes of counters (splitmix64): no state, and no
-library whose next version draws others. Memory: a window's packs, eight bytes each.
+Shards are shuffled, then packs within each window of neighbouring shards: random enough to train
+on, local enough that the next window can be read ahead. The order is global. Ranks take their share
+of it afterwards, so a place in it is one integer and means the same at every world size. Random
+numbers are hashes of counters (splitmix64): no state, and no library whose next version draws
+others. Memory: a window's packs, eight bytes each.
 """
 
 from bisect import bisect_right
@@ -17,12 +19,15 @@ _MASK = (1 << 64) - 1
 
 
 class EpochOrder:
-    """Packs 0..n-1 in the order of one epoch. order.take([0, 1]) are the numbers of the first two packs.
+    """Packs 0..n-1 in the order of one epoch. order.take([0, 1]) are the numbers of the first
+    two packs.
 
     packs_per_shard: in stored order. window: shards whose packs are mixed; 0 keeps stored order.
     """
 
-    def __init__(self, packs_per_shard: tuple[int, ...], *, seed: int, epoch: int, window: int) -> None:
+    def __init__(
+        self, packs_per_shard: tuple[int, ...], *, seed: int, epoch: int, window: int
+    ) -> None:
         self.packs = sum(packs_per_shard)
         self._firsts = list(accumulate(packs_per_shard, initial=0))
         self._counts = packs_per_shard
@@ -30,11 +35,15 @@ class EpochOrder:
         shards = len(packs_per_shard)
         if window:
             shuffled = _permutation(np.arange(shards), _mix(self._key + 1)).tolist()
-            self.windows = [tuple(shuffled[first : first + window]) for first in range(0, shards, window)]
+            self.windows = [
+                tuple(shuffled[first : first + window]) for first in range(0, shards, window)
+            ]
         else:
             self.windows = [(shard,) for shard in range(shards)]
         self._shuffle = window > 0
-        self._ends = list(accumulate(sum(packs_per_shard[shard] for shard in shards) for shards in self.windows))
+        self._ends = list(
+            accumulate(sum(packs_per_shard[shard] for shard in shards) for shards in self.windows)
+        )
         # Two: a batch may lie across the end of a window.
         self._packs_of = lru_cache(maxsize=2)(self._make_window)
 
@@ -56,27 +65,37 @@ class EpochOrder:
     def _make_window(self, window: int) -> NDArray[np.int64]:
         shards = self.windows[window]
         packs = np.concatenate(
-            [np.arange(self._firsts[shard], self._firsts[shard] + self._counts[shard]) for shard in shards]
+            [
+                np.arange(self._firsts[shard], self._firsts[shard] + self._counts[shard])
+                for shard in shards
+            ]
         )
         return _permutation(packs, _mix(self._key + 2)) if self._shuffle else packs
 
 
-def rank_places(steps: NDArray[np.int64], batch: int, rank: int, world_size: int, start: int = 0) -> NDArray[np.int64]:
+def rank_places(
+    steps: NDArray[np.int64], batch: int, rank: int, world_size: int, start: int = 0
+) -> NDArray[np.int64]:
     """Places of a rank's packs in the global order: int64 [steps, batch], rising.
 
-    Global batch s is the batch * world_size places from start + s * batch * world_size; of these rank r takes r,
-    r + world_size, and so on. Example: steps [0, 1], batch 2, rank 0 of 3 -> [[0, 3], [6, 9]]
+    Global batch s is the batch * world_size places from start + s * batch * world_size; of these
+    rank r takes r, r + world_size, and so on. Example: steps [0, 1], batch 2, rank 0 of 3 -> [[0,
+    3], [6, 9]]
     """
     return start + rank + world_size * (steps[:, None] * batch + np.arange(batch))
 
 
 def _permutation(values: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-    """The values sorted by a keyed hash of each: every order as likely as every other, but for 2^-64 ties."""
+    """The values sorted by a keyed hash of each: every order as likely as every other, but for
+    2^-64 ties.
+    """
     return values[np.argsort(_hash(values.astype(np.uint64) + np.uint64(key)), kind="stable")]
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's output function (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
+    """splitmix64's output function (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+    Generators, 2014).
+    """
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

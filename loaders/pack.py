@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 class Segment(NamedTuple):
     """A document, or a piece of one. tokens: its own, without padding at its end.
 
-    document_id: input row, -1 for filler. start: offset of its first own token in the document. Either is None if the
-    shards were written without that column.
+    document_id: input row, -1 for filler. start: offset of its first own token in the document.
+    Either is None if the shards were written without that column.
     """
 
     document_id: int | None
@@ -23,7 +23,9 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pack:
-    """One packed sequence. columns: every column that was written, by name, as a read-only view of the file."""
+    """One packed sequence. columns: every column that was written, by name, as a read-only view
+    of the file.
+    """
 
     columns: Mapping[str, NDArray[Any]]
 
@@ -39,7 +41,9 @@ class Pack:
 
     @property
     def position_ids(self) -> NDArray[np.int32]:
-        """int32 [tokens], from 0 in every segment: the stored column, or made from cu_seqlens when there is none."""
+        """int32 [tokens], from 0 in every segment: the stored column, or made from cu_seqlens
+        when there is none.
+        """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored
         starts, lengths = self.cu_seqlens[:-1], np.diff(self.cu_seqlens)
@@ -47,17 +51,23 @@ class Pack:
 
     @property
     def document_ids(self) -> NDArray[np.int64] | None:
-        """int64 [segments]: input row of each segment, -1 for filler; None if it was not written."""
+        """int64 [segments]: input row of each segment, -1 for filler; None if it was not
+        written.
+        """
         return self.columns.get("document_ids")
 
     @property
     def document_starts(self) -> NDArray[np.int32] | None:
-        """int32 [segments]: offset in its document of each segment's first own token; None if it was not written."""
+        """int32 [segments]: offset in its document of each segment's first own token; None if it
+        was not written.
+        """
         return self.columns.get("document_starts")
 
     @property
     def segment_lengths(self) -> NDArray[np.int32] | None:
-        """int32 [segments]: tokens of each segment without the padding at its end; None if nothing is padded."""
+        """int32 [segments]: tokens of each segment without the padding at its end; None if
+        nothing is padded.
+        """
         return self.columns.get("segment_lengths")
 
     @property
@@ -69,7 +79,13 @@ class Pack:
         """The segments in pack order, filler with them."""
         first, lengths = self.cu_seqlens[:-1], self.segment_lengths
         last = self.cu_seqlens[1:] if lengths is None else first + lengths
-        ids: Iterable[int | None] = repeat(None) if self.document_ids is None else self.document_ids.tolist()
-        starts: Iterable[int | None] = repeat(None) if self.document_starts is None else self.document_starts.tolist()
-        for document_id, start, begin, end in zip(ids, starts, first.tolist(), last.tolist(), strict=False):
+        ids: Iterable[int | None] = (
+            repeat(None) if self.document_ids is None else self.document_ids.tolist()
+        )
+        starts: Iterable[int | None] = (
+            repeat(None) if self.document_starts is None else self.document_starts.tolist()
+        )
+        for document_id, start, begin, end in zip(
+            ids, starts, first.tolist(), last.tolist(), strict=False
+        ):
             yield Segment(document_id, start, self.tokens[begin:end])

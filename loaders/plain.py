@@ -1,6 +1,7 @@
 """A `load_from_disk` directory without a manifest: which of its columns make packs.
 
-Opens what any packer saved as lists of `tokens` and `cu_seqlens`, or as TRL saves them: `input_ids` and `seq_lengths`.
+Opens what any packer saved as lists of `tokens` and `cu_seqlens`, or as TRL saves them: `input_ids`
+and `seq_lengths`.
 """
 
 from collections import Counter
@@ -12,16 +13,22 @@ from packprep.schemas import STANDARD_COLUMNS, FormatError
 
 from .mapped import Field
 
-# Columns by which a loss was meant to be masked. Labels are not guessed from them: it depends on the trainer's options.
+# Columns by which a loss was meant to be masked. Labels are not guessed from them: it depends on
+# the trainer's options.
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
 
 
 def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
-    """The fields of a saved dataset. FormatError if tokens or boundaries are missing, or are no lists of integers."""
+    """The fields of a saved dataset.
+
+    FormatError if tokens or boundaries are missing, or are no lists of integers.
+    """
     try:
         counts = Counter(schema.names)
     except UnicodeDecodeError as error:
-        raise FormatError(f"{where} has a column name that is not UTF-8: {error}; save it again") from None
+        raise FormatError(
+            f"{where} has a column name that is not UTF-8: {error}; save it again"
+        ) from None
     if twice := [name for name, count in counts.items() if count > 1]:
         raise FormatError(f"{where} has the column {twice[0]} twice; expected each name once")
     names = set(schema.names)
@@ -35,15 +42,21 @@ def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
             arrow = schema.field(stored).type
             is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow)
             if not is_list or not pa.types.is_integer(arrow.value_type):
-                raise FormatError(f"{where} column {stored} is {arrow}; expected a list of integers")
+                raise FormatError(
+                    f"{where} column {stored} is {arrow}; expected a list of integers"
+                )
             dtype = str(arrow.value_type) if kind == "token" else STANDARD_COLUMNS[name].dtype
             fields.append(Field(name, stored, kind, dtype))
     if not {"tokens", "cu_seqlens"} <= {field.name for field in fields}:
         raise FormatError(
-            f"{where} has the columns {', '.join(schema.names)}; expected tokens and cu_seqlens, or input_ids and "
+            f"{where} has the columns {', '.join(schema.names)}; expected tokens and cu_seqlens, "
+            "or input_ids and "
             "seq_lengths as TRL packs them"
         )
     masks = [name for name in _MASKS if name in names]
     if masks and "labels" not in names:
-        raise FormatError(f"{where} has {masks[0]} but no labels; save it with labels, -100 where no loss is wanted")
+        raise FormatError(
+            f"{where} has {masks[0]} but no labels; save it with labels, -100 where no loss is "
+            "wanted"
+        )
     return tuple(fields)

@@ -16,9 +16,9 @@ Rows = Sequence[Mapping[str, Any]]
 def batch_from_rows(rows: Rows) -> PackedBatch:
     """The rows' packs, one behind the other: what PackedLoader makes of them, labels "hf".
 
-    rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; also labels, document_ids,
-    segment_lengths, pair_ids and pair_sides if there are any. Lists, arrays or tensors. FormatError if a row's
-    boundaries are not its tokens'.
+    rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; also labels,
+    document_ids, segment_lengths, pair_ids and pair_sides if there are any. Lists, arrays or
+    tensors. FormatError if a row's boundaries are not its tokens'.
     """
     if not rows:
         raise ValueError("a batch of no rows was asked for; expected one at least")
@@ -31,12 +31,22 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
     cu_seqlens = np.concatenate(boundaries)
     tokens = np.concatenate([_tokens(row) for row in rows])
     given = ["labels" in row for row in rows]
-    labels = np.concatenate([np.asarray(row["labels"], np.int64) for row in rows]) if all(given) else tokens.copy()
+    labels = (
+        np.concatenate([np.asarray(row["labels"], np.int64) for row in rows])
+        if all(given)
+        else tokens.copy()
+    )
     if len(labels) != len(tokens) or any(given) != all(given):
-        raise FormatError(f"the rows have {len(labels)} labels for {len(tokens)} tokens; expected one each, or none")
+        raise FormatError(
+            f"the rows have {len(labels)} labels for {len(tokens)} tokens; expected one each, or "
+            "none"
+        )
     labels[cu_seqlens[:-1]] = NO_LOSS
     lengths = np.diff(cu_seqlens)
-    pairs = {"pair_ids": _joined(rows, "pair_ids", np.int64), "pair_sides": _joined(rows, "pair_sides", np.int8)}
+    pairs = {
+        "pair_ids": _joined(rows, "pair_ids", np.int64),
+        "pair_sides": _joined(rows, "pair_sides", np.int8),
+    }
     return PackedBatch(
         tokens=tokens,
         position_ids=np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], lengths),
@@ -52,7 +62,8 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
 def _tokens(row: Mapping[str, Any]) -> Any:
     if "tokens" not in row and "input_ids" not in row:
         raise FormatError(
-            f"a row has the columns {', '.join(row)}; expected tokens and cu_seqlens, or input_ids and seq_lengths "
+            f"a row has the columns {', '.join(row)}; expected tokens and cu_seqlens, or input_ids "
+            "and seq_lengths "
             "(set remove_unused_columns=False if the trainer took them away)"
         )
     return np.asarray(row["tokens"] if "tokens" in row else row["input_ids"], np.int64)
@@ -63,8 +74,14 @@ def _boundaries(row: Mapping[str, Any]) -> Any:
         return np.asarray(row["cu_seqlens"], np.int32)
     if "seq_lengths" in row:
         return np.array([*accumulate(np.asarray(row["seq_lengths"]).tolist(), initial=0)], np.int32)
-    raise FormatError(f"a row has the columns {', '.join(row)}; expected cu_seqlens or seq_lengths among them")
+    raise FormatError(
+        f"a row has the columns {', '.join(row)}; expected cu_seqlens or seq_lengths among them"
+    )
 
 
 def _joined(rows: Rows, name: str, dtype: Any) -> Any:
-    return np.concatenate([np.asarray(row[name], dtype) for row in rows]) if all(name in row for row in rows) else None
+    return (
+        np.concatenate([np.asarray(row[name], dtype) for row in rows])
+        if all(name in row for row in rows)
+        else None
+    )

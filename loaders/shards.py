@@ -1,8 +1,9 @@
 """Packed shards as a sequence of packs, each a handful of numpy views into the mapped files.
 
-Opening reads the manifest and one schema per shard: no token is read, nothing is copied or allocated for the data.
-A pack costs a few microseconds and the page faults of its own tokens. Views stay valid as long as they are kept.
-A directory of `save_to_disk` that has no manifest is read too, if it holds packs (plain.py).
+Opening reads the manifest and one schema per shard: no token is read, nothing is copied or
+allocated for the data. A pack costs a few microseconds and the page faults of its own tokens. Views
+stay valid as long as they are kept. A directory of `save_to_disk` that has no manifest is read too,
+if it holds packs (plain.py).
 """
 
 import json
@@ -37,19 +38,22 @@ from .plain import plain_fields
 
 
 class PackedShards:
-    """The packs of one split of a packprep output: `len`, `shards[i]`, iteration, all in stored order.
+    """The packs of one split of a packprep output: `len`, `shards[i]`, iteration, all in stored
+    order.
 
-    path: a directory that `packprep build` wrote, the directory of one split in it, or any `load_from_disk` directory
-    with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an output such as
-    s3://bucket/packed, whose shards come into a local cache as they are needed (see `RemoteOutput` for cache_dir and
-    cache_size, bytes). split: which split to read; needed only where documents were held out and there are several
-    ("train" and "validation"). Checked at open: the manifest, and the size and schema of every shard of the split; as
-    packs are read: their list lengths and cu_seqlens. verify=True checks everything first: digests, surplus files and
-    every invariant of every pack.
+    path: a directory that `packprep build` wrote, the directory of one split in it, or any
+    `load_from_disk` directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths;
+    or the URL of an output such as s3://bucket/packed, whose shards come into a local cache as they
+    are needed (see `RemoteOutput` for cache_dir and cache_size, bytes). split: which split to read;
+    needed only where documents were held out and there are several ("train" and "validation").
+    Checked at open: the manifest, and the size and schema of every shard of the split; as packs are
+    read: their list lengths and cu_seqlens. verify=True checks everything first: digests, surplus
+    files and every invariant of every pack.
 
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
-    Raises FormatError for a file that is damaged, ValueError for a split that is not there. Pickles as its path.
+    Raises FormatError for a file that is damaged, ValueError for a split that is not there. Pickles
+    as its path.
     """
 
     def __init__(
@@ -87,11 +91,15 @@ class PackedShards:
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
         """A shard whose size and schema are right; of one at a URL, when it is fetched."""
         columns = manifest.columns
-        fields = tuple(Field(column.name, column.name, column.kind, column.dtype) for column in columns)
+        fields = tuple(
+            Field(column.name, column.name, column.kind, column.dtype) for column in columns
+        )
         if self._remote is not None:
             path, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
             return MappedShard(path, entry.path, fields, entry.packs, columns, mapping)
-        shard = MappedShard(check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns)
+        shard = MappedShard(
+            check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns
+        )
         shard.stream().close()
         return shard
 
@@ -100,7 +108,8 @@ class PackedShards:
         if self._remote is None:
             return check_files(Path(self.path), manifest, "sha256")
         return [
-            f"{self.path}/{name} is not in the manifest; expected nothing else there" for name in self._remote.surplus()
+            f"{self.path}/{name} is not in the manifest; expected nothing else there"
+            for name in self._remote.surplus()
         ]
 
     def _evicted(self, name: str) -> None:
@@ -110,7 +119,9 @@ class PackedShards:
                 shard.release()
 
     def read_ahead(self, shards: Sequence[int]) -> None:
-        """Bring these shards, counted in stored order, closer: from the store to the disk, from the disk to memory."""
+        """Bring these shards, counted in stored order, closer: from the store to the disk, from
+        the disk to memory.
+        """
         for number in shards:
             shard = self._shards[number]
             if self._remote is not None:
@@ -120,7 +131,9 @@ class PackedShards:
 
     def _open_plain(self, directory: Path, split: str | None, verify: bool) -> None:
         if split is not None:
-            raise ValueError(f"{self.path} has no splits and split {split!r} was asked for; pass the path alone")
+            raise ValueError(
+                f"{self.path} has no splits and split {split!r} was asked for; pass the path alone"
+            )
         if verify:
             raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
         self._shards = []
@@ -131,7 +144,8 @@ class PackedShards:
             self._shards.append(MappedShard(file, file.name, fields))
             if fields != (first := self._shards[0]).fields:
                 raise FormatError(
-                    f"{file.name} has other columns or types than {first.where}; expected the same in all files of "
+                    f"{file.name} has other columns or types than {first.where}; expected the same "
+                    "in all files of "
                     f"{self.path}"
                 )
         self._ends = list(accumulate(map(len, self._shards)))
@@ -140,7 +154,10 @@ class PackedShards:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Pack:
-        """Pack `index`, counted from the end if negative. IndexError outside the packs there are."""
+        """Pack `index`, counted from the end if negative.
+
+        IndexError outside the packs there are.
+        """
         packs = len(self)
         if not -packs <= index < packs:
             raise IndexError(f"pack {index} of {self.path} was asked for; it has {packs}")
@@ -160,7 +177,10 @@ class PackedShards:
         if self._manifest is None:
             return f"PackedShards({str(self.path)!r}: {len(self)} packs)"
         counts = self.manifest.splits[str(self.split)]
-        return f"PackedShards({str(self.path)!r}, split={self.split!r}: {counts.packs} packs, {counts.tokens} tokens)"
+        return (
+            f"PackedShards({str(self.path)!r}, split={self.split!r}: {counts.packs} packs, "
+            f"{counts.tokens} tokens)"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(self._reopen, split=self.split), (self.path,)
@@ -169,7 +189,9 @@ class PackedShards:
     def manifest(self) -> Manifest:
         """What the build says of itself. FormatError if this is a plain dataset, which has none."""
         if self._manifest is None:
-            raise FormatError(f"{self.path} has no {MANIFEST}; expected the output of packprep build")
+            raise FormatError(
+                f"{self.path} has no {MANIFEST}; expected the output of packprep build"
+            )
         return self._manifest
 
     @cached_property
@@ -181,25 +203,35 @@ class PackedShards:
 
     @property
     def segment_multiple(self) -> int:
-        """Every segment's length is a multiple of this: what pad_segment_to_multiple was, 1 where nothing says it."""
-        options = self._manifest.data["inputs"].get("options", {}) if self._manifest is not None else {}
+        """Every segment's length is a multiple of this: what pad_segment_to_multiple was, 1
+        where nothing says it.
+        """
+        options = (
+            self._manifest.data["inputs"].get("options", {}) if self._manifest is not None else {}
+        )
         return int(options.get("pad_segment_to_multiple", 1))
 
     @cached_property
     def fingerprint(self) -> int:
-        """Below 2^60: equal for equal packs in equal order, wherever they lie. From the shards' digests, or, without a
-        manifest, from their names, sizes and packs."""
+        """Below 2^60: equal for equal packs in equal order, wherever they lie.
+
+        From the shards' digests, or, without a manifest, from their names, sizes and packs.
+        """
         if self._manifest is not None:
             content: list[Any] = [entry.sha256 for entry in self._manifest.shards(str(self.split))]
         else:
-            content = [[shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards]
+            content = [
+                [shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards
+            ]
         return int(digest_of(content)[:15], 16)
 
     @property
     def column_kinds(self) -> dict[str, str]:
         """Name and kind of each column of a pack: token, segment or boundary."""
         fields = self._shards[0].fields if self._shards else ()
-        return {field.name: "boundary" if field.kind == "lengths" else field.kind for field in fields}
+        return {
+            field.name: "boundary" if field.kind == "lengths" else field.kind for field in fields
+        }
 
     @property
     def column_dtypes(self) -> dict[str, np.dtype[Any]]:
@@ -219,7 +251,10 @@ class PackedShards:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The build's report.json, checked against the manifest. FormatError if the output has none."""
+        """The build's report.json, checked against the manifest.
+
+        FormatError if the output has none.
+        """
         for entry in self.manifest.all_files:
             if entry.path == "report.json":
                 file = self._file(entry)
@@ -228,11 +263,17 @@ class PackedShards:
                 except ValueError as error:
                     raise FormatError(f"{file} is not JSON: {error}; build again") from None
                 return report
-        raise FormatError(f"{self.path} has no report.json in its manifest; expected the output of packprep build")
+        raise FormatError(
+            f"{self.path} has no report.json in its manifest; expected the output of packprep build"
+        )
 
     def _file(self, entry: FileEntry) -> Path:
         """A file of the output that is not a shard, its digest checked."""
-        return self._remote.fetch(entry) if self._remote is not None else check_file(Path(self.path), entry, "sha256")
+        return (
+            self._remote.fetch(entry)
+            if self._remote is not None
+            else check_file(Path(self.path), entry, "sha256")
+        )
 
     def _verify(self, manifest: Manifest) -> None:
         """Every invariant of every pack, and the numbers of tokens and segments."""
@@ -254,9 +295,14 @@ class PackedShards:
                 tokens += int(token_offsets[-1]) - int(token_offsets[0])
                 segments += int(boundaries[-1]) - int(boundaries[0]) - len(batch)
             if tokens != entry.tokens:
-                raise FormatError(f"{shard.file} holds {tokens} tokens; the manifest says {entry.tokens}")
+                raise FormatError(
+                    f"{shard.file} holds {tokens} tokens; the manifest says {entry.tokens}"
+                )
         if segments != (expected := manifest.splits[str(self.split)].segments):
-            raise FormatError(f"{self.path} holds {segments} segments of {self.split}; the manifest says {expected}")
+            raise FormatError(
+                f"{self.path} holds {segments} segments of {self.split}; the manifest says "
+                f"{expected}"
+            )
 
 
 def _find(path: Path, split: str | None) -> tuple[Path, str | None]:
@@ -272,5 +318,7 @@ def _choose(manifest: Manifest, split: str | None, path: str | Path) -> str:
         return names[0]
     if split not in names:
         asked = "no split was chosen" if split is None else f"split {split!r} was asked for"
-        raise ValueError(f"{path} has the splits {', '.join(names)} and {asked}; pass split={names[0]!r}")
+        raise ValueError(
+            f"{path} has the splits {', '.join(names)} and {asked}; pass split={names[0]!r}"
+        )
     return split

@@ -1,6 +1,7 @@
 """packprep: text datasets in, packed training shards out, every token accounted for.
 
-Names are loaded when first used, so that `import packprep` costs nothing and the command line starts at once.
+Names are loaded when first used, so that `import packprep` costs nothing and the command line
+starts at once.
 """
 
 import importlib
@@ -26,7 +27,15 @@ _HOME = {
     "pack_dataset": "execute.map_stage",
     "pack_lengths": "packing.api",
 }
-__all__ = ["BuildConfig", "MultipackSampler", "PackPlan", "TokenizeAndPack", "build", "pack_dataset", "pack_lengths"]
+__all__ = [
+    "BuildConfig",
+    "MultipackSampler",
+    "PackPlan",
+    "TokenizeAndPack",
+    "build",
+    "pack_dataset",
+    "pack_lengths",
+]
 
 
 def __getattr__(name: str) -> Any:

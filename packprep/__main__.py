@@ -8,7 +8,8 @@ from packprep.support.huge_pages import begin_again
 
 def start() -> None:
     begin_again()
-    # What libraries make stays. Looking for garbage in it takes a third of a short build, most of it when Python ends.
+    # What libraries make stays. Looking for garbage in it takes a third of a short build, most of
+    # it when Python ends.
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     from packprep.cli.main import main

@@ -1,7 +1,19 @@
-"""The contract between the writer and every reader, as README.md words it: columns, manifest, files and checks."""
+"""The contract between the writer and every reader, as README.md words it: columns, manifest,
+files and checks.
+"""
 
 from .canonical import canonical_json, digest_of, file_digest, file_size, same_file
-from .columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, DType, Kind, check_columns, check_schema, shard_schema
+from .columns import (
+    FILLER,
+    NO_LOSS,
+    STANDARD_COLUMNS,
+    Column,
+    DType,
+    Kind,
+    check_columns,
+    check_schema,
+    shard_schema,
+)
 from .errors import FormatError
 from .files import (
     MANIFEST,

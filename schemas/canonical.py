@@ -1,8 +1,7 @@
 """JSON in one form only, so that equal values have equal bytes and any changed byte is noticed.
 
-Keys sorted by code point, no spaces, UTF-8 without escapes beyond those JSON requires, a newline at the end, no NaN.
->>> canonical_json({"b": [1, 2.5], "a": "é"})
-b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
+Keys sorted by code point, no spaces, UTF-8 without escapes beyond those JSON requires, a newline at
+the end, no NaN. >>> canonical_json({"b": [1, 2.5], "a": "é"}) b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
 """
 
 import hashlib
@@ -14,10 +13,15 @@ from .errors import FormatError
 
 
 def canonical_json(value: Any) -> bytes:
-    """value: dict with string keys, list, tuple, str, int, float, bool or None. Raises ValueError for anything else."""
+    """value: dict with string keys, list, tuple, str, int, float, bool or None.
+
+    Raises ValueError for anything else.
+    """
     _check_keys(value)
     try:
-        text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(
+            value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
         return text.encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"value has no canonical JSON form: {error}") from None
@@ -29,7 +33,9 @@ def digest_of(value: Any) -> str:
 
 
 def parse_canonical(content: bytes, where: str) -> Any:
-    """The value of `content`, FormatError unless it is byte for byte what `canonical_json` writes for that value."""
+    """The value of `content`, FormatError unless it is byte for byte what `canonical_json`
+    writes for that value.
+    """
     try:
         value = json.loads(content.decode())
         same = canonical_json(value) == content
@@ -39,7 +45,10 @@ def parse_canonical(content: bytes, where: str) -> Any:
         ) from None
     if not same:
         # A repeated key, a reordered or reformatted file: another program has rewritten it.
-        raise FormatError(f"{where} is JSON but not in the canonical form packprep writes; restore the file as it was")
+        raise FormatError(
+            f"{where} is JSON but not in the canonical form packprep writes; restore the file as "
+            "it was"
+        )
     return value
 
 

@@ -1,7 +1,7 @@
 """The columns of a shard: names, kinds, types, and the Arrow schema they make.
 
-A column holds one list per pack. Its kind says how long the list is: `token` columns have one value per token,
-`segment` columns one per segment, `boundary` columns one more than there are segments.
+A column holds one list per pack. Its kind says how long the list is: `token` columns have one value
+per token, `segment` columns one per segment, `boundary` columns one more than there are segments.
 """
 
 import re
@@ -36,7 +36,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column. Raises FormatError for a name that is no identifier, or a kind or dtype that the format lacks."""
+    """One column.
+
+    Raises FormatError for a name that is no identifier, or a kind or dtype that the format lacks.
+    """
 
     name: str
     kind: Kind
@@ -46,11 +49,17 @@ class Column:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise FormatError(
-                f"column name {self.name!r} is not of the form [A-Za-z_][A-Za-z0-9_]*, at most 128 letters"
+                f"column name {self.name!r} is not of the form [A-Za-z_][A-Za-z0-9_]*, at most 128 "
+                "letters"
             )
-        for what, value, allowed in (("kind", self.kind, get_args(Kind)), ("dtype", self.dtype, get_args(DType))):
+        for what, value, allowed in (
+            ("kind", self.kind, get_args(Kind)),
+            ("dtype", self.dtype, get_args(DType)),
+        ):
             if value not in allowed:
-                raise FormatError(f"column {self.name} has {what} {value!r}; expected one of {', '.join(allowed)}")
+                raise FormatError(
+                    f"column {self.name} has {what} {value!r}; expected one of {', '.join(allowed)}"
+                )
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -58,7 +67,8 @@ class Column:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        # list, not large_list: the one form every datasets version opens. Its int32 offsets bound a record batch only.
+        # list, not large_list: the one form every datasets version opens. Its int32 offsets bound a
+        # record batch only.
         return pa.list_(_ARROW[self.dtype])
 
 
@@ -66,11 +76,24 @@ STANDARD_COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
         Column(name="tokens", kind="token", dtype="int32", meaning="token ids"),
-        Column(name="position_ids", kind="token", dtype="int32", meaning="0, 1, 2, ... restarting at every segment"),
         Column(
-            name="cu_seqlens", kind="boundary", dtype="int32", meaning="0, then the end of each segment in the pack"
+            name="position_ids",
+            kind="token",
+            dtype="int32",
+            meaning="0, 1, 2, ... restarting at every segment",
         ),
-        Column(name="document_ids", kind="segment", dtype="int64", meaning="input row of each segment; -1 is filler"),
+        Column(
+            name="cu_seqlens",
+            kind="boundary",
+            dtype="int32",
+            meaning="0, then the end of each segment in the pack",
+        ),
+        Column(
+            name="document_ids",
+            kind="segment",
+            dtype="int64",
+            meaning="input row of each segment; -1 is filler",
+        ),
         Column(
             name="document_starts",
             kind="segment",
@@ -78,7 +101,10 @@ STANDARD_COLUMNS: dict[str, Column] = {
             meaning="offset, in its document, of the segment's first own token",
         ),
         Column(
-            name="labels", kind="token", dtype="int32", meaning="unshifted target of each token; -100 where no loss"
+            name="labels",
+            kind="token",
+            dtype="int32",
+            meaning="unshifted target of each token; -100 where no loss",
         ),
         Column(
             name="segment_lengths",
@@ -86,7 +112,12 @@ STANDARD_COLUMNS: dict[str, Column] = {
             dtype="int32",
             meaning="real tokens of each segment, where segments end in padding",
         ),
-        Column(name="pair_ids", kind="segment", dtype="int64", meaning="input row of the pair; -1 is filler"),
+        Column(
+            name="pair_ids",
+            kind="segment",
+            dtype="int64",
+            meaning="input row of the pair; -1 is filler",
+        ),
         Column(
             name="pair_sides",
             kind="segment",
@@ -95,13 +126,16 @@ STANDARD_COLUMNS: dict[str, Column] = {
         ),
     )
 }
-"""The columns whose meaning the format fixes. Any other name is free, with the kind the manifest gives it."""
+"""The columns whose meaning the format fixes; the manifest gives the kind of any other."""
 
 REQUIRED_COLUMNS = ("tokens", "cu_seqlens")
 
 
 def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Column, ...]:
-    """The columns as a tuple. FormatError if a name is there twice, a standard one misused, or a required one lacks."""
+    """The columns as a tuple.
+
+    FormatError if a name is there twice, a standard one misused, or a required one lacks.
+    """
     columns = tuple(columns)
     names = [column.name for column in columns]
     for column in columns:
@@ -111,11 +145,14 @@ def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Co
         if column != standard:
             raise FormatError(
                 f"{where} says {column.name} is a {column.kind} column of {column.dtype}; "
-                f"the format fixes it as a {standard.kind} column of {standard.dtype}, so choose another name"
+                f"the format fixes it as a {standard.kind} column of {standard.dtype}, so choose "
+                "another name"
             )
     for name in REQUIRED_COLUMNS:
         if name not in names:
-            raise FormatError(f"{where} has no {name}; every shard has {' and '.join(REQUIRED_COLUMNS)}")
+            raise FormatError(
+                f"{where} has no {name}; every shard has {' and '.join(REQUIRED_COLUMNS)}"
+            )
     return columns
 
 
@@ -137,7 +174,9 @@ def check_schema(schema: pa.Schema, columns: Sequence[Column], where: str) -> No
         raise FormatError(f"{where} has the columns {', '.join(names)}; expected {expected}")
     for column, arrow_field in zip(columns, schema, strict=True):
         if arrow_field.type != column.arrow_type:
-            raise FormatError(f"{where} column {column.name} is {arrow_field.type}; expected {column.arrow_type}")
+            raise FormatError(
+                f"{where} column {column.name} is {arrow_field.type}; expected {column.arrow_type}"
+            )
     if schema.metadata:
         # datasets reads feature types from here, and versions differ in what they understand.
         keys = ", ".join(sorted(key.decode(errors="replace") for key in schema.metadata))

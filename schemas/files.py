@@ -1,6 +1,7 @@
 """The files of an output directory: names, safe paths, whole writes, and the JSON `datasets` needs.
 
-A file is written under a temporary name, synced and renamed, so a name in the directory always means whole contents.
+A file is written under a temporary name, synced and renamed, so a name in the directory always
+means whole contents.
 """
 
 import json
@@ -15,7 +16,8 @@ from .errors import FormatError
 
 MANIFEST = "manifest.json"
 
-_LONGEST_NAME = 200  # of a file or folder, in characters; no system takes more than 255 bytes, and ours are short
+# of a file or folder, in characters; no system takes more than 255 bytes, and ours are short
+_LONGEST_NAME = 200
 _SPLIT = re.compile(r"\w+([.-]\w+)*", re.ASCII)
 
 
@@ -25,7 +27,10 @@ def shard_name(shard: int, shards: int) -> str:
 
 
 def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
-    """A relative path with forward slashes that stays inside its directory, else FormatError. Ignores the disk."""
+    """A relative path with forward slashes that stays inside its directory, else FormatError.
+
+    Ignores the disk.
+    """
     bad = (
         not isinstance(path, str)
         or not path
@@ -46,7 +51,10 @@ def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
 def check_split(split: str, where: str = MANIFEST) -> str:
     """The split's name, which is that of its directory too, else FormatError."""
     if not isinstance(split, str) or not _SPLIT.fullmatch(split):
-        raise FormatError(f"{where} names the split {split!r}; expected letters, digits and _, joined by '.' or '-'")
+        raise FormatError(
+            f"{where} names the split {split!r}; expected letters, digits and _, joined by '.' or "
+            "'-'"
+        )
     return split
 
 
@@ -59,7 +67,8 @@ def inside(directory: Path, path: str, where: str = MANIFEST) -> Path:
         stays = False
     if not stays:
         raise FormatError(
-            f"{where} names the file {path!r}, which is a link out of {directory}; copy the file in its place"
+            f"{where} names the file {path!r}, which is a link out of {directory}; copy the file "
+            "in its place"
         )
     return found
 
@@ -76,7 +85,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Where to write a file until it is whole: another name in each process, for two may write the same one."""
+    """Where to write a file until it is whole: another name in each process, for two may write
+    the same one.
+    """
     return path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
 
 
@@ -89,23 +100,30 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def write_dataset_files(directory: Path, files: Sequence[str], *, fingerprint: str, split: str | None) -> None:
+def write_dataset_files(
+    directory: Path, files: Sequence[str], *, fingerprint: str, split: str | None
+) -> None:
     """state.json and dataset_info.json, which make `directory` open with `datasets.load_from_disk`.
 
-    files: names of the shards in `directory`, in row order, one at least. fingerprint: lower-case hex, at most 64
-    characters, of the content: `datasets` names its caches by it. split: e.g. "train", or None.
+    files: names of the shards in `directory`, in row order, one at least. fingerprint: lower-case
+    hex, at most 64 characters, of the content: `datasets` names its caches by it. split: e.g.
+    "train", or None.
     """
     if not files:
         raise FormatError(
-            f"{directory} has no shards; datasets opens no dataset without one, so write one with 0 packs"
+            f"{directory} has no shards; datasets opens no dataset without one, so write one with "
+            "0 packs"
         )
     for name in files:
         if len(check_path(name, str(directory / "state.json")).parts) != 1:
             raise FormatError(
-                f"{directory / 'state.json'} names the file {name!r}; expected a name in the same directory"
+                f"{directory / 'state.json'} names the file {name!r}; expected a name in the same "
+                "directory"
             )
     if not re.fullmatch(r"[0-9a-f]{1,64}", fingerprint):
-        raise FormatError(f"fingerprint is {fingerprint!r}; expected up to 64 lower-case hex characters")
+        raise FormatError(
+            f"fingerprint is {fingerprint!r}; expected up to 64 lower-case hex characters"
+        )
     if split is not None:
         check_split(split, str(directory / "state.json"))
     state: dict[str, object] = {
@@ -123,19 +141,31 @@ def write_dataset_files(directory: Path, files: Sequence[str], *, fingerprint: s
 
 
 def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
-    """dataset_dict.json, which makes `directory` a DatasetDict of the sub-directories named, in this order."""
+    """dataset_dict.json, which makes `directory` a DatasetDict of the sub-directories named, in
+    this order.
+    """
     path = directory / "dataset_dict.json"
-    write_file(path, canonical_json({"splits": [check_split(split, str(path)) for split in splits]}))
+    write_file(
+        path, canonical_json({"splits": [check_split(split, str(path)) for split in splits]})
+    )
 
 
 def saved_files(directory: Path) -> tuple[Path, ...]:
-    """The Arrow files of any saved dataset, in row order, from its state.json. FormatError if it is not one."""
+    """The Arrow files of any saved dataset, in row order, from its state.json.
+
+    FormatError if it is not one.
+    """
     state_file = directory / "state.json"
     try:
         state = json.loads(state_file.read_bytes())
         names = [entry["filename"] for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise FormatError(f"{state_file} lists no _data_files; expected what save_to_disk writes") from None
+        raise FormatError(
+            f"{state_file} lists no _data_files; expected what save_to_disk writes"
+        ) from None
     if state.get("_indices_data_files"):
-        raise FormatError(f"{directory} was saved with an indices mapping; call flatten_indices() and save it again")
+        raise FormatError(
+            f"{directory} was saved with an indices mapping; call flatten_indices() and save it "
+            "again"
+        )
     return tuple(inside(directory, name, str(state_file)) for name in names)

@@ -1,7 +1,9 @@
-"""What is wrong with an output: each finding with its place, and a collection that counts all and keeps the first.
+"""What is wrong with an output: each finding with its place, and a collection that counts all
+and keeps the first.
 
-A check tells a `Findings` what it found. One that collects lets the check go on; `StopAtFirst` raises instead, so the
-writer, which stops at the first defect, and `verify`, which wants them all, run the same code.
+A check tells a `Findings` what it found. One that collects lets the check go on; `StopAtFirst`
+raises instead, so the writer, which stops at the first defect, and `verify`, which wants them all,
+run the same code.
 """
 
 from collections import Counter
@@ -17,9 +19,11 @@ from .errors import FormatError
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One defect. kind: a word or two, the same for defects of a kind. pack: number in the file, from 0.
+    """One defect. kind: a word or two, the same for defects of a kind. pack: number in the file,
+    from 0.
 
-    >>> str(Finding(kind="position", file="a.arrow", pack=17, segment=2, token=5, what="it is 6; expected 5"))
+    >>> str(Finding(kind="position", file="a.arrow", pack=17, segment=2, token=5, what="it is 6;
+    expected 5"))
     'a.arrow pack 17 segment 2 token 5: it is 6; expected 5'
     """
 
@@ -33,7 +37,10 @@ class Finding:
     def __str__(self) -> str:
         numbers = {"pack": self.pack, "segment": self.segment, "token": self.token}
         place = " ".join(
-            [self.file, *(f"{name} {number}" for name, number in numbers.items() if number is not None)]
+            [
+                self.file,
+                *(f"{name} {number}" for name, number in numbers.items() if number is not None),
+            ]
         ).strip()
         return f"{place}: {self.what}" if place else self.what
 
@@ -56,8 +63,12 @@ class Findings:
     def add(self, finding: Finding) -> None:
         self.many(finding.kind, np.zeros(1, np.int64), lambda _: finding)
 
-    def many(self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]) -> None:
-        """Any number of findings of one kind. found: what `make` turns into a finding, only for those that are kept."""
+    def many(
+        self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]
+    ) -> None:
+        """Any number of findings of one kind. found: what `make` turns into a finding, only for
+        those that are kept.
+        """
         if len(found):
             self.counts[kind] += len(found)
             kept = self.kept.setdefault(kind, [])
@@ -79,7 +90,9 @@ class Findings:
 class StopAtFirst(Findings):
     """Raises FormatError with the first finding."""
 
-    def many(self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]) -> None:
+    def many(
+        self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]
+    ) -> None:
         if len(found):
             raise FormatError(str(make(int(found[0]))))
 

@@ -14,9 +14,12 @@ SURPLUS = "is not in the manifest; expected nothing else in the directory"
 
 
 def check_file(directory: Output, entry: FileEntry, level: Level = "size") -> Path:
-    """The path of one file of an output. FormatError if it lies outside, is missing, or has another size or digest.
+    """The path of one file of an output.
 
-    One at a URL is fetched first, if it is not in the cache yet, with its digest checked whatever the level.
+    FormatError if it lies outside, is missing, or has another size or digest.
+
+    One at a URL is fetched first, if it is not in the cache yet, with its digest checked whatever
+    the level.
     """
     if level not in get_args(Level):
         raise ValueError(f"level is {level!r}; expected one of {', '.join(get_args(Level))}")
@@ -35,7 +38,8 @@ def check_file(directory: Output, entry: FileEntry, level: Level = "size") -> Pa
 
 
 def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> list[str]:
-    """What is missing, changed or surplus, a sentence each; [] when `directory` holds exactly what the manifest lists.
+    """What is missing, changed or surplus, a sentence each; [] when `directory` holds exactly
+    what the manifest lists.
 
     level "size" costs a stat per file, "sha256" about 0.6 s of CPU per GB.
     """

@@ -1,7 +1,8 @@
 """manifest.json: what an output is, written last, so that its presence means the build is complete.
 
-Three keys. `data`: everything that decides the bytes, and the digests of those bytes; equal for equal builds on any
-machine. `run`: how this build went (versions, seconds, paths). `sha256`: digest of the other two.
+Three keys. `data`: everything that decides the bytes, and the digests of those bytes; equal for
+equal builds on any machine. `run`: how this build went (versions, seconds, paths). `sha256`: digest
+of the other two.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,9 @@ _FILE = ("path", "bytes", "sha256")
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """A file of the output. packs, tokens and split are there for shards, None for every other file."""
+    """A file of the output. packs, tokens and split are there for shards, None for every other
+    file.
+    """
 
     path: str
     bytes: int
@@ -48,7 +51,9 @@ class SplitCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest that has been checked. data, run: plain JSON values; the properties are what most readers want."""
+    """A manifest that has been checked. data, run: plain JSON values; the properties are what
+    most readers want.
+    """
 
     data: dict[str, Any]
     run: dict[str, Any]
@@ -66,7 +71,9 @@ class Manifest:
 
     @cached_property
     def all_files(self) -> tuple[FileEntry, ...]:
-        """Every file of the output but manifest.json itself: `files` and those that hold facts of the run."""
+        """Every file of the output but manifest.json itself: `files` and those that hold facts
+        of the run.
+        """
         return self.files + tuple(FileEntry(**value) for value in self.run.get("files", []))
 
     @cached_property
@@ -99,7 +106,10 @@ class Manifest:
 
     @property
     def identity(self) -> str:
-        """Digest of the inputs: options that decide the bytes, sources, tokenizer. Equal identity, equal bytes."""
+        """Digest of the inputs: options that decide the bytes, sources, tokenizer.
+
+        Equal identity, equal bytes.
+        """
         return str(self.data["identity"])
 
     @property
@@ -121,18 +131,23 @@ class FetchedOutput(Protocol):
     def manifest(self) -> Manifest: ...
 
     def fetch(self, entry: FileEntry) -> Path:
-        """The file, fetched if need be. FormatError if it is missing or not what the manifest says."""
+        """The file, fetched if need be.
+
+        FormatError if it is missing or not what the manifest says.
+        """
 
     def file(self, name: str) -> Path:
         """The same of a file by its name. FormatError where the manifest does not list it."""
 
 
 Output = Path | FetchedOutput
-"""A finished output: its directory, or what is elsewhere. `read_manifest` and `check_file` take either."""
+"""A finished output, in a directory or elsewhere; `read_manifest` and `check_file` take either."""
 
 
 def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
-    """Write directory/manifest.json, after the same checks that `read_manifest` makes: FormatError if they fail."""
+    """Write directory/manifest.json, after the same checks that `read_manifest` makes:
+    FormatError if they fail.
+    """
     path = directory / MANIFEST
     rest = {"data": dict(data), "run": dict(run)}
     content = canonical_json(rest | {"sha256": digest_of(rest)})
@@ -142,16 +157,23 @@ def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, A
 
 
 def read_manifest(directory: str | Output) -> Manifest:
-    """The manifest of an output. FormatError if it is absent, changed by one bit, of a newer format or inconsistent."""
+    """The manifest of an output.
+
+    FormatError if it is absent, changed by one bit, of a newer format or inconsistent.
+    """
     if not isinstance(directory, (str, Path)):
         return directory.manifest
     path = Path(directory) / MANIFEST
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise FormatError(f"{path} does not exist; expected the output of a finished packprep build") from None
+        raise FormatError(
+            f"{path} does not exist; expected the output of a finished packprep build"
+        ) from None
     except (NotADirectoryError, IsADirectoryError):
-        raise FormatError(f"{path} is not a file; expected the output of a finished packprep build") from None
+        raise FormatError(
+            f"{path} is not a file; expected the output of a finished packprep build"
+        ) from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from None
     return parse_manifest(content, str(path))
@@ -161,26 +183,37 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
     """The manifest in these bytes, checked like one that is read; where: its name in messages."""
     value = parse_canonical(content, where)
     if not isinstance(value, dict) or set(value) != {"data", "run", "sha256"}:
-        raise FormatError(f"{where} is not a manifest; expected exactly the keys data, run and sha256")
+        raise FormatError(
+            f"{where} is not a manifest; expected exactly the keys data, run and sha256"
+        )
     rest = {"data": value["data"], "run": value["run"]}
     if (digest := digest_of(rest)) != value["sha256"]:
-        raise FormatError(f"{where} has sha256 {value['sha256']!r} but its content gives {digest!r}; restore the file")
+        raise FormatError(
+            f"{where} has sha256 {value['sha256']!r} but its content gives {digest!r}; restore the "
+            "file"
+        )
     _check(value["data"], value["run"], where)
     return Manifest(data=value["data"], run=value["run"], sha256=digest)
 
 
 def _check(data: Any, run: Any, where: str) -> None:
-    """What a reader relies on. The version first: a newer format may have changed everything below it."""
+    """What a reader relies on.
+
+    The version first: a newer format may have changed everything below it.
+    """
     version = _field(data, "format_version", int, where)
     if version > FORMAT_VERSION:
         raise FormatError(
-            f"{where} has format version {version}; this packprep reads up to {FORMAT_VERSION}, so install a newer one"
+            f"{where} has format version {version}; this packprep reads up to {FORMAT_VERSION}, so "
+            "install a newer one"
         )
     if version < 1:
         raise FormatError(f"{where} has format version {version}; expected 1 to {FORMAT_VERSION}")
     inputs = _field(data, "inputs", dict, where)
     if (identity := digest_of(inputs)) != data.get("identity"):
-        raise FormatError(f"{where} has identity {data.get('identity')!r}; its inputs give {identity!r}")
+        raise FormatError(
+            f"{where} has identity {data.get('identity')!r}; its inputs give {identity!r}"
+        )
     check_columns([_column(value, where) for value in _field(data, "columns", list, where)], where)
     for key, least in (("max_length", 1), ("vocab_size", 1)):
         if _field(data, key, int, where) < least:
@@ -190,13 +223,20 @@ def _check(data: Any, run: Any, where: str) -> None:
         _digest(source, f"{where} sources")
     _check_files(data, run, where)
     check_ledger(_field(data, "ledger", dict, where), f"{where} ledger")
-    packed, stored = data["ledger"]["tokens_packed"], sum(counts["tokens"] for counts in data["splits"].values())
+    packed, stored = (
+        data["ledger"]["tokens_packed"],
+        sum(counts["tokens"] for counts in data["splits"].values()),
+    )
     if packed != stored:
-        raise FormatError(f"{where} ledger has tokens_packed {packed}; the splits hold {stored} tokens")
+        raise FormatError(
+            f"{where} ledger has tokens_packed {packed}; the splits hold {stored} tokens"
+        )
 
 
 def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
-    """Every path inside the directory and there once; the shards of a split numbered and adding up to its counts."""
+    """Every path inside the directory and there once; the shards of a split numbered and adding
+    up to its counts.
+    """
     splits = _field(data, "splits", dict, where)
     if not splits:
         raise FormatError(f"{where} has no splits; expected one at least")
@@ -213,7 +253,9 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
         path = check_path(_field(value, "path", str, f"{where} files"), where)
         at = f"{where} files {path}"
         if value["path"] in paths:
-            raise FormatError(f"{at} is listed twice, or is the manifest itself; expected each file once")
+            raise FormatError(
+                f"{at} is listed twice, or is the manifest itself; expected each file once"
+            )
         paths.add(value["path"])
         _counts(value, ("bytes",), at)
         _digest(value, at)
@@ -229,16 +271,22 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
         _keys(value, (*_FILE, "packs", "tokens", "split"), at)
         _counts(value, ("packs", "tokens"), at)
         if _field(value, "split", str, at) not in splits:
-            raise FormatError(f"{at} has the split {value['split']!r}; the splits are {', '.join(splits)}")
+            raise FormatError(
+                f"{at} has the split {value['split']!r}; the splits are {', '.join(splits)}"
+            )
         shards[value["split"]].append(value)
     for name, listed in shards.items():
         for number, value in enumerate(listed):
             if value["path"].split("/")[-1] != (expected := shard_name(number, len(listed))):
-                raise FormatError(f"{where} files has {value['path']} as a shard of {name}; expected {expected} there")
+                raise FormatError(
+                    f"{where} files has {value['path']} as a shard of {name}; expected {expected} "
+                    "there"
+                )
         packs, tokens = (sum(value[key] for value in listed) for key in ("packs", "tokens"))
         if (packs, tokens) != (splits[name]["packs"], splits[name]["tokens"]):
             raise FormatError(
-                f"{where} split {name} has {splits[name]['packs']} packs of {splits[name]['tokens']} tokens; "
+                f"{where} split {name} has {splits[name]['packs']} packs of "
+                f"{splits[name]['tokens']} tokens; "
                 f"its shards add up to {packs} packs of {tokens} tokens"
             )
 
@@ -265,7 +313,9 @@ def _counts(table: Any, keys: tuple[str, ...], where: str) -> None:
 
 def _keys(table: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
     if set(table) != set(keys):
-        raise FormatError(f"{where} has the keys {', '.join(sorted(table))}; expected {', '.join(sorted(keys))}")
+        raise FormatError(
+            f"{where} has the keys {', '.join(sorted(table))}; expected {', '.join(sorted(keys))}"
+        )
 
 
 def _digest(table: dict[str, Any], where: str) -> None:

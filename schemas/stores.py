@@ -1,8 +1,10 @@
-"""A folder of S3, or of any other store that fsspec opens, by its URL: whole objects, never renamed, never appended to.
+"""A folder of S3, or of any other store that fsspec opens, by its URL: whole objects, never
+renamed, never appended to.
 
-An object appears under its name when it is whole, so reading is safe at any time; what is missing here is the rename,
-and `create`, which makes an object only where there is none, takes its place. Costs a request for each call. Endpoint
-and credentials are those of the environment (AWS_ENDPOINT_URL, AWS_PROFILE, ... or their files).
+An object appears under its name when it is whole, so reading is safe at any time; what is missing
+here is the rename, and `create`, which makes an object only where there is none, takes its place.
+Costs a request for each call. Endpoint and credentials are those of the environment
+(AWS_ENDPOINT_URL, AWS_PROFILE, ... or their files).
 """
 
 import contextlib
@@ -18,23 +20,37 @@ from typing import Any, NamedTuple
 _PART = 16 << 20  # bytes of a request; S3 takes 10,000 of them for an object
 # Where the exceptions of stores' clients come from: few of them are an OSError.
 _CLIENTS = (
-    "adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "requests", "s3fs",
+    "adlfs",
+    "aiobotocore",
+    "aiohttp",
+    "asyncio",
+    "azure",
+    "botocore",
+    "fsspec",
+    "gcsfs",
+    "google",
+    "requests",
+    "s3fs",
     "urllib3",
-)  # fmt: skip
+)
 _CONFLICTS = 10  # tries
 _NO_BUCKET = "bucket does not exist"
 
 
 class StoreError(OSError):
-    """A store does not answer or refuses: its URL, and what it said. errno: EACCES where it is a matter of rights,
-    ENOENT where there is no such bucket, EBUSY where an object was replaced while it was read, EIO for the rest."""
+    """A store does not answer or refuses: its URL, and what it said. errno: EACCES where it is a
+    matter of rights, ENOENT where there is no such bucket, EBUSY where an object was replaced
+    while it was read, EIO for the rest.
+    """
 
     def __init__(self, number: int, reason: str, url: str) -> None:
         super().__init__(number, reason, url)
 
 
 class Stored(NamedTuple):
-    """An object of a store. version: changes with its bytes, an ETag in S3; "" where a store has no such thing."""
+    """An object of a store. version: changes with its bytes, an ETag in S3; "" where a store has
+    no such thing.
+    """
 
     bytes: int
     version: str
@@ -46,7 +62,10 @@ def is_url(path: str | Path) -> bool:
 
 
 class Store:
-    """The objects under a URL, by their names from there on. Raises StoreError, and what each method says."""
+    """The objects under a URL, by their names from there on.
+
+    Raises StoreError, and what each method says.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -58,7 +77,9 @@ class Store:
 
     @property
     def _fs(self) -> Any:
-        """The client, a new one in a process forked from the one that had it: workers of a DataLoader are."""
+        """The client, a new one in a process forked from the one that had it: workers of a
+        DataLoader are.
+        """
         if self._process != os.getpid():
             self._open()
         return self._files
@@ -82,7 +103,9 @@ class Store:
                 return None
 
     def list(self, folder: str = "") -> dict[str, Stored]:
-        """Every object in a folder and its folders, by name, sorted bytewise; a request for a thousand of them."""
+        """Every object in a folder and its folders, by name, sorted bytewise; a request for a
+        thousand of them.
+        """
         with self._says(folder):
             try:
                 found = self._fs.find(self._at(folder), detail=True)
@@ -90,14 +113,23 @@ class Store:
                 if _NO_BUCKET in str(error):
                     raise
                 found = {}
-        names = {self._name(path): _stored(facts) for path, facts in found.items() if not path.endswith("/")}
-        return {name: names[name] for name in sorted(names, key=str.encode) if name and names[name] is not None}  # type: ignore[misc]
+        names = {
+            self._name(path): _stored(facts)
+            for path, facts in found.items()
+            if not path.endswith("/")
+        }
+        real = {name: stored for name, stored in names.items() if name and stored is not None}
+        return dict(sorted(real.items(), key=lambda item: item[0].encode()))
 
     def glob(self, pattern: str) -> dict[str, Stored]:
         """Every object whose name matches, as `list` gives them."""
         with self._says(pattern):
             found = self._fs.glob(self._at(pattern), detail=True)
-        names = {self._name(path): stored for path, facts in found.items() if (stored := _stored(facts)) is not None}
+        names = {
+            self._name(path): stored
+            for path, facts in found.items()
+            if (stored := _stored(facts)) is not None
+        }
         return {name: names[name] for name in sorted(names, key=str.encode)}
 
     def read(self, name: str) -> bytes:
@@ -107,7 +139,8 @@ class Store:
             return content
 
     def open(self, name: str) -> io.BufferedReader:
-        """An object to read from begin to end, or anywhere; StoreError once it is replaced by another one.
+        """An object to read from begin to end, or anywhere; StoreError once it is replaced by
+        another one.
 
         FileNotFoundError where there is none.
         """
@@ -136,7 +169,9 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator["Upload"]:
-        """An object that is sent while it is written, and appears at the end of the block; never where that raises."""
+        """An object that is sent while it is written, and appears at the end of the block; never
+        where that raises.
+        """
         with self._says(name, writing=True):
             file = self._fs.open(self._at(name), "wb", block_size=_PART)
         try:
@@ -151,7 +186,10 @@ class Store:
             raise
 
     def copy_to(self, name: str, other: "Store", to: str) -> None:
-        """Copy an object inside the same store: no byte comes here. FileNotFoundError where it is gone."""
+        """Copy an object inside the same store: no byte comes here.
+
+        FileNotFoundError where it is gone.
+        """
         with self._says(name):
             self._fs.cp_file(self._at(name), other._at(to))
 
@@ -167,18 +205,30 @@ class Store:
                         self._fs.rm_file(self._at(name))
 
     def modified(self, name: str) -> datetime:
-        """When an object was written, by the clock of the store. FileNotFoundError where there is none."""
+        """When an object was written, by the clock of the store.
+
+        FileNotFoundError where there is none.
+        """
         with self._says(name):
             found: datetime = self._fs.modified(self._at(name))
             return found
 
     def forget_uploads(self, folder: str) -> None:
-        """Drop the parts of objects in a folder that killed processes have begun to send, where the store lets us."""
+        """Drop the parts of objects in a folder that killed processes have begun to send, where
+        the store lets us.
+        """
         if not hasattr(self._fs, "call_s3"):
             return
         bucket, key, _ = self._fs.split_path(self._at(folder))
-        with contextlib.suppress(Exception):  # a right that writing does not need, and a rule of the bucket does it too
-            begun = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/").get("Uploads") or ()
+        with contextlib.suppress(
+            Exception
+        ):  # a right that writing does not need, and a rule of the bucket does it too
+            begun = (
+                self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/").get(
+                    "Uploads"
+                )
+                or ()
+            )
             for upload in begun:
                 if upload["Key"].startswith(f"{key}/"):  # not every server heeds the prefix
                     self._fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
@@ -191,7 +241,9 @@ class Store:
 
     @contextlib.contextmanager
     def _says(self, name: str, *, writing: bool = False) -> Iterator[None]:
-        """What clients of stores raise as a StoreError. writing: nothing can be missing then but the bucket."""
+        """What clients of stores raise as a StoreError. writing: nothing can be missing then but
+        the bucket.
+        """
         try:
             yield
         except (StoreError, FileExistsError):
@@ -201,12 +253,19 @@ class Store:
                 raise
             raise StoreError(errno.ENOENT, "there is no such bucket", self.where(name)) from None
         except PermissionError as error:
-            raise StoreError(errno.EACCES, f"access is denied: {_said(error)}", self.where(name)) from error
+            raise StoreError(
+                errno.EACCES, f"access is denied: {_said(error)}", self.where(name)
+            ) from error
         except Exception as error:
-            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
+            if (
+                not isinstance(error, OSError)
+                and type(error).__module__.partition(".")[0] not in _CLIENTS
+            ):
                 raise
             if getattr(error, "errno", None) == errno.EBUSY:
-                raise StoreError(errno.EBUSY, "it was replaced while it was read", self.where(name)) from None
+                raise StoreError(
+                    errno.EBUSY, "it was replaced while it was read", self.where(name)
+                ) from None
             credentials = "Credential" in type(error).__name__ or "credential" in str(error)
             number = errno.EACCES if credentials else errno.EIO
             raise StoreError(number, f"the store says: {_said(error)}", self.where(name)) from error
@@ -264,7 +323,9 @@ def _opened(url: str) -> tuple[Any, str]:
             f"{url} needs a package that is not installed: {error}; try pip install packprep[s3]"
         ) from None
     except ValueError as error:
-        raise StoreError(errno.EINVAL, f"it is no address of a store: {_said(error)}", url) from None
+        raise StoreError(
+            errno.EINVAL, f"it is no address of a store: {_said(error)}", url
+        ) from None
     return fs, str(root).rstrip("/")
 
 
@@ -274,13 +335,23 @@ def _stored(facts: dict[str, Any]) -> Stored | None:
         return None
     # What each of the stores calls it; the first is S3's.
     names = (
-        "ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "LastModified", "last_modified", "mtime",
+        "ETag",
+        "etag",
+        "md5Hash",
+        "content_md5",
+        "generation",
+        "blob_id",
+        "LastModified",
+        "last_modified",
+        "mtime",
         "created",
-    )  # fmt: skip
+    )
     version = next((str(facts[name]) for name in names if facts.get(name)), "")
     return Stored(int(facts["size"] or 0), version.strip('"'))
 
 
 def _said(error: Exception) -> str:
     """What an exception says, on one line."""
-    return " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())[:300]
+    return " ".join(
+        str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
+    )[:300]

@@ -1,8 +1,10 @@
-"""Every invariant of a shard, checked a record batch at a time, in numpy passes and no loop over packs.
+"""Every invariant of a shard, checked a record batch at a time, in numpy passes and no loop over
+packs.
 
-The writer runs `check_batch` on what it is about to write, `verify` goes through `sound_parts` of what it reads; the
-reader runs `check_boundaries` on each pack. The messages name file, pack and segment, for example
-"data-00003-of-00010.arrow pack 17 segment 2 token 5: position_ids has 6; expected 5".
+The writer runs `check_batch` on what it is about to write, `verify` goes through `sound_parts` of
+what it reads; the reader runs `check_boundaries` on each pack. The messages name file, pack and
+segment, for example "data-00003-of-00010.arrow pack 17 segment 2 token 5: position_ids has 6;
+expected 5".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +30,18 @@ def check_batch(
     where: str,
     first_pack: int = 0,
 ) -> None:
-    """FormatError at the first thing in `batch` that breaks the format, of all that README.md ("Invariants") lists.
+    """FormatError at the first thing in `batch` that breaks the format, of all that README.md
+    ("Invariants") lists.
 
-    columns: as the manifest gives them. max_length: tokens of a pack at most. vocab_size: ids lie in 0..vocab_size - 1.
-    where: the file's name, for messages. first_pack: number, in that file, of the batch's first pack.
-    About a nanosecond per token of all columns together; allocates a few bytes per token of the batch.
+    columns: as the manifest gives them. max_length: tokens of a pack at most. vocab_size: ids lie
+    in 0..vocab_size - 1. where: the file's name, for messages. first_pack: number, in that file, of
+    the batch's first pack. About a nanosecond per token of all columns together; allocates a few
+    bytes per token of the batch.
     """
     limits = {"max_length": max_length, "vocab_size": vocab_size}
-    for _ in sound_parts(batch, columns, **limits, where=where, first_pack=first_pack, findings=StopAtFirst()):
+    for _ in sound_parts(
+        batch, columns, **limits, where=where, first_pack=first_pack, findings=StopAtFirst()
+    ):
         pass
 
 
@@ -49,10 +55,11 @@ def sound_parts(
     first_pack: int,
     findings: Findings,
 ) -> Iterator["BatchView"]:
-    """Tells `findings` all that breaks the format in `batch`; gives the runs of packs whose boundaries are right.
+    """Tells `findings` all that breaks the format in `batch`; gives the runs of packs whose
+    boundaries are right.
 
-    A pack whose boundaries or list lengths are wrong is told once and left out: nothing else can be said of it.
-    Arguments as for `check_batch`.
+    A pack whose boundaries or list lengths are wrong is told once and left out: nothing else can be
+    said of it. Arguments as for `check_batch`.
     """
     check_schema(batch.schema, columns, where)
     try:
@@ -66,9 +73,14 @@ def sound_parts(
         edges = np.flatnonzero(np.diff(np.concatenate([[1], bad.astype(np.int8), [1]])))
         for first, last in edges.reshape(-1, 2).tolist():
             yield from sound_parts(
-                batch.slice(first, last - first), columns, max_length=max_length, vocab_size=vocab_size, where=where,
-                first_pack=first_pack + first, findings=findings,
-            )  # fmt: skip
+                batch.slice(first, last - first),
+                columns,
+                max_length=max_length,
+                vocab_size=vocab_size,
+                where=where,
+                first_pack=first_pack + first,
+                findings=findings,
+            )
         return
     view = _view(views, where, first_pack)
     _check_tokens(view, vocab_size, findings)
@@ -82,7 +94,9 @@ def sound_parts(
 
 
 def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> None:
-    """FormatError unless one pack's cu_seqlens start at 0, rise strictly and end at `length`, its number of tokens."""
+    """FormatError unless one pack's cu_seqlens start at 0, rise strictly and end at `length`,
+    its number of tokens.
+    """
     if (
         len(cu_seqlens) < 2
         or cu_seqlens[0] != 0
@@ -90,16 +104,19 @@ def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> 
         or not (cu_seqlens[1:] > cu_seqlens[:-1]).all()
     ):
         raise FormatError(
-            f"{where}: cu_seqlens are {_short(cu_seqlens)}; expected 0, rising, to the pack's {length} tokens"
+            f"{where}: cu_seqlens are {_short(cu_seqlens)}; expected 0, rising, to the pack's "
+            f"{length} tokens"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    """Packs of a record batch whose boundaries are right: where they and their segments lie, and what they hold.
+    """Packs of a record batch whose boundaries are right: where they and their segments lie, and
+    what they hold.
 
-    columns: the values of all packs, one behind the other. pack_tokens, pack_segments: int64 [packs + 1], the first
-    token and segment of each pack. starts, ends: int64 [segments], first token and the one after the last.
+    columns: the values of all packs, one behind the other. pack_tokens, pack_segments: int64 [packs
+    + 1], the first token and segment of each pack. starts, ends: int64 [segments], first token and
+    the one after the last.
     """
 
     where: str
@@ -116,15 +133,21 @@ class BatchView:
     def segment(self, segment: int, kind: str, what: str) -> Finding:
         pack = int(np.searchsorted(self.pack_segments, segment, side="right")) - 1
         number = int(segment - self.pack_segments[pack])
-        return Finding(kind=kind, what=what, file=self.where, pack=self.first_pack + pack, segment=number)
+        return Finding(
+            kind=kind, what=what, file=self.where, pack=self.first_pack + pack, segment=number
+        )
 
     def token(self, token: int, kind: str, what: str) -> Finding:
         at = self.segment_of(token)
         place = self.segment(at, kind, what)
         return Finding(
-            kind=kind, what=what, file=self.where, pack=place.pack, segment=place.segment,
+            kind=kind,
+            what=what,
+            file=self.where,
+            pack=place.pack,
+            segment=place.segment,
             token=int(token - self.starts[at]),
-        )  # fmt: skip
+        )
 
     def segment_of(self, token: int) -> int:
         return int(np.searchsorted(self.starts, token, side="right")) - 1
@@ -152,7 +175,9 @@ def _bad_packs(
     first_pack: int,
     findings: Findings,
 ) -> NDArray[np.bool_]:
-    """Packs whose boundaries are wrong, or whose lists are not as long as their kind says; each is told once."""
+    """Packs whose boundaries are wrong, or whose lists are not as long as their kind says; each
+    is told once.
+    """
     cu, lengths = views["cu_seqlens"], np.diff(views["tokens"].offsets)
     entries = np.diff(cu.offsets)
     bad = np.zeros(len(lengths), np.bool_)
@@ -165,17 +190,29 @@ def _bad_packs(
         bad[packs] = True
 
     wrong(lengths < 1, lambda pack: "it has no tokens; expected at least one")
-    wrong(lengths > max_length, lambda pack: f"it has {lengths[pack]} tokens; expected at most {max_length}")
-    wrong(entries < 2, lambda pack: f"cu_seqlens are {_short(cu.row(pack))}; expected 0 and the end of each segment")
+    wrong(
+        lengths > max_length,
+        lambda pack: f"it has {lengths[pack]} tokens; expected at most {max_length}",
+    )
+    wrong(
+        entries < 2,
+        lambda pack: (
+            f"cu_seqlens are {_short(cu.row(pack))}; expected 0 and the end of each segment"
+        ),
+    )
     flat_cu = flat(cu)
     if len(flat_cu):
         offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
         begins, ends = np.minimum(offsets[:-1], len(flat_cu) - 1), offsets[1:] - 1
-        wrong(flat_cu[begins] != 0, lambda pack: f"cu_seqlens are {_short(cu.row(pack))}; expected them to start at 0")
+        wrong(
+            flat_cu[begins] != 0,
+            lambda pack: f"cu_seqlens are {_short(cu.row(pack))}; expected them to start at 0",
+        )
         wrong(
             flat_cu[ends] != lengths,
             lambda pack: (
-                f"cu_seqlens are {_short(cu.row(pack))}; expected them to end at the pack's {lengths[pack]} tokens"
+                f"cu_seqlens are {_short(cu.row(pack))}; expected them to end at the pack's "
+                f"{lengths[pack]} tokens"
             ),
         )
         rises = np.ones(len(flat_cu), np.bool_)
@@ -188,10 +225,13 @@ def _bad_packs(
         def empty_segment(entry: int) -> Finding:
             pack = int(np.searchsorted(offsets, entry, side="right")) - 1
             return Finding(
-                kind="boundaries", file=where, pack=first_pack + pack, segment=int(entry - 1 - offsets[pack]),
+                kind="boundaries",
+                file=where,
+                pack=first_pack + pack,
+                segment=int(entry - 1 - offsets[pack]),
                 what=f"it ends at {flat_cu[entry]} and starts at {flat_cu[entry - 1]}; "
                 "expected every segment to have a token",
-            )  # fmt: skip
+            )
 
         findings.many("boundaries", falls[news], empty_segment)
         bad[pack_of] = True
@@ -201,7 +241,8 @@ def _bad_packs(
         wrong(
             found != right,
             lambda pack, column=column, found=found, right=right: (  # type: ignore[misc]
-                f"{column.name} has {found[pack]} values; expected {right[pack]}, as a {column.kind} column"
+                f"{column.name} has {found[pack]} values; expected {right[pack]}, as a "
+                f"{column.kind} column"
             ),
         )
     return bad
@@ -212,7 +253,8 @@ def _view(views: dict[str, ListView], where: str, first_pack: int) -> BatchView:
     tokens, cu, flat_cu = views["tokens"], views["cu_seqlens"], columns["cu_seqlens"]
     pack_tokens = tokens.offsets.astype(np.int64) - int(tokens.offsets[0])
     cu_offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
-    # In a pack with cu_seqlens [0, 3, 8] that starts at token 100 of the batch: starts [100, 103], ends [103, 108].
+    # In a pack with cu_seqlens [0, 3, 8] that starts at token 100 of the batch: starts [100, 103],
+    # ends [103, 108].
     first, last = np.zeros(len(flat_cu), np.bool_), np.zeros(len(flat_cu), np.bool_)
     first[cu_offsets[:-1]] = True
     last[cu_offsets[1:] - 1] = True
@@ -235,7 +277,9 @@ def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
         findings.many(
             "token id",
             np.flatnonzero(tokens.view(np.uint32) >= vocab_size),
-            lambda at: view.token(at, "token id", f"the id is {tokens[at]}; expected 0 to {vocab_size - 1}"),
+            lambda at: view.token(
+                at, "token id", f"the id is {tokens[at]}; expected 0 to {vocab_size - 1}"
+            ),
         )
 
 
@@ -252,7 +296,9 @@ def _check_positions(view: BatchView, findings: Findings) -> None:
 
         def finding(at: int) -> Finding:
             expected = at - view.starts[view.segment_of(at)]
-            return view.token(at, "position", f"position_ids has {positions[at]}; expected {expected}")
+            return view.token(
+                at, "position", f"position_ids has {positions[at]}; expected {expected}"
+            )
 
         true = np.arange(len(positions)) - np.repeat(view.starts, view.ends - view.starts)
         findings.many("position", np.flatnonzero(positions != true), finding)
@@ -260,7 +306,9 @@ def _check_positions(view: BatchView, findings: Findings) -> None:
 
 def _check_documents(view: BatchView, findings: Findings) -> None:
     """Document ids, starts and real lengths, and that filler stands at the end of its pack."""
-    ids, starts, real = (view.columns.get(name) for name in ("document_ids", "document_starts", "segment_lengths"))
+    ids, starts, real = (
+        view.columns.get(name) for name in ("document_ids", "document_starts", "segment_lengths")
+    )
 
     def wrong(segments: NDArray[np.bool_], values: NDArray[Any], message: str) -> None:
         findings.many(
@@ -275,13 +323,25 @@ def _check_documents(view: BatchView, findings: Findings) -> None:
         before = np.zeros(len(ids), np.bool_)
         before[1:] = ids[:-1] == FILLER
         before[view.pack_segments[:-1]] = False
-        wrong(before & (ids != FILLER), ids, "document {} stands behind filler; expected filler at the end of its pack")
+        wrong(
+            before & (ids != FILLER),
+            ids,
+            "document {} stands behind filler; expected filler at the end of its pack",
+        )
     if starts is not None:
         wrong(starts < 0, starts, "document_starts has {}; expected 0 or more")
     if real is not None:
-        wrong((real < 0) | (real > lengths), real, "segment_lengths has {}; expected 0 to the segment's length")
+        wrong(
+            (real < 0) | (real > lengths),
+            real,
+            "segment_lengths has {}; expected 0 to the segment's length",
+        )
         if ids is not None:
-            wrong((ids == FILLER) & (real != 0), real, "segment_lengths has {}; expected 0, as the segment is filler")
+            wrong(
+                (ids == FILLER) & (real != 0),
+                real,
+                "segment_lengths has {}; expected 0, as the segment is filler",
+            )
             wrong(
                 (ids != FILLER) & (real == 0),
                 real,
@@ -293,7 +353,9 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
     """Labels are ids or -100; padding has labels, and they are -100."""
     labels, real = (view.columns.get(name) for name in ("labels", "segment_lengths"))
     # Padding is the part of a segment behind its real length, or all of a filler segment.
-    begins = view.starts if real is None else view.starts + np.clip(real, 0, view.ends - view.starts)
+    begins = (
+        view.starts if real is None else view.starts + np.clip(real, 0, view.ends - view.starts)
+    )
     padded = begins < view.ends if real is not None else np.zeros(len(begins), np.bool_)
     segments = np.flatnonzero(padded | view.filler)
     if labels is None:
@@ -306,11 +368,14 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
             "label",
             np.flatnonzero(wrong),
             lambda at: view.token(
-                at, "label", f"the label is {labels[at]}; expected {NO_LOSS} or 0 to {vocab_size - 1}"
+                at,
+                "label",
+                f"the label is {labels[at]}; expected {NO_LOSS} or 0 to {vocab_size - 1}",
             ),
         )
     if len(segments):
-        # [start, end) of each padding, ascending and flat: reduceat gives the maximum of each, and of the gaps between.
+        # [start, end) of each padding, ascending and flat: reduceat gives the maximum of each, and
+        # of the gaps between.
         bounds = np.stack([begins[segments], view.ends[segments]], axis=1).ravel()
         if bounds[-1] == len(labels):
             bounds = bounds[:-1]
@@ -320,7 +385,9 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
             "padding",
             bad,
             lambda at: view.segment(
-                int(segments[at]), "padding", f"padding has the label {highest[at]}; expected {NO_LOSS}"
+                int(segments[at]),
+                "padding",
+                f"padding has the label {highest[at]}; expected {NO_LOSS}",
             ),
         )
 
@@ -335,7 +402,9 @@ def _check_finite(column: Column, view: BatchView, findings: Findings) -> None:
         what = f"{column.name} has {values[entry]}; expected a finite number"
         if column.kind == "boundary":
             entries = view.pack_segments + np.arange(len(view.pack_segments))
-            return view.pack(int(np.searchsorted(entries, entry, side="right")) - 1, "not finite", what)
+            return view.pack(
+                int(np.searchsorted(entries, entry, side="right")) - 1, "not finite", what
+            )
         place = view.token if column.kind == "token" else view.segment
         return place(entry, "not finite", what)
 

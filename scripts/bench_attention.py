@@ -1,13 +1,15 @@
-"""What packing saves in a training step: one packed sequence through varlen attention, against the padded batch.
+"""What packing saves in a training step: one packed sequence through varlen attention, against
+the padded batch.
 
     python scripts/bench_attention.py --device cuda
-    python scripts/bench_attention.py --width 256 --heads 4 --kv-heads 2 --only "mix of eight" --repeats 3
+    python scripts/bench_attention.py --width 256 --heads 4 --kv-heads 2 --only "mix of eight"
 
-For each mix of lengths, times forward and backward of attention alone and of a whole transformer block, over the
-documents packed into one sequence and over the same documents padded to the longest. The padded batch runs torch's
-fused causal attention with no mask, which is right where padding stands behind: the best that padding can do. The
-padding ratio is padded tokens over real ones; attention's cost grows with the square of lengths, so its own saving can
-be larger. On a GPU times are medians of events, on a CPU of one thread's CPU time.
+For each mix of lengths, times forward and backward of attention alone and of a whole transformer
+block, over the documents packed into one sequence and over the same documents padded to the
+longest. The padded batch runs torch's fused causal attention with no mask, which is right where
+padding stands behind: the best that padding can do. The padding ratio is padded tokens over real
+ones; attention's cost grows with the square of lengths, so its own saving can be larger. On a GPU
+times are medians of events, on a CPU of one thread's CPU time.
 """
 
 import argparse
@@ -28,7 +30,14 @@ def mixes(seed: int = 0) -> dict[str, list[int]]:
     generator = torch.Generator().manual_seed(seed)
 
     def log_normal(count: int, mean: float, spread: float, most: int) -> list[int]:
-        values = torch.randn(count, generator=generator).mul(spread).add(mean).exp().long().clamp(8, most)
+        values = (
+            torch.randn(count, generator=generator)
+            .mul(spread)
+            .add(mean)
+            .exp()
+            .long()
+            .clamp(8, most)
+        )
         return [int(value) for value in values]
 
     return {
@@ -40,7 +49,9 @@ def mixes(seed: int = 0) -> dict[str, list[int]]:
     }
 
 
-def attention_runs(lengths: list[int], options: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], None]]:
+def attention_runs(
+    lengths: list[int], options: argparse.Namespace
+) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward of attention alone: packed, padded."""
     cu_seqlens, longest = boundaries(lengths, options), max(lengths)
     dim = options.width // options.heads
@@ -63,24 +74,36 @@ def attention_runs(lengths: list[int], options: argparse.Namespace) -> tuple[Cal
     return packed, padded
 
 
-def block_runs(lengths: list[int], options: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], None]]:
+def block_runs(
+    lengths: list[int], options: argparse.Namespace
+) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward of a transformer block: packed, padded."""
     cu_seqlens, longest = boundaries(lengths, options), max(lengths)
     block = Block(options.width, options.heads, options.kv_heads).to(options.device, options.dtype)
     x_flat = new(options, sum(lengths), options.width)
     x_batch = new(options, len(lengths), longest, options.width)
-    angles = torch.rand(max(sum(lengths), longest * len(lengths)), block.dim // 2, device=options.device)
+    angles = torch.rand(
+        max(sum(lengths), longest * len(lengths)), block.dim // 2, device=options.device
+    )
     cos, sin = angles.cos().to(options.dtype), angles.sin().to(options.dtype)
 
     def packed() -> None:
-        block(x_flat, cos[: sum(lengths)], sin[: sum(lengths)], cu_seqlens, longest).sum().backward()
+        block(
+            x_flat, cos[: sum(lengths)], sin[: sum(lengths)], cu_seqlens, longest
+        ).sum().backward()
 
     def padded() -> None:
         rows = x_batch.flatten(0, 1)
         heads = block.qkv(block.before_attention(rows)).view(len(rows), -1, block.dim)
         q, k, v = heads.split([block.heads, block.kv_heads, block.kv_heads], dim=1)
-        q, k = rotate(q, cos[: len(rows)], sin[: len(rows)]), rotate(k, cos[: len(rows)], sin[: len(rows)])
-        q, k, v = (tensor.view(len(lengths), longest, -1, block.dim).transpose(1, 2) for tensor in (q, k, v))
+        q, k = (
+            rotate(q, cos[: len(rows)], sin[: len(rows)]),
+            rotate(k, cos[: len(rows)], sin[: len(rows)]),
+        )
+        q, k, v = (
+            tensor.view(len(lengths), longest, -1, block.dim).transpose(1, 2)
+            for tensor in (q, k, v)
+        )
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         out = rows + block.out(seen.transpose(1, 2).reshape(len(rows), -1))
         gate, value = block.up(block.before_mlp(out)).chunk(2, dim=-1)
@@ -119,7 +142,9 @@ def seconds(run: Callable[[], None], options: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=16)
@@ -131,9 +156,13 @@ def main() -> None:
     torch.manual_seed(0)
     if options.device != "cuda":
         torch.set_num_threads(1)
-    head = torch.zeros(1, options.heads, options.width // options.heads, device=options.device, dtype=options.dtype)
-    print(f"width {options.width}, {options.heads} heads over {options.kv_heads}, {options.device}, "
-          f"{str(options.dtype).removeprefix('torch.')}, packed attention: {attention_backend(head)}")  # fmt: skip
+    head = torch.zeros(
+        1, options.heads, options.width // options.heads, device=options.device, dtype=options.dtype
+    )
+    print(
+        f"width {options.width}, {options.heads} heads over {options.kv_heads}, {options.device}, "
+        f"{str(options.dtype).removeprefix('torch.')}, packed attention: {attention_backend(head)}"
+    )
     print(f"{'':43} attention, ms {'':18} block, ms")
     columns = f"{'packed':>9} {'padded':>9} {'speed-up':>8}"
     print(f"{'mix':20} {'tokens':>7} {'padding ratio':>13} {columns} {columns} {'/ ratio':>7}")
@@ -144,8 +173,11 @@ def main() -> None:
         attention = [seconds(run, options) * 1e3 for run in attention_runs(lengths, options)]
         block = [seconds(run, options) * 1e3 for run in block_runs(lengths, options)]
         gain, whole = attention[1] / attention[0], block[1] / block[0]
-        print(f"{name:20} {sum(lengths):7,} {ratio:13.2f} {attention[0]:9.2f} {attention[1]:9.2f} {gain:8.2f} "
-              f"{block[0]:9.2f} {block[1]:9.2f} {whole:8.2f} {whole / ratio:7.2f}")  # fmt: skip
+        print(
+            f"{name:20} {sum(lengths):7,} {ratio:13.2f} {attention[0]:9.2f} {attention[1]:9.2f} "
+            f"{gain:8.2f} "
+            f"{block[0]:9.2f} {block[1]:9.2f} {whole:8.2f} {whole / ratio:7.2f}"
+        )
 
 
 if __name__ == "__main__":

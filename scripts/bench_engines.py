@@ -1,14 +1,14 @@
 """Speed and parity of the tokenizer engines, on the same text in the same run.
 
     .venv/bin/python scripts/bench_engines.py
-    .venv/bin/python scripts/bench_engines.py --text ../shared/data/text/books.jsonl.gz --tokenizer t/tokenizer.json
+    python scripts/bench_engines.py --text books.jsonl.gz --tokenizer gpt2/tokenizer.json
 
-Without --text: the sources of the installed standard library. Without --tokenizer: those in ../shared/data, or else
-a byte-level BPE of 32,000 tokens trained on that text here and now.
-Each engine is loaded afresh for each repeat, so that no cache is warm, and called with batches of --batch-mb by a
-thread for each core; the median counts. `hf` encodes only the first --reference-mb, and the others are compared with
-it there, id by id.
-Columns: seconds to load; text MB per second of wall and of CPU; million tokens per second of wall; differing documents.
+Without --text: the sources of the installed standard library. Without --tokenizer: those in
+../shared/data, or else a byte-level BPE of 32,000 tokens trained on that text here and now. Each
+engine is loaded afresh for each repeat, so that no cache is warm, and called with batches of
+--batch-mb by a thread for each core; the median counts. `hf` encodes only the first --reference-mb,
+and the others are compared with it there, id by id. Columns: seconds to load; text MB per second of
+wall and of CPU; million tokens per second of wall; differing documents.
 """
 
 from __future__ import annotations
@@ -39,14 +39,22 @@ SHARED = Path(__file__).parents[2] / "shared" / "data" / "tokenizers"
 
 
 def read_texts(files: tuple[Path, ...]) -> list[str]:
-    """The `text` of JSON Lines files, plain or .gz; without files, the sources of the standard library."""
+    """The `text` of JSON Lines files, plain or .gz; without files, the sources of the standard
+    library.
+    """
     if not files:
         library = Path(sysconfig.get_path("stdlib"))
-        sources = (path for path in sorted(library.rglob("*.py")) if "site-packages" not in path.parts)
+        sources = (
+            path for path in sorted(library.rglob("*.py")) if "site-packages" not in path.parts
+        )
         return [path.read_text(encoding="utf-8", errors="replace") for path in sources]
     texts = []
     for file in files:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        with (
+            gzip.open(file, "rt", encoding="utf-8")
+            if file.suffix == ".gz"
+            else file.open(encoding="utf-8") as lines
+        ):
             texts += [json.loads(line)["text"] for line in lines]
     return texts
 
@@ -59,7 +67,9 @@ def trained(texts: list[str]) -> bytes:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=32_000, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts[: max(1, len(texts) * 8_000_000 // sum(map(len, texts)))], trainer)
+    tokenizer.train_from_iterator(
+        texts[: max(1, len(texts) * 8_000_000 // sum(map(len, texts)))], trainer
+    )
     return str(tokenizer.to_str()).encode()
 
 
@@ -80,12 +90,21 @@ def timed(engine: Engine, parts: list[pa.Array]) -> tuple[float, float, Ids, Off
         results = list(pool.map(engine.encode, parts))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     lengths = np.concatenate([np.diff(offsets) for _, offsets in results])
-    return wall, cpu, np.concatenate([ids for ids, _ in results]), np.concatenate([[0], np.cumsum(lengths)])
+    return (
+        wall,
+        cpu,
+        np.concatenate([ids for ids, _ in results]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+    )
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.option(
-    "--text", "files", multiple=True, type=click.Path(exists=True, path_type=Path), help="JSONL, plain or .gz"
+    "--text",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="JSONL, plain or .gz",
 )
 @click.option("--tokenizer", "paths", multiple=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--engine", "names", multiple=True, type=click.Choice(ENGINES), default=ENGINES)
@@ -112,7 +131,10 @@ def main(
     starts = text_starts(texts)
     texts = texts.slice(0, int(np.searchsorted(starts, max_mb * 1e6)))
     some = texts.slice(0, int(np.searchsorted(starts, reference_mb * 1e6)))
-    click.echo(f"{starts[len(texts)] / 1e6:.1f} MB, {len(texts):,} documents; hf {starts[len(some)] / 1e6:.1f} MB")
+    click.echo(
+        f"{starts[len(texts)] / 1e6:.1f} MB, {len(texts):,} documents; hf "
+        f"{starts[len(some)] / 1e6:.1f} MB"
+    )
 
     columns = ("tokenizer", "engine", "load s", "MB/s", "MB/cpu-s", "Mtok/s", "differing", "gate")
     table = Table(*columns)
@@ -137,12 +159,18 @@ def main(
             bad = len(differing(ids[: compared[-1]], compared, expected, expected_offsets))
             try:
                 gate = choose_engine(name, tokenizer_json).gate
-                said = f"{gate['verdict']} {gate['seconds']:.2f} s" if "seconds" in gate else gate["verdict"]
+                said = (
+                    f"{gate['verdict']} {gate['seconds']:.2f} s"
+                    if "seconds" in gate
+                    else gate["verdict"]
+                )
             except PackprepError as error:
                 said = str(error).split(": ", 1)[1].split(" it gives")[0]
             medians = [statistics.median(column) for column in zip(*runs, strict=True)]
             numbers = (f"{medians[0]:.2f}", *(f"{value:.1f}" for value in medians[1:]))
-            table.add_row(tokenizer, f"{name} {engine.version}", *numbers, f"{bad} of {len(some):,}", said)
+            table.add_row(
+                tokenizer, f"{name} {engine.version}", *numbers, f"{bad} of {len(some):,}", said
+            )
     Console(width=140).print(table)
 
 

@@ -1,11 +1,13 @@
-"""What executors cost and how they scale: CPU of `ray` over `local`, `local` with 1 and 2 workers, flat memory.
+"""What executors cost and how they scale: CPU of `ray` over `local`, `local` with 1 and 2
+workers, flat memory.
 
-    python scripts/bench_executors.py overhead|scaling|memory --text FILE --tokenizer DIR [--engine hf] [--runs 3]
+    python scripts/bench_executors.py overhead|scaling|memory --text FILE --tokenizer DIR
 
-Every build is a process of its own, with units of 1 MB and windows of 8 MB. CPU seconds are those of all processes that
-come of it, Ray's own included, looked at ten times a second; a build of a quarter of the text, in which every process
-has started and loaded what it needs, is subtracted.
-Memory is that of the process that coordinates: what it owns (anonymous), and its peak with the files it maps.
+Every build is a process of its own, with units of 1 MB and windows of 8 MB. CPU seconds are those
+of all processes that come of it, Ray's own included, looked at ten times a second; a build of a
+quarter of the text, in which every process has started and loaded what it needs, is subtracted.
+Memory is that of the process that coordinates: what it owns (anonymous), and its peak with the
+files it maps.
 """
 
 import ctypes
@@ -31,7 +33,9 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes whose parents end stay desc
 
 @dataclass(frozen=True)
 class Run:
-    """seconds: the build's own, without imports. cpu: seconds, of all processes. anonymous, peak: bytes."""
+    """seconds: the build's own, without imports. cpu: seconds, of all processes. anonymous,
+    peak: bytes.
+    """
 
     seconds: float
     cpu: float
@@ -43,12 +47,25 @@ class Bench:
     """Builds of one text with one tokenizer in a folder that goes away."""
 
     def __init__(self, folder: Path, tokenizer: Path, engine: str) -> None:
-        self.folder, self.options = folder, ("--tokenizer", str(tokenizer), "--engine", engine, *_UNITS)
+        self.folder, self.options = (
+            folder,
+            ("--tokenizer", str(tokenizer), "--engine", engine, *_UNITS),
+        )
 
     def build(self, source: Path, *more: str) -> Run:
         output = self.folder / "out"
         shutil.rmtree(output, ignore_errors=True)
-        command = [sys.executable, "-m", "packprep", "build", str(source), "-o", str(output), "-q", *self.options]
+        command = [
+            sys.executable,
+            "-m",
+            "packprep",
+            "build",
+            str(source),
+            "-o",
+            str(output),
+            "-q",
+            *self.options,
+        ]
         process = subprocess.Popen([*command, *more])
         cpu: dict[int, float] = {}
         anonymous = peak = 0
@@ -68,7 +85,9 @@ class Bench:
         return Run(seconds, sum(cpu.values()), anonymous, peak)
 
     def cut(self, source: Path, name: str, size: float) -> Path:
-        """The first `size` bytes of a file of JSON lines, the file again and again where it has less."""
+        """The first `size` bytes of a file of JSON lines, the file again and again where it has
+        less.
+        """
         path, left = self.folder / name, int(size)
         with path.open("wb") as into:
             while left > 0:
@@ -118,30 +137,43 @@ def _memory(pid: int) -> tuple[int, int]:
     except OSError:
         return 0, 0
     fields = {key: rest.split() for key, _, rest in (line.partition(":") for line in lines)}
-    anonymous, peak = (int(fields[key][0]) * 1024 if key in fields else 0 for key in ("RssAnon", "VmHWM"))
+    anonymous, peak = (
+        int(fields[key][0]) * 1024 if key in fields else 0 for key in ("RssAnon", "VmHWM")
+    )
     return anonymous, peak
 
 
 @click.command()
 @click.argument("what", type=click.Choice(["overhead", "scaling", "memory"]))
-@click.option("--text", required=True, type=click.Path(exists=True, path_type=Path), help="JSON lines with text.")
+@click.option(
+    "--text",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="JSON lines with text.",
+)
 @click.option("--tokenizer", required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--engine", default="hf", show_default=True)
 @click.option("--size", default=30.0, show_default=True, help="MB of the file to use.")
 @click.option("--runs", default=3, show_default=True)
 @click.option("--folder", default=None, type=click.Path(path_type=Path), help="Where to work.")
-def main(what: str, text: Path, tokenizer: Path, engine: str, size: float, runs: int, folder: Path | None) -> None:
+def main(
+    what: str, text: Path, tokenizer: Path, engine: str, size: float, runs: int, folder: Path | None
+) -> None:
     """Measure one of them and print what comes of it."""
     if sys.platform != "linux":
         raise SystemExit("this reads /proc, so it runs on Linux only")
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         bench = Bench(Path(made), tokenizer, engine)
-        {"overhead": overhead, "scaling": scaling, "memory": memory}[what](bench, text, size * 1e6, runs)
+        {"overhead": overhead, "scaling": scaling, "memory": memory}[what](
+            bench, text, size * 1e6, runs
+        )
 
 
 def overhead(bench: Bench, text: Path, size: float, runs: int) -> None:
-    """CPU seconds of `ray` over `local`, two workers each, alternating; the text is in eight files."""
+    """CPU seconds of `ray` over `local`, two workers each, alternating; the text is in eight
+    files.
+    """
     few, whole = bench.cut(text, "few.jsonl", size / 4), bench.cut(text, "all.jsonl", size)
     all_ = bench.folder / "parts"
     all_.mkdir()
@@ -157,7 +189,10 @@ def overhead(bench: Bench, text: Path, size: float, runs: int) -> None:
             used[name] = run.cpu - start.cpu
             print(f"{name:6} a quarter {start.cpu:6.2f} s, the rest {used[name]:6.2f} s of CPU")
         ratios.append(used["ray"] / used["local"])
-    print(f"ray over local: {statistics.median(ratios) - 1:+.1%} CPU, median of {[round(r, 3) for r in ratios]}")
+    print(
+        f"ray over local: {statistics.median(ratios) - 1:+.1%} CPU, median of "
+        f"{[round(r, 3) for r in ratios]}"
+    )
 
 
 def scaling(bench: Bench, text: Path, size: float, runs: int) -> None:
@@ -167,18 +202,25 @@ def scaling(bench: Bench, text: Path, size: float, runs: int) -> None:
     for _ in range(runs):
         one, two = (bench.build(source, "--num-proc", workers) for workers in ("1", "2"))
         ratios.append(one.seconds / two.seconds)
-        print(f"1 worker {one.seconds:.2f} s ({one.cpu:.2f} CPU), 2 workers {two.seconds:.2f} s ({two.cpu:.2f} CPU)")
-    print(f"2 workers over 1: {statistics.median(ratios):.2f}x, median of {[round(ratio, 2) for ratio in ratios]}")
+        print(
+            f"1 worker {one.seconds:.2f} s ({one.cpu:.2f} CPU), 2 workers {two.seconds:.2f} s "
+            f"({two.cpu:.2f} CPU)"
+        )
+    print(
+        f"2 workers over 1: {statistics.median(ratios):.2f}x, median of "
+        f"{[round(ratio, 2) for ratio in ratios]}"
+    )
 
 
 def memory(bench: Bench, text: Path, size: float, runs: int) -> None:
     """Memory of the coordinating process for a text and for ten times as much."""
     sources = [bench.cut(text, f"{times}.jsonl", size * times) for times in (1, 10)]
     executors = {
-        "local": (), "ray": ("--executor", "ray"),
+        "local": (),
+        "ray": ("--executor", "ray"),
         "array": ("--executor", "array", "--task-index", "0", "--num-tasks", "1"),
         "merge": ("--executor", "array", "--task-index", "merge"),
-    }  # fmt: skip
+    }
     for name, how in executors.items():
         found = []
         for source in sources:
@@ -187,8 +229,9 @@ def memory(bench: Bench, text: Path, size: float, runs: int) -> None:
             found.append(bench.build(source, "--num-proc", "2", *how))
             shutil.rmtree(bench.folder / "out.incomplete", ignore_errors=True)
         for what, (small, large) in {
-            "anonymous": [run.anonymous / 1e6 for run in found], "peak RSS": [run.peak / 1e6 for run in found],
-        }.items():  # fmt: skip
+            "anonymous": [run.anonymous / 1e6 for run in found],
+            "peak RSS": [run.peak / 1e6 for run in found],
+        }.items():
             print(f"{name:6} {what:9} {small:6.0f} and {large:6.0f} MB ({large / small - 1:+.1%})")
 
 

@@ -1,11 +1,13 @@
-"""How fast shards become batches, against the other ways to read packed data: CPU seconds of one thread, warm, medians.
+"""How fast shards become batches, against the other ways to read packed data: CPU seconds of one
+thread, warm, medians.
 
     python scripts/bench_loader.py [--tokens 64M] [--repeats 5] [--without-peers]
 
-Writes shards of random tokens (log-normal documents of about 400 tokens, packs of 4096 and 8192) to a temporary
-directory, reads them all once, then times every path over the same packs in turn, `repeats` times. A path is timed by
-the process's CPU time, so a prefetch thread counts too. Prints M tokens/s, and how much faster the first path is, which
-reads a pack a batch in stored order, as the peers do.
+Writes shards of random tokens (log-normal documents of about 400 tokens, packs of 4096 and 8192) to
+a temporary directory, reads them all once, then times every path over the same packs in turn,
+`repeats` times. A path is timed by the process's CPU time, so a prefetch thread counts too. Prints
+M tokens/s, and how much faster the first path is, which reads a pack a batch in stored order, as
+the peers do.
 """
 
 import argparse
@@ -33,7 +35,8 @@ from packprep.schemas import (
 )
 
 COLUMNS = tuple(
-    STANDARD_COLUMNS[name] for name in ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
+    STANDARD_COLUMNS[name]
+    for name in ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
 )
 BATCH_TOKENS = 1 << 19
 SHARD_TOKENS = 1 << 26
@@ -58,7 +61,12 @@ def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -
                 writer.write_batch(batch)
         entry = {"path": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
         files.append(entry | {"packs": count, "tokens": count * max_length, "split": "train"})
-    write_dataset_files(directory, [file["path"] for file in files], fingerprint=digest_of(files)[:16], split="train")
+    write_dataset_files(
+        directory,
+        [file["path"] for file in files],
+        fingerprint=digest_of(files)[:16],
+        split="train",
+    )
     for name in ("dataset_info.json", "state.json"):
         path = directory / name
         files.append({"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)})
@@ -69,7 +77,9 @@ def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -
         "format_version": 1,
         "inputs": inputs,
         "identity": digest_of(inputs),
-        "columns": [{"name": column.name, "kind": column.kind, "dtype": column.dtype} for column in COLUMNS],
+        "columns": [
+            {"name": column.name, "kind": column.kind, "dtype": column.dtype} for column in COLUMNS
+        ],
         "max_length": max_length,
         "vocab_size": VOCABULARY,
         "sources": [],
@@ -100,12 +110,15 @@ def _batch(random: np.random.Generator, packs: int, max_length: int) -> pa.Recor
         (per_segment, np.zeros(total, np.int32)),
     ]
     arrays = [
-        pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values)) for offsets, values in columns
+        pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+        for offsets, values in columns
     ]
     return pa.record_batch(arrays, schema=shard_schema(COLUMNS))
 
 
-def mine(path: Path, packs_per_batch: int, *, shuffle: bool = True, prefetch: int = 0) -> Callable[[], int]:
+def mine(
+    path: Path, packs_per_batch: int, *, shuffle: bool = True, prefetch: int = 0
+) -> Callable[[], int]:
     loader = PackedLoader(PackedShards(path), packs_per_batch, shuffle=shuffle, prefetch=prefetch)
 
     def run() -> int:
@@ -120,7 +133,9 @@ def views(path: Path) -> Callable[[], int]:
 
 
 def memmap(path: Path) -> Callable[[], int]:
-    """Megatron's way: a slice of a flat file of ids, as int64; no boundaries, no positions, no labels."""
+    """Megatron's way: a slice of a flat file of ids, as int64; no boundaries, no positions, no
+    labels.
+    """
     tokens = np.concatenate([pack.tokens for pack in PackedShards(path)])
     flat = path.parent / f"{path.name}.bin"
     tokens.tofile(flat)
@@ -128,13 +143,18 @@ def memmap(path: Path) -> Callable[[], int]:
     length = len(PackedShards(path)[0].tokens)
 
     def run() -> int:
-        return sum(len(mapped[first : first + length].astype(np.int64)) for first in range(0, len(mapped), length))
+        return sum(
+            len(mapped[first : first + length].astype(np.int64))
+            for first in range(0, len(mapped), length)
+        )
 
     return run
 
 
 def flattening(path: Path, limit: int) -> Callable[[], int]:
-    """Documents as rows of a dataset, DataCollatorWithFlattening in torch's DataLoader: a pack's documents a batch."""
+    """Documents as rows of a dataset, DataCollatorWithFlattening in torch's DataLoader: a pack's
+    documents a batch.
+    """
     import datasets
     from torch.utils.data import DataLoader
     from transformers import DataCollatorWithFlattening
@@ -214,7 +234,8 @@ def report_opening(path: Path, repeats: int) -> None:
         allocated = pa.total_allocated_bytes() - before
         del shards
     print(
-        f"open {size / 1e9:.2f} GB and read a pack of {tokens}: {statistics.median(seconds) * 1e3:.1f} ms wall, "
+        f"open {size / 1e9:.2f} GB and read a pack of {tokens}: "
+        f"{statistics.median(seconds) * 1e3:.1f} ms wall, "
         f"{allocated} bytes allocated by Arrow, {_python_bytes(path):,} by Python and numpy"
     )
 
@@ -237,10 +258,16 @@ def size_of(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=size_of, default=size_of("128M"), help="tokens of each data set")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tokens", type=size_of, default=size_of("128M"), help="tokens of each data set"
+    )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192], help="tokens of a pack")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[4096, 8192], help="tokens of a pack"
+    )
     parser.add_argument("--without-peers", action="store_true", help="only PackedLoader")
     options = parser.parse_args()
     for max_length in options.lengths:

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""How fast and how tight every strategy packs, on eight kinds of lengths; with --peers, other packers beside it.
+"""How fast and how tight every strategy packs, on eight kinds of lengths; with --peers, other
+packers beside it.
 
 \b
-scripts/bench_packing.py                             all strategies, 10 thousand to 1 million documents
+scripts/bench_packing.py                             all strategies, 10 thousand to 1 million
+                                                     documents
 scripts/bench_packing.py -n 10M -d a -d b4           10 million documents, two distributions
-scripts/bench_packing.py -n 100k --peers --markdown  and what pip can install of other packers, as a table to paste
+scripts/bench_packing.py -n 100k --peers --markdown  and what pip can install of other packers, as a
+                                                     table to paste
 
-Times are CPU seconds of one process (the median of five runs after a warm-up, so that a busy machine matters less),
-from lengths in memory to the finished plan: order and offsets, packs in seeded random order, documents rising in each.
-Gap is packs over the best lower bound.
+Times are CPU seconds of one process (the median of five runs after a warm-up, so that a busy
+machine matters less), from lengths in memory to the finished plan: order and offsets, packs in
+seeded random order, documents rising in each. Gap is packs over the best lower bound.
 """
 
 import gc
@@ -46,10 +49,14 @@ PEER_SECONDS = 20.0  # a peer that would take longer is left out
 
 
 def distribution(name: str, documents: int) -> tuple[Lengths, int]:
-    """Lengths, max_length: a instructions, b4, b8 web text cut at max_length, c long tail, d2, d3, d9 hard, e even."""
+    """Lengths, max_length: a instructions, b4, b8 web text cut at max_length, c long tail, d2,
+    d3, d9 hard, e even.
+    """
     random = np.random.default_rng(0)
     if name == "a":
-        return np.clip(random.lognormal(np.log(250) - 0.405, 0.9, documents), 1, 2048).astype(np.int32), 2048
+        return np.clip(random.lognormal(np.log(250) - 0.405, 0.9, documents), 1, 2048).astype(
+            np.int32
+        ), 2048
     if name in ("b4", "b8"):
         capacity = 4096 if name == "b4" else 8192
         texts = np.maximum(1, random.lognormal(6.2, 1.1, documents).astype(np.int64))
@@ -88,7 +95,12 @@ def amount(text: str) -> int:
 
 def short(number: int) -> str:
     return next(
-        (f"{number // unit}{sign}" for unit, sign in ((10**6, "M"), (10**3, "k")) if number >= unit), str(number)
+        (
+            f"{number // unit}{sign}"
+            for unit, sign in ((10**6, "M"), (10**3, "k"))
+            if number >= unit
+        ),
+        str(number),
     )
 
 
@@ -117,15 +129,32 @@ def own_rows(name: str, documents: int, strategies: Iterable[str]) -> Iterable[R
         plan.check()
         seconds = cpu_seconds(partial(pack_lengths, lengths, capacity, strategy), 5)
         size = lengths.size
-        yield name, short(documents), strategy, f"{seconds * 1e3:,.2f}", per_second(size, seconds), *figures(plan)
+        yield (
+            name,
+            short(documents),
+            strategy,
+            f"{seconds * 1e3:,.2f}",
+            per_second(size, seconds),
+            *figures(plan),
+        )
     if "best_fit" in strategies:
         plan = pack_lengths(lengths, capacity, "best_fit", order="balanced", cost=(0, 1))
-        seconds = cpu_seconds(lambda: pack_lengths(lengths, capacity, "best_fit", order="balanced", cost=(0, 1)), 5)
+        seconds = cpu_seconds(
+            lambda: pack_lengths(lengths, capacity, "best_fit", order="balanced", cost=(0, 1)), 5
+        )
         speed = per_second(lengths.size, seconds)
-        yield name, short(documents), "best_fit, balanced order", f"{seconds * 1e3:,.2f}", speed, *figures(plan)
+        yield (
+            name,
+            short(documents),
+            "best_fit, balanced order",
+            f"{seconds * 1e3:,.2f}",
+            speed,
+            *figures(plan),
+        )
 
 
-# --- other packers: each a function of (lengths, capacity) that gives packs of document numbers, or of lengths ---
+# --- other packers: each a function of (lengths, capacity) that gives packs of document numbers, or
+# of lengths ---
 
 
 def _load(package: str, module: str = "") -> Any:
@@ -150,7 +179,9 @@ def _lightbinpack() -> Peer:
 
 def _binpacking() -> Peer:
     module = _load("binpacking")
-    return lambda lengths, capacity: len(module.to_constant_volume(dict(enumerate(lengths.tolist())), capacity))
+    return lambda lengths, capacity: len(
+        module.to_constant_volume(dict(enumerate(lengths.tolist())), capacity)
+    )
 
 
 def _trl() -> Peer:
@@ -162,7 +193,9 @@ def _trl() -> Peer:
 
     def pack(lengths: Lengths, capacity: int) -> int:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-        column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int8)))
+        column = pa.ListArray.from_arrays(
+            pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int8))
+        )
         data = Dataset(pa.table({"input_ids": column})).with_format("arrow")
         return len(module.pack_dataset(data, capacity, "bfd", {"batch_size": len(lengths)}))
 
@@ -175,7 +208,8 @@ def _axolotl() -> Peer:
 
 
 def _llamafactory() -> Peer:
-    # The function needs nothing else of its package, which would import torch, transformers and more.
+    # The function needs nothing else of its package, which would import torch, transformers and
+    # more.
     found = importlib.util.find_spec("llamafactory")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("llamafactory")
@@ -200,19 +234,33 @@ PEERS: dict[str, tuple[str, Callable[[], Peer]]] = {
 
 
 def install(packages: Iterable[str], folder: str, console: Console) -> None:
-    """pip-installs each package by itself into a throw-away folder and puts that on the import path."""
+    """pip-installs each package by itself into a throw-away folder and puts that on the import
+    path.
+    """
     sys.path.append(folder)
     for package in packages:
         if importlib.util.find_spec(package) is None:
             extra = ["--no-deps"] if package in ("axolotl", "llamafactory", "trl") else []
-            command = [sys.executable, "-m", "pip", "install", "-q", "--target", folder, *extra, package]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--target",
+                folder,
+                *extra,
+                package,
+            ]
             if subprocess.run(command, capture_output=True, check=False).returncode:
                 console.print(f"{package} could not be installed here")
     importlib.invalidate_caches()
 
 
 def forecast(pack: Peer, lengths: Lengths, capacity: int) -> float:
-    """Seconds a peer will take, from how its time grows from a hundredth to a tenth of the documents."""
+    """Seconds a peer will take, from how its time grows from a hundredth to a tenth of the
+    documents.
+    """
     small = cpu_seconds(partial(pack, lengths[: lengths.size // 100], capacity), 1)
     if small > PEER_SECONDS / 10:
         return 100 * small
@@ -220,14 +268,19 @@ def forecast(pack: Peer, lengths: Lengths, capacity: int) -> float:
     return tenth * max(1.0, tenth / max(small, 1e-3))
 
 
-def peer_rows(name: str, documents: int, packers: dict[str, Peer], console: Console) -> Iterable[Row]:
+def peer_rows(
+    name: str, documents: int, packers: dict[str, Peer], console: Console
+) -> Iterable[Row]:
     lengths, capacity = distribution(name, documents)
     bound = pack_lengths(lengths, capacity).bound
     for peer, pack in packers.items():
         try:
             expected = forecast(pack, lengths, capacity)
             if expected > PEER_SECONDS:
-                console.print(f"{peer} would take {expected:,.0f} s for {short(documents)} of {name}: left out")
+                console.print(
+                    f"{peer} would take {expected:,.0f} s for {short(documents)} of {name}: left "
+                    "out"
+                )
                 continue
             packs = pack(lengths, capacity)
             seconds = cpu_seconds(partial(pack, lengths, capacity), 3 if expected < 2 else 1)
@@ -252,10 +305,16 @@ def peer_rows(name: str, documents: int, packers: dict[str, Peer], console: Cons
 
 
 def plan_milliseconds(name: str) -> tuple[float, float]:
-    """Milliseconds of the plan step alone (best_fit, first_fit) for 10 million documents' worth of counts."""
+    """Milliseconds of the plan step alone (best_fit, first_fit) for 10 million documents' worth
+    of counts.
+    """
     lengths, capacity = distribution(name, 1_000_000)
     kinds, counts = np.unique(lengths, return_counts=True)
-    arguments = kinds[::-1].astype(np.int32), np.ones(kinds.size, np.int32), 10 * counts[::-1].astype(np.int64)
+    arguments = (
+        kinds[::-1].astype(np.int32),
+        np.ones(kinds.size, np.int32),
+        10 * counts[::-1].astype(np.int64),
+    )
     times = []
     for plan in (best_fit_patterns, first_fit_patterns):
         plan(*arguments, capacity, 2**31 - 1)
@@ -264,7 +323,9 @@ def plan_milliseconds(name: str) -> tuple[float, float]:
 
 
 def cold_start(strategy: str, cache: str | None) -> float:
-    """Wall seconds of a new Python that packs ten documents: with compiled kernels in the cache, or in an empty one."""
+    """Wall seconds of a new Python that packs ten documents: with compiled kernels in the cache,
+    or in an empty one.
+    """
     code = f"from packprep import pack_lengths; pack_lengths([1] * 10, 8, {strategy!r})"
     environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
     start = time.perf_counter()
@@ -273,7 +334,9 @@ def cold_start(strategy: str, cache: str | None) -> float:
 
 
 def resident_bytes(documents: int, strategy: str) -> float:
-    """Peak resident bytes per document over what the process and its input take, in a process of its own."""
+    """Peak resident bytes per document over what the process and its input take, in a process of
+    its own.
+    """
     code = f"""if True:
         import numpy as np
         from packprep import pack_lengths
@@ -284,7 +347,11 @@ def resident_bytes(documents: int, strategy: str) -> float:
         plan = pack_lengths(lengths, 2048, {strategy!r})
         print((peak() - before) / lengths.size)
     """
-    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout
+    )
 
 
 def show(rows: Iterable[Row], markdown: bool, console: Console) -> None:
@@ -312,14 +379,36 @@ def show(rows: Iterable[Row], markdown: bool, console: Console) -> None:
 
 
 @click.command(help=__doc__)
-@click.option("-n", "--documents", multiple=True, default=("10k", "100k", "1M"), help="10k, 1M, ...; repeatable.")
-@click.option("-d", "--distribution", "names", multiple=True, default=DISTRIBUTIONS, type=click.Choice(DISTRIBUTIONS))
 @click.option(
-    "-s", "--strategy", "strategies", multiple=True, default=tuple(STRATEGIES), type=click.Choice(tuple(STRATEGIES))
+    "-n",
+    "--documents",
+    multiple=True,
+    default=("10k", "100k", "1M"),
+    help="10k, 1M, ...; repeatable.",
 )
-@click.option("--peers", is_flag=True, help="Also other packers: installs them into a throw-away folder.")
+@click.option(
+    "-d",
+    "--distribution",
+    "names",
+    multiple=True,
+    default=DISTRIBUTIONS,
+    type=click.Choice(DISTRIBUTIONS),
+)
+@click.option(
+    "-s",
+    "--strategy",
+    "strategies",
+    multiple=True,
+    default=tuple(STRATEGIES),
+    type=click.Choice(tuple(STRATEGIES)),
+)
+@click.option(
+    "--peers", is_flag=True, help="Also other packers: installs them into a throw-away folder."
+)
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
-@click.option("--startup/--no-startup", default=True, help="Also measure cold start, plan step and memory.")
+@click.option(
+    "--startup/--no-startup", default=True, help="Also measure cold start, plan step and memory."
+)
 def main(
     documents: tuple[str, ...],
     names: tuple[str, ...],
@@ -328,10 +417,13 @@ def main(
     markdown: bool,
     startup: bool,
 ) -> None:
-    console = Console(width=max(140, shutil.get_terminal_size().columns), highlight=False, stderr=markdown)
+    console = Console(
+        width=max(140, shutil.get_terminal_size().columns), highlight=False, stderr=markdown
+    )
     version = importlib.metadata.version("numba")
     click.echo(
-        f"Python {platform.python_version()}, numba {version}, {platform.processor() or platform.machine()}, 1 core\n"
+        f"Python {platform.python_version()}, numba {version}, "
+        f"{platform.processor() or platform.machine()}, 1 core\n"
     )
     packers: dict[str, Peer] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -347,18 +439,30 @@ def main(
         rows = (
             row
             for text, name in itertools.product(documents, names)
-            for row in (*own_rows(name, amount(text), strategies), *peer_rows(name, amount(text), packers, console))
+            for row in (
+                *own_rows(name, amount(text), strategies),
+                *peer_rows(name, amount(text), packers, console),
+            )
         )
         show(rows, markdown, console)
     if startup:
         for name in names:
-            click.echo("plan step {}: best_fit {:.2f} ms, first_fit {:.2f} ms".format(name, *plan_milliseconds(name)))
+            click.echo(
+                "plan step {}: best_fit {:.2f} ms, first_fit {:.2f} ms".format(
+                    name, *plan_milliseconds(name)
+                )
+            )
         with tempfile.TemporaryDirectory() as empty:
             first, then = cold_start("best_fit", empty), cold_start("best_fit", empty)
-        click.echo(f"cold start, wall: {first:.1f} s the first time (compiling), {then:.2f} s from then on")
+        click.echo(
+            f"cold start, wall: {first:.1f} s the first time (compiling), {then:.2f} s from then on"
+        )
         most = max(amount(text) for text in documents)
         for strategy in ("best_fit", "stream"):
-            click.echo(f"memory over the input, {strategy}: {resident_bytes(most, strategy):.0f} bytes per document")
+            click.echo(
+                f"memory over the input, {strategy}: {resident_bytes(most, strategy):.0f} bytes "
+                "per document"
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""What a build is compared with, each a process of its own: python scripts/bench_peers.py WHAT TOKENIZER_DIR FILE OUT.
+"""What a build is compared with, each a process of its own: python scripts/bench_peers.py WHAT
+TOKENIZER_DIR FILE OUT.
 
-raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; reading the file is not counted
-trl                     datasets.map with a transformers tokenizer, TRL's bfd_split packing, save_to_disk
-lists                   datasets.map that returns packed Python lists, as block-tokenizing functions do, save_to_disk
+raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; reading the file is not
+                        counted
+trl                     datasets.map with a transformers tokenizer, TRL's bfd_split packing,
+                        save_to_disk
+lists                   datasets.map that returns packed Python lists, as block-tokenizing functions
+                        do, save_to_disk
 
 Prints the seconds that count as JSON; the caller takes memory and CPU from the operating system.
 """
@@ -65,7 +69,9 @@ def trl(tokenizer: str, path: str, out: str) -> float:
 
     cores = os.cpu_count() if len(rows) > BATCH else None
     tokens = rows.map(tokenize, batched=True, num_proc=cores, remove_columns=rows.column_names)
-    pack_dataset(tokens, MAX_LENGTH, strategy="bfd_split", map_kwargs={"num_proc": cores}).save_to_disk(f"{out}/saved")
+    pack_dataset(
+        tokens, MAX_LENGTH, strategy="bfd_split", map_kwargs={"num_proc": cores}
+    ).save_to_disk(f"{out}/saved")
     return time.perf_counter() - start
 
 

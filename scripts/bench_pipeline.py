@@ -1,11 +1,13 @@
-"""The whole build beside its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios; medians of runs.
+"""The whole build beside its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios;
+medians of runs.
 
     python scripts/bench_pipeline.py [--text FILE]... [--tokenizer DIR] [--peers] [--markdown]
 
-Text: the sources of the installed standard library, or the JSON lines given. Every build is a process of its own; one
-of the beginnings of 20 documents is start-up and is subtracted. Raw loops and peers count no reading and no imports.
-All take turns, because the speed of a shared machine changes within minutes: what takes seconds is measured before each
-of what takes minutes, and a ratio is of medians of the same round. Kernels are compiled before the first one.
+Text: the sources of the installed standard library, or the JSON lines given. Every build is a
+process of its own; one of the beginnings of 20 documents is start-up and is subtracted. Raw loops
+and peers count no reading and no imports. All take turns, because the speed of a shared machine
+changes within minutes: what takes seconds is measured before each of what takes minutes, and a
+ratio is of medians of the same round. Kernels are compiled before the first one.
 """
 
 import gzip
@@ -30,22 +32,37 @@ from rich.table import Table
 
 SCRIPTS = Path(__file__).parent
 _RATIOS = [
-    ("build fastokens", "trl"), ("build fastokens", "lists"), ("build fastokens", "raw-hf"),
-    ("build fastokens", "raw-fastokens"), ("build hf", "raw-hf"),
-]  # fmt: skip
+    ("build fastokens", "trl"),
+    ("build fastokens", "lists"),
+    ("build fastokens", "raw-hf"),
+    ("build fastokens", "raw-fastokens"),
+    ("build hf", "raw-hf"),
+]
 
 
 @click.command()
 @click.option(
-    "--text", "texts", multiple=True, type=click.Path(exists=True, path_type=Path), help="JSON lines with text."
+    "--text",
+    "texts",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="JSON lines with text.",
 )
 @click.option(
-    "--tokenizer", type=click.Path(exists=True, path_type=Path), help="Default: a BPE trained on the library."
+    "--tokenizer",
+    type=click.Path(exists=True, path_type=Path),
+    help="Default: a BPE trained on the library.",
 )
 @click.option("--runs", default=3, show_default=True)
-@click.option("--peers", is_flag=True, help="Also datasets.map with transformers and TRL, and with Python lists.")
+@click.option(
+    "--peers",
+    is_flag=True,
+    help="Also datasets.map with transformers and TRL, and with Python lists.",
+)
 @click.option("--markdown", is_flag=True, help="Print the table for a README.")
-def main(texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, markdown: bool) -> None:
+def main(
+    texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, markdown: bool
+) -> None:
     """Measure builds with each engine, a re-plan, the engines alone, and peers."""
     with tempfile.TemporaryDirectory() as folder:
         bench = _Bench(Path(folder), texts, tokenizer)
@@ -60,7 +77,9 @@ def main(texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, 
 
 
 class _Bench:
-    """The input in three forms (all, all packed by gzip, 20 beginnings of documents), and what each name measured."""
+    """The input in three forms (all, all packed by gzip, 20 beginnings of documents), and what
+    each name measured.
+    """
 
     def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
         self.folder = folder
@@ -68,15 +87,20 @@ class _Bench:
         if tokenizer is None or not texts:
             write_demo(folder)
         self.tokenizer = tokenizer or folder / "tokenizer"
-        self.all, self.few, self.packed = (folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz"))
+        self.all, self.few, self.packed = (
+            folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz")
+        )
         self.text = 0
-        # Line by line: what this process has in memory counts as the peak of every one that it starts.
+        # Line by line: what this process has in memory counts as the peak of every one that it
+        # starts.
         with (
             self.all.open("w") as whole,
             self.few.open("w") as few,
             gzip.open(self.packed, "wt", compresslevel=6) as gz,
         ):
-            for number, line in enumerate(line for path in texts or [folder / "stdlib.jsonl"] for line in _lines(path)):
+            for number, line in enumerate(
+                line for path in texts or [folder / "stdlib.jsonl"] for line in _lines(path)
+            ):
                 whole.write(line)
                 gz.write(line)
                 text = json.loads(line)["text"]
@@ -103,7 +127,9 @@ class _Bench:
         self._add_net(name, [(self.few, options), (source, options)], "tokens_in")
 
     def _replan(self) -> None:
-        """Another strategy and max_length from a token store: the text is only hashed, to know that it is the same."""
+        """Another strategy and max_length from a token store: the text is only hashed, to know
+        that it is the same.
+        """
         again = []
         for source in (self.few, self.all):
             folder = self.folder / f"store-{source.stem}"
@@ -120,11 +146,21 @@ class _Bench:
     def _peer(self, what: str) -> None:
         out = self.folder / "peer"
         shutil.rmtree(out, ignore_errors=True)
-        command = [str(SCRIPTS / "bench_peers.py"), what, str(self.tokenizer), str(self.all), str(out)]
+        command = [
+            str(SCRIPTS / "bench_peers.py"),
+            what,
+            str(self.tokenizer),
+            str(self.all),
+            str(out),
+        ]
         measured, printed = _measure(command)
-        self._add(what, measured | {"wall": json.loads(printed.splitlines()[-1])["seconds"], "tokens": 0})
+        self._add(
+            what, measured | {"wall": json.loads(printed.splitlines()[-1])["seconds"], "tokens": 0}
+        )
 
-    def _add_net(self, name: str, builds: Sequence[tuple[Path, Sequence[str]]], tokens: str) -> None:
+    def _add_net(
+        self, name: str, builds: Sequence[tuple[Path, Sequence[str]]], tokens: str
+    ) -> None:
         """A build less its start-up. builds: a small and a large one, with options."""
         start, whole = (self._build(*build) for build in builds)
         net = {key: whole[key] - start[key] for key in ("wall", "cpu")}
@@ -142,31 +178,70 @@ class _Bench:
 
     def _add(self, name: str, measured: dict[str, float]) -> None:
         self.rounds[-1][name].append(measured)
-        click.echo(f"{name}: {measured['wall']:.2f} s, {self.text / 1e6 / measured['wall']:.1f} MB/s", err=True)
+        click.echo(
+            f"{name}: {measured['wall']:.2f} s, {self.text / 1e6 / measured['wall']:.1f} MB/s",
+            err=True,
+        )
 
     def show(self, markdown: bool) -> None:
-        header = ["", "MB/s of text", "M tokens/s", "wall s", "CPU s", "M tokens per CPU-s", "peak MB"]
+        header = [
+            "",
+            "MB/s of text",
+            "M tokens/s",
+            "wall s",
+            "CPU s",
+            "M tokens per CPU-s",
+            "peak MB",
+        ]
         lines = []
         for name in self.rounds[0]:
             runs = [run for round_ in self.rounds for run in round_[name]]
             row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-            tokens = [f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else "" for of in ("wall", "cpu")]
+            tokens = [
+                f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else ""
+                for of in ("wall", "cpu")
+            ]
             speed = f"{self.text / 1e6 / row['wall']:.1f}"
             seconds = [f"{row['wall']:.2f}", f"{row['cpu']:.2f}"]
-            lines.append([f"{name} ({len(runs)})", speed, tokens[0], *seconds, tokens[1], f"{row['peak'] / 1e6:,.0f}"])
-        click.echo(f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of as many as in brackets")
+            lines.append(
+                [
+                    f"{name} ({len(runs)})",
+                    speed,
+                    tokens[0],
+                    *seconds,
+                    tokens[1],
+                    f"{row['peak'] / 1e6:,.0f}",
+                ]
+            )
+        click.echo(
+            f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of as many as in "
+            "brackets"
+        )
         if markdown:
-            click.echo("\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines]))
+            click.echo(
+                "\n".join(
+                    f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines]
+                )
+            )
         else:
             table = Table(*header)
             for line in lines:
                 table.add_row(*line)
             Console().print(table)
-        packed = [run["tokens"] / (run["cpu"] - run["digest"]) for round_ in self.rounds for run in round_["re-plan"]]
-        click.echo(f"re-plan but for the text's sha256: {statistics.median(packed) / 1e6:.1f} M tokens per CPU-s")
+        packed = [
+            run["tokens"] / (run["cpu"] - run["digest"])
+            for round_ in self.rounds
+            for run in round_["re-plan"]
+        ]
+        click.echo(
+            f"re-plan but for the text's sha256: {statistics.median(packed) / 1e6:.1f} M tokens "
+            "per CPU-s"
+        )
         for ours, theirs in _RATIOS:
             if theirs in self.rounds[0]:
-                ratio = statistics.median(_median(round_[theirs]) / _median(round_[ours]) for round_ in self.rounds)
+                ratio = statistics.median(
+                    _median(round_[theirs]) / _median(round_[ours]) for round_ in self.rounds
+                )
                 click.echo(f"{ours}: {ratio:.2f} x the speed of {theirs}")
 
 
@@ -182,7 +257,9 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
-    """Wall and CPU seconds and peak bytes of a Python process with its children, and what it printed."""
+    """Wall and CPU seconds and peak bytes of a Python process with its children, and what it
+    printed.
+    """
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,12 +1,14 @@
-"""Table of transformers models and of the calls that keep the documents of a pack apart, measured on tiny models.
+"""Table of transformers models and of the calls that keep the documents of a pack apart,
+measured on tiny models.
 
 \b
 scripts/check_families.py                                prints the table
 scripts/check_families.py --family gpt_oss --family opt  some rows of it
 scripts/check_families.py --page docs/isolation.md       writes it into the page
 
-Builds a random model of each family (two layers, windows of 4 tokens, weights large enough that a leak shows), float32
-on the CPU, and compares its logits on a pack of four documents with those of each document alone.
+Builds a random model of each family (two layers, windows of 4 tokens, weights large enough that a
+leak shows), float32 on the CPU, and compares its logits on a pack of four documents with those of
+each document alone.
 """
 
 import os
@@ -50,8 +52,12 @@ _WINDOW: dict[str, Any] = {"sliding_window": 4, "head_dim": 8}
 _BOTH_KINDS: dict[str, Any] = _WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _MAMBA: dict[str, Any] = {
-    "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16,
-}  # fmt: skip
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 16,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -96,16 +102,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
     "bamba": _MAMBA | {"attn_layer_indices": [1]},
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 64, "head_dim": 8},
-    "granitemoehybrid": _MAMBA | {
-        "layer_types": ["mamba", "attention"], "num_local_experts": 4, "shared_intermediate_size": 16,
+    "granitemoehybrid": _MAMBA
+    | {
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 4,
+        "shared_intermediate_size": 16,
     },
-    "qwen3_next": _EXPERTS | {
-        "head_dim": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "shared_expert_intermediate_size": 16,
+    "qwen3_next": _EXPERTS
+    | {
+        "head_dim": 8,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "shared_expert_intermediate_size": 16,
         "layer_types": ["linear_attention", "full_attention"],
     },
     "jamba": {
-        "mamba_d_state": 8, "mamba_dt_rank": 4, "attn_layer_offset": 1, "attn_layer_period": 2, "num_experts": 2,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "attn_layer_offset": 1,
+        "attn_layer_period": 2,
+        "num_experts": 2,
         "use_mamba_kernels": False,
     },
     "minimax": {"head_dim": 8},
@@ -115,17 +133,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "falcon_mamba": {"state_size": 8},
     "rwkv": {"attention_hidden_size": 32},
     "xlstm": {},
-}  # fmt: skip
+}
 
 CALLS: dict[str, Callable[[PackedBatch, Any], Mapping[str, Any]]] = {
     "`to_hf`": lambda batch, _: to_hf(batch),
-    "without `seq_idx`": lambda batch, _: {name: value for name, value in to_hf(batch).items() if name != "seq_idx"},
+    "without `seq_idx`": lambda batch, _: {
+        name: value for name, value in to_hf(batch).items() if name != "seq_idx"
+    },
     "`to_hf_4d`": lambda batch, config: to_hf_4d(batch, config),
 }
 
 
 def tiny_model(family: str, attention: str, **changes: Any) -> Any:
-    """A random model of a family, the same every time. ValueError if it does not have this attention."""
+    """A random model of a family, the same every time.
+
+    ValueError if it does not have this attention.
+    """
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family](**(_SIZES | FAMILIES[family] | changes))
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
@@ -148,7 +171,9 @@ def cell(model: Any, call: Callable[[PackedBatch, Any], Mapping[str, Any]]) -> s
 
 
 def row(family: str) -> list[str]:
-    """The family, the kinds of attention it has, and a cell for each call: one verdict, or one for each attention."""
+    """The family, the kinds of attention it has, and a cell for each call: one verdict, or one
+    for each attention.
+    """
     models = {}
     for attention in ("sdpa", "eager"):
         try:
@@ -160,7 +185,11 @@ def row(family: str) -> list[str]:
     for call in CALLS.values():
         verdicts = {attention: cell(model, call) for attention, model in models.items()}
         same = len(set(verdicts.values())) == 1
-        cells.append(next(iter(verdicts.values())) if same else ", ".join(f"{k}: {v}" for k, v in verdicts.items()))
+        cells.append(
+            next(iter(verdicts.values()))
+            if same
+            else ", ".join(f"{k}: {v}" for k, v in verdicts.items())
+        )
     return cells
 
 
@@ -169,12 +198,23 @@ def table(families: list[str]) -> str:
     head = ["family", "attention", *CALLS]
     lines = [head, ["---"] * len(head), *map(row, families)]
     made = f"{date.today()}, transformers {version('transformers')}, torch {version('torch')}"
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{made}, Python {platform.python_version()}.\n"
+    return (
+        "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        + f"\n{made}, Python {platform.python_version()}.\n"
+    )
 
 
 @click.command(help=__doc__)
-@click.option("--family", "families", multiple=True, type=click.Choice([*FAMILIES]), help="A row; default all.")
-@click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write the table into this page.")
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    type=click.Choice([*FAMILIES]),
+    help="A row; default all.",
+)
+@click.option(
+    "--page", type=click.Path(exists=True, path_type=Path), help="Write the table into this page."
+)
 def main(families: tuple[str, ...], page: Path | None) -> None:
     logging.set_verbosity_error()
     torch.set_num_threads(1)

@@ -1,4 +1,5 @@
-"""Text and a tokenizer for the demo: the sources of the standard library, and a small byte-level BPE trained on them.
+"""Text and a tokenizer for the demo: the sources of the standard library, and a small byte-level
+BPE trained on them.
 
 $ python scripts/demo_data.py demo
 demo/stdlib.jsonl: 612 documents, 10.8 MB; demo/tokenizer: 8192 tokens
@@ -18,8 +19,14 @@ ENDS = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     library = Path(sysconfig.get_path("stdlib"))
-    files = [path for path in sorted(library.rglob("*.py")) if not {"site-packages", "test"} & set(path.parts)]
-    texts = {path.relative_to(library).as_posix(): path.read_text("utf-8", "replace") for path in files}
+    files = [
+        path
+        for path in sorted(library.rglob("*.py"))
+        if not {"site-packages", "test"} & set(path.parts)
+    ]
+    texts = {
+        path.relative_to(library).as_posix(): path.read_text("utf-8", "replace") for path in files
+    }
     lines = [json.dumps({"path": path, "text": text}) for path, text in texts.items()]
     (folder / "stdlib.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
@@ -27,7 +34,10 @@ def main(folder: Path) -> None:
     train(list(texts.values())).save(str(folder / "tokenizer" / "tokenizer.json"))
     (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(ENDS))
     size = sum(len(text.encode()) for text in texts.values()) / 1e6
-    print(f"{folder}/stdlib.jsonl: {len(texts)} documents, {size:.1f} MB; {folder}/tokenizer: {VOCABULARY} tokens")
+    print(
+        f"{folder}/stdlib.jsonl: {len(texts)} documents, {size:.1f} MB; {folder}/tokenizer: "
+        f"{VOCABULARY} tokens"
+    )
 
 
 def train(texts: list[str]) -> Tokenizer:

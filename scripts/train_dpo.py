@@ -1,16 +1,18 @@
 r"""Train on packed preference pairs by direct preference optimization (DPO; Rafailov et al., 2023).
 
-    (echo prompt,chosen,rejected; for a in $(seq 200); do echo "Is $a a number?,Yes: $a.,No: $a."; done) > pairs.csv
+    (echo prompt,chosen,rejected
+     for a in $(seq 200); do echo "Is $a a number?,Yes: $a.,No: $a."; done) > pairs.csv
     packprep build pairs.csv -o pairs --tokenizer qwen3 --prompt-column prompt \
         --pair-columns chosen,rejected --overflow truncate --max-length 512
     python scripts/train_dpo.py pairs --steps 20
 
-Each step runs the policy and a frozen copy of it, the reference, on whole packs: both sides of every pair in one pass,
-without padding. Prints the loss of every step, the share of pairs with a positive margin, and their mean margin. The
-first loss is ln 2, since policy and reference are still the same.
+Each step runs the policy and a frozen copy of it, the reference, on whole packs: both sides of
+every pair in one pass, without padding. Prints the loss of every step, the share of pairs with a
+positive margin, and their mean margin. The first loss is ln 2, since policy and reference are still
+the same.
 
-TRL 1.16 cannot train on packed pairs: its DPOTrainer pads rows and has padding_free switched off. The sums of
-log-probabilities here are those that it computes for separate rows.
+TRL 1.16 cannot train on packed pairs: its DPOTrainer pads rows and has padding_free switched off.
+The sums of log-probabilities here are those that it computes for separate rows.
 """
 
 import copy
@@ -36,15 +38,20 @@ from packprep.loaders import (
 
 def tiny_policy(vocabulary: int) -> Any:
     """A Llama of two layers and random weights, so that the example runs anywhere."""
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes))
 
 
 def log_probs(model: Any, batch: PackedBatch) -> PairLogProbs:
     """Summed log-probabilities of the answers of each pair, chosen and rejected.
 
-    To hold no logits of a large vocabulary, give pair_log_probs what selective_log_probs makes of the last hidden state
-    and the weight of the output layer.
+    To hold no logits of a large vocabulary, give pair_log_probs what selective_log_probs makes of
+    the last hidden state and the weight of the output layer.
     """
     fields = to_hf(batch)
     del fields["labels"]  # with labels, the model would also compute a loss of its own
@@ -52,23 +59,38 @@ def log_probs(model: Any, batch: PackedBatch) -> PairLogProbs:
 
 
 def reward_margins(policy: PairLogProbs, reference: PairLogProbs, beta: float) -> torch.Tensor:
-    """float [pairs]: by how much more than the reference the policy prefers each chosen answer, times beta."""
-    margins: torch.Tensor = beta * ((policy.chosen - reference.chosen) - (policy.rejected - reference.rejected))
+    """float [pairs]: by how much more than the reference the policy prefers each chosen answer,
+    times beta.
+    """
+    margins: torch.Tensor = beta * (
+        (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)
+    )
     return margins
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("shards", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--model", "name", help="transformers model to start from, a path or a name  [default: a random, tiny one]"
+    "--model",
+    "name",
+    help="transformers model to start from, a path or a name  [default: a random, tiny one]",
 )
 @click.option("--steps", default=20, show_default=True)
 @click.option("--packs", default=1, show_default=True, help="packs per step")
-@click.option("--beta", default=0.1, show_default=True, help="how strongly the policy is held to the reference")
-@click.option("--lr", default=1e-3, show_default=True, help="learning rate; about 1e-6 for a trained model")
+@click.option(
+    "--beta",
+    default=0.1,
+    show_default=True,
+    help="how strongly the policy is held to the reference",
+)
+@click.option(
+    "--lr", default=1e-3, show_default=True, help="learning rate; about 1e-6 for a trained model"
+)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--save", type=click.Path(path_type=Path), help="write the trained policy to this folder")
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="write the trained policy to this folder"
+)
 def main(
     shards: Path,
     name: str | None,
@@ -84,7 +106,9 @@ def main(
     opened = PackedShards(shards)
     loader = PackedLoader(opened, packs, seed=seed, columns=["pair_ids", "pair_sides"])
     policy: Any = (
-        tiny_policy(opened.manifest.vocab_size) if name is None else AutoModelForCausalLM.from_pretrained(name)
+        tiny_policy(opened.manifest.vocab_size)
+        if name is None
+        else AutoModelForCausalLM.from_pretrained(name)
     )
     policy.to(device).eval()  # no dropout: policy and reference must differ by their weights only
     reference = copy.deepcopy(policy).requires_grad_(False)

@@ -1,12 +1,14 @@
-"""Train a small transformer on packed shards: rotary positions, grouped queries, varlen_attention, exact resume.
+"""Train a small transformer on packed shards: rotary positions, grouped queries,
+varlen_attention, exact resume.
 
     packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 4096
     python scripts/train_tiny.py packed --steps 20 --checkpoint tiny.pt
     torchrun --nproc-per-node 2 scripts/train_tiny.py packed --packs 2 --steps 20
 
-Prints the loss of every step, and at the end tokens per second, the loader's share of a step, and utilization. The loss
-is the mean over all labels of the global batch, so it is the same for one process and for several over the same global
-batches. Killed and run again with --checkpoint, it goes on with the losses it would have had.
+Prints the loss of every step, and at the end tokens per second, the loader's share of a step, and
+utilization. The loss is the mean over all labels of the global batch, so it is the same for one
+process and for several over the same global batches. Killed and run again with --checkpoint, it
+goes on with the losses it would have had.
 """
 
 import argparse
@@ -20,7 +22,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from packprep.loaders import PackedBatch, PackedLoader, PackedShards, attention_backend, varlen_attention
+from packprep.loaders import (
+    PackedBatch,
+    PackedLoader,
+    PackedShards,
+    attention_backend,
+    varlen_attention,
+)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -31,7 +39,9 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Block(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Attention over grouped queries, then a gated layer; both behind a norm and added to what came in."""
+    """Attention over grouped queries, then a gated layer; both behind a norm and added to what
+    came in.
+    """
 
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
         super().__init__()
@@ -43,7 +53,12 @@ class Block(nn.Module):  # type: ignore[misc, unused-ignore]
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+        max_seqlen: int,
     ) -> torch.Tensor:
         heads = self.qkv(self.before_attention(x)).view(len(x), -1, self.dim)
         q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
@@ -64,7 +79,9 @@ class Tiny(nn.Module):  # type: ignore[misc, unused-ignore]
         self.norm = nn.RMSNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         dim = width // heads
-        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, dim, 2) / dim), persistent=False)
+        self.register_buffer(
+            "frequencies", 10000.0 ** (-torch.arange(0, dim, 2) / dim), persistent=False
+        )
 
     def forward(self, batch: PackedBatch) -> torch.Tensor:
         """Sum of the losses of the batch's labels."""
@@ -82,8 +99,13 @@ def total_over_ranks(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def train_step(model: Tiny, optimizer: torch.optim.Optimizer, batch: PackedBatch, items: torch.Tensor) -> torch.Tensor:
-    """One step on the global batch. items: labels of this rank's batch. Returns the mean loss over all labels."""
+def train_step(
+    model: Tiny, optimizer: torch.optim.Optimizer, batch: PackedBatch, items: torch.Tensor
+) -> torch.Tensor:
+    """One step on the global batch. items: labels of this rank's batch.
+
+    Returns the mean loss over all labels.
+    """
     items = total_over_ranks(items)
     with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=batch.tokens.is_cuda):
         loss = model(batch) / items
@@ -91,7 +113,9 @@ def train_step(model: Tiny, optimizer: torch.optim.Optimizer, batch: PackedBatch
     loss.backward()
     if torch.distributed.is_initialized():
         # Sums, not means: every rank has divided by the labels of all.
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in model.parameters() if parameter.grad is not None
+        ]
         sizes = [gradient.numel() for gradient in gradients]
         flat = total_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, piece in zip(gradients, torch.split(flat, sizes), strict=True):
@@ -100,11 +124,16 @@ def train_step(model: Tiny, optimizer: torch.optim.Optimizer, batch: PackedBatch
     return total_over_ranks(loss.detach().clone())
 
 
-def save(path: Path, model: Tiny, optimizer: torch.optim.Optimizer, loader: PackedLoader, step: int) -> None:
+def save(
+    path: Path, model: Tiny, optimizer: torch.optim.Optimizer, loader: PackedLoader, step: int
+) -> None:
     """Whole or not at all: a kill in the middle leaves the last checkpoint."""
     state = {
-        "model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict(), "step": step
-    }  # fmt: skip
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "loader": loader.state_dict(),
+        "step": step,
+    }
     temporary = path.with_suffix(".tmp")
     torch.save(state, temporary)
     temporary.replace(path)
@@ -122,9 +151,17 @@ def train(options: argparse.Namespace) -> None:
     shards = PackedShards(options.shards, split=options.split)
     on_gpu = device.type == "cuda"
     loader = PackedLoader(
-        shards, options.packs, seed=options.seed, rank=rank, world_size=world, labels="shifted", pin_memory=on_gpu
+        shards,
+        options.packs,
+        seed=options.seed,
+        rank=rank,
+        world_size=world,
+        labels="shifted",
+        pin_memory=on_gpu,
     )
-    model = Tiny(shards.manifest.vocab_size, options.width, options.layers, options.heads, options.kv_heads).to(device)
+    model = Tiny(
+        shards.manifest.vocab_size, options.width, options.layers, options.heads, options.kv_heads
+    ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     step = 0
     if options.checkpoint and options.checkpoint.exists():
@@ -142,7 +179,9 @@ def train(options: argparse.Namespace) -> None:
             if batch is None:
                 loader.set_epoch(loader.epoch + 1)
                 break
-            items = torch.tensor(batch.num_items, device=device)  # counted before it moves: no waiting for the GPU
+            items = torch.tensor(
+                batch.num_items, device=device
+            )  # counted before it moves: no waiting for the GPU
             moved = batch.to(device, non_blocking=True)
             meter.loaded(batch)
             loss = train_step(model, optimizer, moved, items)
@@ -154,7 +193,11 @@ def train(options: argparse.Namespace) -> None:
                     save(options.checkpoint, model, optimizer, loader, step)
     if rank == 0 and meter.steps:
         head = torch.zeros(
-            1, 1, options.width // options.heads, device=device, dtype=torch.bfloat16 if on_gpu else None
+            1,
+            1,
+            options.width // options.heads,
+            device=device,
+            dtype=torch.bfloat16 if on_gpu else None,
         )
         print(f"attention {attention_backend(head)}, {world} ranks; {meter.summary(world)}")
     if world > 1:
@@ -162,7 +205,9 @@ def train(options: argparse.Namespace) -> None:
 
 
 class Meter:
-    """Tokens, and seconds spent waiting for batches and in whole steps; the first two steps are warm-up."""
+    """Tokens, and seconds spent waiting for batches and in whole steps; the first two steps are
+    warm-up.
+    """
 
     def __init__(self, device: torch.device, room: int) -> None:
         self._device, self._room = device, room
@@ -197,12 +242,18 @@ class Meter:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("shards", type=Path, help="what packprep build wrote")
     parser.add_argument("--split", help="which split, where there are several")
-    parser.add_argument("--steps", type=int, default=20, help="in all, those before a resume included")
+    parser.add_argument(
+        "--steps", type=int, default=20, help="in all, those before a resume included"
+    )
     parser.add_argument("--packs", type=int, default=1, help="packs of one rank's batch")
-    parser.add_argument("--checkpoint", type=Path, help="written after every step, resumed from if it is there")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="written after every step, resumed from if it is there"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=1e-3)

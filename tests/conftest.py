@@ -10,7 +10,9 @@ from hypothesis import settings
 
 from .helpers import s3
 
-settings.register_profile("packprep", deadline=None)  # an example may compile a kernel, or be stopped for seconds
+settings.register_profile(
+    "packprep", deadline=None
+)  # an example may compile a kernel, or be stopped for seconds
 settings.load_profile("packprep")
 
 
@@ -32,7 +34,9 @@ def store(s3_server: dict[str, str]) -> Iterator[Any]:
 
 @pytest.fixture
 def new_clients(store: Any) -> Iterator[None]:
-    """For a test that changes the environment of `store`: clients ask it anew, and so do those of the next test."""
+    """For a test that changes the environment of `store`: clients ask it anew, and so do those
+    of the next test.
+    """
     s3.file_system()
     yield
     s3.file_system()

@@ -1,4 +1,6 @@
-"""report.json of small builds and of their merge, number by number: users have committed such numbers as baselines."""
+"""report.json of small builds and of their merge, number by number: users have committed such
+numbers as baselines.
+"""
 
 import json
 from pathlib import Path
@@ -23,30 +25,49 @@ SHORT = [9, 70, 3, 40, 25, 130, 64, 1, 0, 33, 17, 300, 12, 50, 8, 28, 61, 5] * 4
 LONG = [45, 90, 31, 2, 66, 210, 14, 7, 58, 20]
 BAD = [{"ids": [5, 6], "mask": [1]}, {"ids": None, "mask": [1]}, {"ids": [9999], "mask": [1]}]
 COMMON: dict[str, Any] = {
-    "input_ids_column": "ids", "loss_mask_column": "mask", "on_error": "skip", "pad_segment_to_multiple": 4, "seed": 27,
-    "bos": "<s>", "eos": "</s>",
-}  # fmt: skip
+    "input_ids_column": "ids",
+    "loss_mask_column": "mask",
+    "on_error": "skip",
+    "pad_segment_to_multiple": 4,
+    "seed": 27,
+    "bos": "<s>",
+    "eos": "</s>",
+}
 BUILDS: dict[str, dict[str, Any]] = {
     "pieces": {
-        "stride": 8, "continuation_bos": True, "min_len": 3, "max_len": 250, "holdout": 0.3, "packs_multiple_of": 2,
-        "unit_size": 4000, "window": 8000,
+        "stride": 8,
+        "continuation_bos": True,
+        "min_len": 3,
+        "max_len": 250,
+        "holdout": 0.3,
+        "packs_multiple_of": 2,
+        "unit_size": 4000,
+        "window": 8000,
     },
     "cut": {"overflow": "truncate", "packs_multiple_of": 5, "remainder": "fill"},
     "mixed": {"weights": (25, 75), "max_epochs": 2.0, "overflow": "drop", "unit_size": 1000},
-}  # fmt: skip
+}
 
 
 def rows(lengths: list[int], first: int) -> list[dict[str, Any]]:
-    """Rows of token ids, so that no number depends on how a tokenizer was trained; the loss is on every third id."""
+    """Rows of token ids, so that no number depends on how a tokenizer was trained; the loss is
+    on every third id.
+    """
     return [
-        {"ids": [5 + (first + row) % 7] * length, "mask": [int(place % 3 == row % 5) for place in range(length)]}
+        {
+            "ids": [5 + (first + row) % 7] * length,
+            "mask": [int(place % 3 == row % 5) for place in range(length)],
+        }
         for row, length in enumerate(lengths)
     ]
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The builds, and what merge makes of one of them and of two. Together they lose tokens for every reason."""
+    """The builds, and what merge makes of one of them and of two.
+
+    Together they lose tokens for every reason.
+    """
     folder = tmp_path_factory.mktemp("builds")
     files: dict[str, list[Any]] = {"a.jsonl": [*rows(SHORT, 0), *BAD], "b.jsonl": rows(LONG, 3)}
     for name, options in BUILDS.items():
@@ -65,15 +86,25 @@ def report_of(output: Path) -> dict[str, Any]:
 
 
 def numbers(value: Any) -> Any:
-    """A report as it is compared: names of files without their folder, and 12 decimals, as the CI gate compares."""
+    """A report as it is compared: names of files without their folder, and 12 decimals, as the
+    CI gate compares.
+    """
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [numbers(item) for item in value]
-    return round(value, 12) if isinstance(value, float) else Path(value).name if isinstance(value, str) else value
+    return (
+        round(value, 12)
+        if isinstance(value, float)
+        else Path(value).name
+        if isinstance(value, str)
+        else value
+    )
 
 
-def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(outputs: dict[str, Path]) -> None:
+def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(
+    outputs: dict[str, Path],
+) -> None:
     golden = json.loads(GOLDEN.read_text())
     reports = {name: report_of(output) for name, output in outputs.items()}
     assert {name: sorted(report) for name, report in reports.items()} == {
@@ -83,15 +114,26 @@ def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(outputs: 
     assert numbers(found) == golden
 
 
-def test_build_merge_manifest_and_statistics_agree_on_every_figure(outputs: dict[str, Path]) -> None:
+def test_build_merge_manifest_and_statistics_agree_on_every_figure(
+    outputs: dict[str, Path],
+) -> None:
     report = report_of(outputs["pieces"])
     alone, figures = report_of(outputs["pieces alone"]), sums_of(report).figures()
-    assert numbers({key: alone[key] for key in figures}) == numbers({key: report[key] for key in figures})
+    assert numbers({key: alone[key] for key in figures}) == numbers(
+        {key: report[key] for key in figures}
+    )
 
     manifest = read_manifest(outputs["pieces"])
     assert manifest.ledger == Sums.of_ledger(report["tokens"]).ledger
     assert sum(lost(report["tokens"]).values()) == report["tokens_lost"]
 
-    cut = report_of(outputs["cut"])  # one split, so the statistics of the split are those of the output
-    found = training(outputs["cut"], read_manifest(outputs["cut"]), measure(outputs["cut"]), None, 1)
-    assert (found["token_utilization"], found["loss_utilization"]) == (cut["utilization"], cut["loss_utilization"])
+    cut = report_of(
+        outputs["cut"]
+    )  # one split, so the statistics of the split are those of the output
+    found = training(
+        outputs["cut"], read_manifest(outputs["cut"]), measure(outputs["cut"]), None, 1
+    )
+    assert (found["token_utilization"], found["loss_utilization"]) == (
+        cut["utilization"],
+        cut["loss_utilization"],
+    )

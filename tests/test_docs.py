@@ -17,7 +17,9 @@ import readme_options  # noqa: E402
 
 
 def test_the_table_of_options_is_the_one_the_code_makes() -> None:
-    assert readme_options.BEGIN + readme_options.table() + readme_options.END in README, "run scripts/readme_options.py"
+    assert readme_options.BEGIN + readme_options.table() + readme_options.END in README, (
+        "run scripts/readme_options.py"
+    )
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -40,9 +42,13 @@ def test_the_house_in_the_readme_names_every_room_with_its_sentence() -> None:
         for path in (ROOT / "packprep").rglob("__init__.py")
         if path.parent != ROOT / "packprep"
     }
-    assert rows == {room: said for room, said in rooms.items() if room not in ("loaders", "schemas")}
+    assert rows == {
+        room: said for room, said in rooms.items() if room not in ("loaders", "schemas")
+    }
 
 
 def test_readme_and_changelog_hold_no_placeholder() -> None:
     for name in ("README.md", "CHANGELOG.md", "schemas/README.md"):
-        assert not re.search(r"TODO|TBD|XXX|[A-Z]+_TABLES?\b|DEMO_OUTPUT", (ROOT / name).read_text())
+        assert not re.search(
+            r"TODO|TBD|XXX|[A-Z]+_TABLES?\b|DEMO_OUTPUT", (ROOT / name).read_text()
+        )

@@ -1,4 +1,6 @@
-"""What stays unloaded until it is needed, and which names are public. test_layers.py says who may import whom."""
+"""What stays unloaded until it is needed, and which names are public. test_layers.py says who
+may import whom.
+"""
 
 import subprocess
 import sys
@@ -12,8 +14,12 @@ HEAVY = ("datasets", "numba", "tokenizers", "torch", "transformers", "pandas")
 
 def loaded_by(statement: str) -> set[str]:
     """Top-level modules in a fresh interpreter after `statement`."""
-    code = f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    code = (
+        f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -31,7 +37,8 @@ def test_importing_packprep_alone_loads_nothing_heavy() -> None:
 
 def test_reading_a_pack_loads_nothing_more() -> None:
     loaded = loaded_by(
-        "from packprep.loaders import PackedShards; PackedShards('tests/golden/v1-example', verify=True)[0]"
+        "from packprep.loaders import PackedShards; PackedShards('tests/golden/v1-example', "
+        "verify=True)[0]"
     )
     assert loaded.isdisjoint(HEAVY)
 

@@ -65,7 +65,9 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
     )
 
 
-def packed(config: BuildConfig, texts: list[int], **more: Any) -> tuple[WindowPlan, Packs, Any, Any, pa.Table]:
+def packed(
+    config: BuildConfig, texts: list[int], **more: Any
+) -> tuple[WindowPlan, Packs, Any, Any, pa.Table]:
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
     plan = plan_window(documents, policy, config, seed=config.seed)
@@ -90,7 +92,9 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
         starts, ends = row["cu_seqlens"][:-1], row["cu_seqlens"][1:]
         assert row["cu_seqlens"][0] == 0
         assert ends[-1] == len(row["tokens"])
-        assert row["document_ids"] == sorted(row["document_ids"]), "segments stand in input order inside a pack"
+        assert row["document_ids"] == sorted(row["document_ids"]), (
+            "segments stand in input order inside a pack"
+        )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             assert row["position_ids"][start:end] == list(range(end - start))
             document, offset = row["document_ids"][number], row["document_starts"][number]
@@ -100,9 +104,9 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
                 real = row["segment_lengths"][number]
                 assert tokens[real:] == [PAD] * (end - start - real)
                 assert (end - start) % config.pad_segment_to_multiple == 0
-                assert row["labels"][start + max(1, repeated) : end] == tokens[:real][max(1, repeated) :] + [-100] * (
-                    end - start - real
-                )
+                assert row["labels"][start + max(1, repeated) : end] == tokens[:real][
+                    max(1, repeated) :
+                ] + [-100] * (end - start - real)
                 tokens = tokens[:real]
             if config.continuation_bos and offset > 0:
                 assert tokens[0] == BOS
@@ -117,24 +121,44 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     check_ledger(book)
     assert filler == Sums()
     assert book["tokens_in"] == sum(map(len, originals))
-    assert (book["overlap"], book["continuation_bos"]) == (totals["overlap"], totals["continuation_bos"])
-    assert book["truncated"] + sum(book["dropped"].values()) == sum(map(len, originals)) - totals["packed"]
+    assert (book["overlap"], book["continuation_bos"]) == (
+        totals["overlap"],
+        totals["continuation_bos"],
+    )
+    assert (
+        book["truncated"] + sum(book["dropped"].values())
+        == sum(map(len, originals)) - totals["packed"]
+    )
 
 
 @settings(max_examples=400)
 @given(
-    configs(labels=True), st.lists(st.integers(0, 40), max_size=12), st.randoms(use_true_random=False), st.booleans()
+    configs(labels=True),
+    st.lists(st.integers(0, 40), max_size=12),
+    st.randoms(use_true_random=False),
+    st.booleans(),
 )
 @example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30], random.Random(0), True)
 @example(
-    BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"),
-    [30, 30], random.Random(1), False,
-)  # fmt: skip
+    BuildConfig(
+        max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
+    ),
+    [30, 30],
+    random.Random(1),
+    False,
+)
 @example(
     BuildConfig(max_length=4, strategy="wrapped", input_ids_column="ids", min_loss_tokens=2),
-    [30, 30], random.Random(0), True,
-)  # fmt: skip
-@example(BuildConfig(max_length=8, stride=4, input_ids_column="ids", min_loss_tokens=3), [40], random.Random(0), True)
+    [30, 30],
+    random.Random(0),
+    True,
+)
+@example(
+    BuildConfig(max_length=8, stride=4, input_ids_column="ids", min_loss_tokens=3),
+    [40],
+    random.Random(0),
+    True,
+)
 def test_labels_and_carried_columns_stay_with_their_tokens(
     config: BuildConfig, texts: list[int], bits: random.Random, as_mask: bool
 ) -> None:
@@ -148,27 +172,44 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
     for batch in table.to_batches():
         check_batch(
-            batch, layout.columns, max_length=config.max_length, vocab_size=layout.vocab_size, where="the batch"
+            batch,
+            layout.columns,
+            max_length=config.max_length,
+            vocab_size=layout.vocab_size,
+            where="the batch",
         )
-    pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of each document: where they begin and end in it
+    pieces: dict[int, list[tuple[int, int]]] = defaultdict(
+        list
+    )  # of each document: where they begin and end in it
     rows = table.to_pylist()
     for row in rows:
         lengths = row.get("segment_lengths") or np.diff(row["cu_seqlens"]).tolist()
-        for document, offset, length in zip(row["document_ids"], row["document_starts"], lengths, strict=True):
-            pieces[document].append((offset, offset + length - (config.continuation_bos and offset > 0)))
+        for document, offset, length in zip(
+            row["document_ids"], row["document_starts"], lengths, strict=True
+        ):
+            pieces[document].append(
+                (offset, offset + length - (config.continuation_bos and offset > 0))
+            )
     labels_seen = 0
     for row in rows:
         for number, (start, end) in enumerate(itertools.pairwise(row["cu_seqlens"])):
             document, offset = row["document_ids"][number], row["document_starts"][number]
-            repeated = max([stop for begin, stop in pieces[document] if begin < offset], default=0) - offset
+            repeated = (
+                max([stop for begin, stop in pieces[document] if begin < offset], default=0)
+                - offset
+            )
             real = start + row["segment_lengths"][number] if "segment_lengths" in row else end
             own = start + (config.continuation_bos and offset > 0)
             for place in range(start, end):
                 token, inside = row["tokens"][place], own <= place < real
                 for column in CARRIED:
                     if column.kind == "token":
-                        assert row[column.name][place] == (value_of(column.name, token) if inside else 0)
-                keeps = inside and place > start and trained[document][originals[document].index(token)]
+                        assert row[column.name][place] == (
+                            value_of(column.name, token) if inside else 0
+                        )
+                keeps = (
+                    inside and place > start and trained[document][originals[document].index(token)]
+                )
                 if not config.train_overlap:
                     keeps = keeps and place >= own + repeated
                 assert row["labels"][place] == (token if keeps else -100)
@@ -186,22 +227,33 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
 
 @settings(max_examples=200)
 @given(configs(), st.lists(st.integers(0, 40), max_size=12))
-def test_every_batch_keeps_the_invariants_of_the_format(config: BuildConfig, texts: list[int]) -> None:
+def test_every_batch_keeps_the_invariants_of_the_format(
+    config: BuildConfig, texts: list[int]
+) -> None:
     _, _, _, policy, table = packed(config, texts)
     layout = Layout.of(config, policy)
     for batch in table.to_batches():
         check_batch(
-            batch, layout.columns, max_length=config.max_length, vocab_size=layout.vocab_size, where="the batch"
+            batch,
+            layout.columns,
+            max_length=config.max_length,
+            vocab_size=layout.vocab_size,
+            where="the batch",
         )
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(2, 12))
 def test_wrapped_fills_every_pack_but_the_last(texts: list[int], max_length: int) -> None:
-    _, packs, _, _, _ = packed(BuildConfig(max_length=max_length, strategy="wrapped", order="input"), texts)
+    _, packs, _, _, _ = packed(
+        BuildConfig(max_length=max_length, strategy="wrapped", order="input"), texts
+    )
     assert packs.lengths[:-1].tolist() == [max_length] * (len(packs) - 1)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12), st.sampled_from(["best_fit", "stream"]))
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12),
+    st.sampled_from(["best_fit", "stream"]),
+)
 def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -> None:
     groups = [group for _, group in rows]
     config = BuildConfig(max_length=12, strategy=strategy)  # type: ignore[arg-type]
@@ -211,7 +263,9 @@ def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -
 
 
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=12), st.integers(-2, 3))
-def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int], change: int) -> None:
+def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
+    texts: list[int], change: int
+) -> None:
     config = BuildConfig(max_length=8, packs_multiple_of=2, remainder="fill")
     plan, packs, _, policy, _ = packed(config, texts)
     change = max(change, -len(packs))
@@ -219,8 +273,14 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(texts: list[int],
     assert len(written) == len(packs) + change
     layout = Layout.of(config, policy)
     for batch in iterate_batches(written, layout):
-        check_batch(batch, layout.columns, max_length=8, vocab_size=layout.vocab_size, where="the batch")
-    kept = sorted(packs.lengths.tolist())[-change:] if change < 0 else packs.lengths.tolist() + [1] * change
+        check_batch(
+            batch, layout.columns, max_length=8, vocab_size=layout.vocab_size, where="the batch"
+        )
+    kept = (
+        sorted(packs.lengths.tolist())[-change:]
+        if change < 0
+        else packs.lengths.tolist() + [1] * change
+    )
     assert sorted(written.lengths.tolist()) == sorted(kept)
     counts = Sums.total(account_by_source(plan, policy, 1, written))
     check_ledger(counts.ledger)

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"packprep": "packprep", "schemas": "packprep.schemas", "loaders": "packprep.loaders"}
 """The package of each top-level folder."""
 
-# Lowest first: a module imports from its own room and those before it. `packprep.schemas` is below all of them.
+# Lowest first: a module imports from its own room and those before it. `packprep.schemas` is below
+# all of them.
 ROOMS = (
     "support",
     "config",
@@ -42,7 +43,8 @@ ORDER = ("schemas", *ROOMS, "top", "loaders")
 
 # By design: every command module has a `command`, and every process an entry point.
 TWINS_BY_DESIGN = {"command", "main"}
-# To shrink to nothing: public names that two modules define. A name fails the test when it is no longer one of them.
+# To shrink to nothing: public names that two modules define. A name fails the test when it is no
+# longer one of them.
 TWINS = {
     "Account": "output.report windows.segments",
     "Bools": "windows.mix_draw windows.mix_order windows.segments",
@@ -51,8 +53,10 @@ TWINS = {
     "Histogram": "inspect.stats reports.charts",
     "Ids": "engines.backends inspect.retokenize",
     "Int32": "packing.kernels.gather windows.labels windows.segments",
-    "Int64": "execute.merge inspect.coverage inspect.histograms inspect.provenance output.shard_writer "
-    "packing.kernels.gather windows.labels windows.mix windows.mix_draw windows.mix_order windows.placement "
+    "Int64": "execute.merge inspect.coverage inspect.histograms inspect.provenance "
+    "output.shard_writer "
+    "packing.kernels.gather windows.labels windows.mix windows.mix_draw windows.mix_order "
+    "windows.placement "
     "windows.segments",
     "Labels": "loaders.fill windows.labels",
     "Layout": "loaders.context_parallel output.shard_writer",
@@ -86,7 +90,9 @@ TWINS = {
 
 
 class Import(NamedTuple):
-    """A statement `by` a module; `name`: of what it imports, absolute; at_top: not inside a function."""
+    """A statement `by` a module; `name`: of what it imports, absolute; at_top: not inside a
+    function.
+    """
 
     by: str
     name: str
@@ -112,7 +118,9 @@ def imports(root: Path = ROOT) -> tuple[Import, ...]:
 
 def imports_of(by: str, path: Path) -> Iterator[Import]:
     tree = ast.parse(path.read_text(), str(path))
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     lazy = {inner for function in functions for inner in ast.walk(function)}
     package = by.split(".") if path.stem == "__init__" else by.split(".")[:-1]
     for node in ast.walk(tree):
@@ -129,10 +137,15 @@ def imports_of(by: str, path: Path) -> Iterator[Import]:
 
 @cache
 def arrows(root: Path = ROOT) -> Mapping[str, frozenset[str]]:
-    """Modules of ours that each module imports. A name of a package counts as the package, a module in it as itself."""
+    """Modules of ours that each module imports.
+
+    A name of a package counts as the package, a module in it as itself.
+    """
     found: dict[str, set[str]] = defaultdict(set)
     for by, name, _ in imports(root):
-        longest = next((known for known in (name, name.rpartition(".")[0]) if known in modules(root)), None)
+        longest = next(
+            (known for known in (name, name.rpartition(".")[0]) if known in modules(root)), None
+        )
         if longest is not None:
             found[by].add(longest)
     return {by: frozenset(names) for by, names in found.items()}
@@ -153,12 +166,16 @@ def arrows_up(root: Path = ROOT) -> set[tuple[str, str]]:
     rank = {room: number for number, room in enumerate(ORDER)}
     pairs = ((by, name) for by, names in arrows(root).items() for name in names)
     return {
-        (short(by), short(name)) for by, name in pairs if rank[room_of(by, root)] < rank[room_of(name, root)]
-    }  # fmt: skip
+        (short(by), short(name))
+        for by, name in pairs
+        if rank[room_of(by, root)] < rank[room_of(name, root)]
+    }
 
 
 def circles(root: Path = ROOT) -> set[str]:
-    """Modules that import each other, directly or through others: a line of names for each circle."""
+    """Modules that import each other, directly or through others: a line of names for each
+    circle.
+    """
     reached: dict[str, set[str]] = {}
     for start in modules(root):
         seen, left = set[str](), [start]
@@ -167,7 +184,9 @@ def circles(root: Path = ROOT) -> set[str]:
                 seen.add(name)
                 left.append(name)
         reached[start] = seen
-    rings = {frozenset(name for name in reached[start] if start in reached[name]) for start in reached}
+    rings = {
+        frozenset(name for name in reached[start] if start in reached[name]) for start in reached
+    }
     return {" ".join(sorted(map(short, ring))) for ring in rings if ring}
 
 
@@ -179,7 +198,11 @@ def public_names(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         else:
-            names = [node.target.id] if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else []
+            names = (
+                [node.target.id]
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+                else []
+            )
         yield from (name for name in names if not name.startswith("_"))
 
 
@@ -206,7 +229,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_a_room_has_3_to_16_modules() -> None:
-    sizes = Counter(room_of(module) for module, path in modules().items() if path.stem != "__init__")
+    sizes = Counter(
+        room_of(module) for module, path in modules().items() if path.stem != "__init__"
+    )
     del sizes["top"]
     assert {room: size for room, size in sizes.items() if not 3 <= size <= 16} == {}
 
@@ -223,13 +248,17 @@ def test_no_public_name_is_defined_in_two_modules() -> None:
     for module, path in modules().items():
         for name in sorted({*public_names(path)} - TWINS_BY_DESIGN):
             homes[name].append(short(module))
-    assert {name: " ".join(sorted(found)) for name, found in homes.items() if len(found) > 1} == TWINS
+    assert {
+        name: " ".join(sorted(found)) for name, found in homes.items() if len(found) > 1
+    } == TWINS
 
 
 def test_schemas_imports_only_the_standard_library_numpy_and_pyarrow() -> None:
     for by, name, at_top in imports():
         if is_under(by, "packprep.schemas"):
-            of_stores = by.endswith(".stores") and not at_top and is_under(name, "fsspec")  # for whoever names a URL
+            of_stores = (
+                by.endswith(".stores") and not at_top and is_under(name, "fsspec")
+            )  # for whoever names a URL
             allowed = is_stdlib(name) or is_under(name, "numpy", "pyarrow", "packprep.schemas")
             assert allowed or of_stores, f"{by} imports {name}"
 
@@ -237,9 +266,13 @@ def test_schemas_imports_only_the_standard_library_numpy_and_pyarrow() -> None:
 def test_loaders_import_only_numpy_pyarrow_schemas_and_libraries_where_they_are_used() -> None:
     for by, name, at_top in imports():
         if is_under(by, "packprep.loaders"):
-            allowed = is_stdlib(name) or is_under(name, "numpy", "pyarrow", "packprep.schemas", "packprep.loaders")
+            allowed = is_stdlib(name) or is_under(
+                name, "numpy", "pyarrow", "packprep.schemas", "packprep.loaders"
+            )
             assert allowed or not at_top, f"{by} imports {name} at module level"
-            assert allowed or not is_under(name, "packprep", "numba", "datasets", "tokenizers"), f"{by} imports {name}"
+            assert allowed or not is_under(name, "packprep", "numba", "datasets", "tokenizers"), (
+                f"{by} imports {name}"
+            )
 
 
 def test_packprep_never_imports_loaders_or_torch() -> None:
@@ -259,10 +292,12 @@ def test_lazy_relative_and_type_checking_imports_are_seen_in_folders_too(tmp_pat
         "packprep/output/__init__.py": "",
         "packprep/output/store.py": "def open():\n    from packprep.execute.job import Job\n",
         "packprep/execute/__init__.py": "",
-        "packprep/execute/job.py": "from packprep.output import store\nfrom ..config import options as o\n",
+        "packprep/execute/job.py": "from packprep.output import store\nfrom ..config import "
+        "options as o\n",
         "packprep/config/__init__.py": "",
         "packprep/config/options.py": "if TYPE_CHECKING:\n    from .checks import Check\n",
-        "packprep/config/checks.py": "import packprep.schemas.errors\nfrom packprep.schemas import Other\n",
+        "packprep/config/checks.py": "import packprep.schemas.errors\nfrom packprep.schemas import "
+        "Other\n",
         "schemas/__init__.py": "from .errors import Other",
         "schemas/errors.py": "",
     }

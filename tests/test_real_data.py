@@ -39,9 +39,13 @@ def rows(name: str, every: int = 1) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Every 40th document of each corpus, the longest book (1 MB), and empty documents: 5 MB of text."""
+    """Every 40th document of each corpus, the longest book (1 MB), and empty documents: 5 MB of
+    text.
+    """
     names = sorted(path.name.split(".")[0] for path in (SHARED / "text").glob("*.jsonl.gz"))
-    documents = [row["text"] for name in names if name != "sgd_chat" for row in rows(name, every=40)]
+    documents = [
+        row["text"] for name in names if name != "sgd_chat" for row in rows(name, every=40)
+    ]
     documents += ["", max((row["text"] for row in rows("books")), key=len), ""]
     path = tmp_path_factory.mktemp("sample") / "sample.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
@@ -49,7 +53,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
-    """Ids of each document in the order of document_starts, tokens repeated by stride taken once."""
+    """Ids of each document in the order of document_starts, tokens repeated by stride taken
+    once.
+    """
     pieces: dict[int, list[tuple[int, np.ndarray]]] = {}
     for pack in PackedShards(output):
         for segment in pack.segments():
@@ -66,7 +72,11 @@ def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
 @pytest.fixture(scope="module")
 def gpt2_ids(sample: tuple[Path, list[str]]) -> dict[int, list[int]]:
     tokenizer = Tokenizer.from_file(str(SHARED / "tokenizers" / "gpt2" / "tokenizer.json"))
-    return {number: ids for number, ids in enumerate(expected_ids(sample[1], tokenizer, 50256, 50256)) if ids}
+    return {
+        number: ids
+        for number, ids in enumerate(expected_ids(sample[1], tokenizer, 50256, 50256))
+        if ids
+    }
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +117,27 @@ def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_every_kind_of_tokenizer_builds_with_the_ids_it_gives_alone(name: str, tmp_path: Path) -> None:
-    documents = [row["text"] for corpus in ("tldr", "udhr", "eips") for row in rows(corpus, every=60)]
+def test_every_kind_of_tokenizer_builds_with_the_ids_it_gives_alone(
+    name: str, tmp_path: Path
+) -> None:
+    documents = [
+        row["text"] for corpus in ("tldr", "udhr", "eips") for row in rows(corpus, every=60)
+    ]
     source = tmp_path / "sample.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     folder = SHARED / "tokenizers" / name
     build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(folder)))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     expected = expected_ids(documents, tokenizer, *TOKENIZERS[name])
-    assert flat_documents(tmp_path / "out") == {number: ids for number, ids in enumerate(expected) if ids}
+    assert flat_documents(tmp_path / "out") == {
+        number: ids for number, ids in enumerate(expected) if ids
+    }
 
 
 def test_every_corpus_of_text_builds_in_one_command(tmp_path: Path) -> None:
-    files = sorted(path for path in (SHARED / "text").glob("*.jsonl.gz") if "sgd_chat" not in path.name)
+    files = sorted(
+        path for path in (SHARED / "text").glob("*.jsonl.gz") if "sgd_chat" not in path.name
+    )
     config = BuildConfig(
         sources=tuple(map(str, files)),
         output=str(tmp_path / "out"),
@@ -134,8 +152,14 @@ def test_every_corpus_of_text_builds_in_one_command(tmp_path: Path) -> None:
 
 def test_chat_rows_are_refused_with_the_columns_they_have(tmp_path: Path) -> None:
     source = str(SHARED / "text" / "sgd_chat.jsonl.gz")
-    with pytest.raises(InputError, match=r"sgd_chat\.jsonl\.gz has no column 'text'; it has id, messages"):
+    with pytest.raises(
+        InputError, match=r"sgd_chat\.jsonl\.gz has no column 'text'; it has id, messages"
+    ):
         build(
-            BuildConfig(sources=(source,), output=str(tmp_path / "out"), tokenizer=str(SHARED / "tokenizers" / "gpt2"))
+            BuildConfig(
+                sources=(source,),
+                output=str(tmp_path / "out"),
+                tokenizer=str(SHARED / "tokenizers" / "gpt2"),
+            )
         )
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,6 @@
-"""The tokenizer of a build: its file, and where rows are conversations the template that they are rendered with."""
+"""The tokenizer of a build: its file, and where rows are conversations the template that they
+are rendered with.
+"""
 
 import hashlib
 from dataclasses import dataclass, fields, replace
@@ -26,44 +28,71 @@ class ChatTokenizer(Tokenizer):
 
 def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokenizer:
     """The same tokenizer with this template."""
-    return ChatTokenizer(**{spec.name: getattr(tokenizer, spec.name) for spec in fields(Tokenizer)}, template=template)
+    return ChatTokenizer(
+        **{spec.name: getattr(tokenizer, spec.name) for spec in fields(Tokenizer)},
+        template=template,
+    )
 
 
 def tokenizer_of(config: BuildConfig) -> Tokenizer:
-    """The tokenizer of a build. Where rows are token ids, it only says which ids there are, and no BOS or EOS is added
-    unless asked for; with `vocab_size` it may be left out. Where rows are conversations, their template writes both;
-    prompts and responses need none, and have them as text has.
+    """The tokenizer of a build.
+
+    Where rows are token ids, it only says which ids there are, and no BOS or EOS is added unless
+    asked for; with `vocab_size` it may be left out. Where rows are conversations, their template
+    writes both; prompts and responses need none, and have them as text has.
     """
     bos, eos = config.bos, config.eos
     if config.input_ids_column is not None or config.chats:
         bos, eos = ("none" if asked == "auto" else asked for asked in (bos, eos))
         if config.tokenizer is None and not config.chats:
             if config.vocab_size is None:
-                raise ConfigError("token ids are checked against a vocabulary; give --vocab-size or --tokenizer")
+                raise ConfigError(
+                    "token ids are checked against a vocabulary; give --vocab-size or --tokenizer"
+                )
             if (bos, eos) != ("none", "none"):
-                raise ConfigError("--bos and --eos name tokens of a tokenizer; give --tokenizer too")
+                raise ConfigError(
+                    "--bos and --eos name tokens of a tokenizer; give --tokenizer too"
+                )
             nothing = hashlib.sha256(b"").hexdigest()
-            return Tokenizer(json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0)
+            return Tokenizer(
+                json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0
+            )
     if config.chats and config.chat_template is not None:
         from packprep.chat.template import template_file
 
-        template_file(Path(config.chat_template))  # a hub that is asked for a tokenizer may take its time
+        template_file(
+            Path(config.chat_template)
+        )  # a hub that is asked for a tokenizer may take its time
     if config.chats:
         bos = eos = "none"
-    tokenizer = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos)
+    tokenizer = load_tokenizer(
+        config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos
+    )
     if config.chats:
         tokenizer = _templated(tokenizer, config)
-    return tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
+    return (
+        tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
+    )
 
 
 def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
-    """The tokenizer with its chat template; with BOS and EOS where it has none, and rows are prompts and responses."""
+    """The tokenizer with its chat template; with BOS and EOS where it has none, and rows are
+    prompts and responses.
+    """
     from packprep.chat.template import load_chat_template
 
     asked = (config.chat_template, config.template_date, config.template_variables)
-    if config.prompt_column is not None and not tokenizer.chat_templates and asked == (None, None, None):
-        bare = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos)
-        note = "the tokenizer has no chat template: prompt and response follow each other as they are"
+    if (
+        config.prompt_column is not None
+        and not tokenizer.chat_templates
+        and asked == (None, None, None)
+    ):
+        bare = load_tokenizer(
+            config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos
+        )
+        note = (
+            "the tokenizer has no chat template: prompt and response follow each other as they are"
+        )
         return replace(bare, notes=(*bare.notes, note))
     if not {config.bos, config.eos} <= {"auto", "none"}:
         raise ConfigError(ENDS_OF_TEMPLATE)

@@ -1,13 +1,16 @@
-"""Rows to conversations: whatever a chat dataset's columns are called, messages with role and content come out.
+"""Rows to conversations: whatever a chat dataset's columns are called, messages with role and
+content come out.
 
     messages       [{"role": "user", "content": ...}, ...]                 options: messages_column
     conversations  ShareGPT: [{"from": "human", "value": ...}, ...]        options: messages_column
-    prompt         and response or completion: two texts, one turn each    options: prompt_column, response_column
+    prompt         and response or completion: two texts, one turn each
+                   options: prompt_column, response_column
 
-`find_conversations` picks one from the names of the columns and says so. A cell is Arrow lists of structs, or the same
-as JSON text, which keeps keys apart that Arrow would give to every row: in structs a null is taken for a missing key.
-Beside it a `tools` column (JSON schemas, or JSON text of them) and other keys of a message (tool_calls, name,
-reasoning_content, ...) reach the template as they are. `chat_template_kwargs` of a row are variables of its template.
+`find_conversations` picks one from the names of the columns and says so. A cell is Arrow lists of
+structs, or the same as JSON text, which keeps keys apart that Arrow would give to every row: in
+structs a null is taken for a missing key. Beside it a `tools` column (JSON schemas, or JSON text of
+them) and other keys of a message (tool_calls, name, reasoning_content, ...) reach the template as
+they are. `chat_template_kwargs` of a row are variables of its template.
 """
 
 from __future__ import annotations
@@ -24,23 +27,46 @@ from packprep.support.problems import BadRow
 
 Message = dict[str, Any]
 
-# Roles that templates know; any other is a mistake in the data, and could be text that spells part of a token.
+# Roles that templates know; any other is a mistake in the data, and could be text that spells part
+# of a token.
 ROLES = frozenset(
-    {"system", "developer", "user", "assistant", "tool", "ipython", "function", "tool_calls", "tool_results"}
+    {
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "ipython",
+        "function",
+        "tool_calls",
+        "tool_results",
+    }
 )
 ASSISTANT_ROLES = frozenset({"assistant", "tool_calls"})
 TOOL_ROLES = frozenset({"tool", "ipython", "function", "tool_results"})
 _SHAREGPT_ROLES = {
-    "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
-    "model": "assistant", "observation": "tool",
-}  # fmt: skip
-_PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"))
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "observation": "tool",
+}
+_PAIRS = (
+    ("prompt", "response"),
+    ("prompt", "completion"),
+    ("instruction", "output"),
+    ("question", "answer"),
+)
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One row for a template. messages: each with a `role`, and `content` where there is any; no value is None."""
+    """One row for a template. messages: each with a `role`, and `content` where there is any; no
+    value is None.
+    """
 
     messages: list[Message]
     tools: list[Any] | None = None
@@ -84,8 +110,8 @@ def find_conversations(
 ) -> ConversationColumns | None:
     """Where a table with these columns has its conversations; None where it has none.
 
-    A column that is named is taken and must exist; else `messages`, `conversations`, or a known pair of columns.
-    Either messages_column or both of the others may be named.
+    A column that is named is taken and must exist; else `messages`, `conversations`, or a known
+    pair of columns. Either messages_column or both of the others may be named.
     """
     beside: dict[str, Any] = {
         "tools": "tools" if "tools" in columns else None,
@@ -106,7 +132,9 @@ def find_conversations(
     return ConversationColumns(kind="pair", names=pair, **beside) if pair else None
 
 
-def read_conversations(table: pa.Table, columns: ConversationColumns) -> Iterator[Conversation | BadRowError]:
+def read_conversations(
+    table: pa.Table, columns: ConversationColumns
+) -> Iterator[Conversation | BadRowError]:
     """A conversation for each row, or what is wrong with the row."""
     cells = [_cells(table, name) for name in columns.wanted]
     for row in zip(*cells, strict=True):
@@ -117,12 +145,17 @@ def read_conversations(table: pa.Table, columns: ConversationColumns) -> Iterato
 
 
 def _cells(table: pa.Table, name: str) -> list[Any]:
-    """Values of a column as Python objects; JSON text stays text. Nulls inside Arrow structs are missing keys."""
+    """Values of a column as Python objects; JSON text stays text.
+
+    Nulls inside Arrow structs are missing keys.
+    """
     column = table[name]
     values: list[Any] = column.to_pylist()
     if pa.types.is_large_binary(column.type):  # of JSON rows: any value, written as JSON
         return [None if value is None else json.loads(value) for value in values]
-    return [_without_nulls(value) for value in values] if pa.types.is_nested(column.type) else values
+    return (
+        [_without_nulls(value) for value in values] if pa.types.is_nested(column.type) else values
+    )
 
 
 def _without_nulls(value: Any) -> Any:
@@ -141,7 +174,9 @@ def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conve
         raise BadRowError(BadRow.BAD_TOOLS, f"{columns.tools!r} is {_kind(tools)}, expected a list")
     variables = _parsed(row[columns.variables], columns.variables) if columns.variables else None
     if variables is not None and not isinstance(variables, dict):
-        raise BadRowError(BadRow.BAD_VARIABLES, f"{columns.variables!r} is {_kind(variables)}, expected an object")
+        raise BadRowError(
+            BadRow.BAD_VARIABLES, f"{columns.variables!r} is {_kind(variables)}, expected an object"
+        )
     return Conversation(messages, tools or None, variables or {})
 
 
@@ -162,43 +197,59 @@ def _messages(value: Any, column: str) -> list[Message]:
     if value is None:
         raise BadRowError(BadRow.NULL, f"{column!r} is null, expected a list of messages")
     if not isinstance(value, list):
-        raise BadRowError(BadRow.NOT_MESSAGES, f"{column!r} is {_kind(value)}, expected a list of messages")
+        raise BadRowError(
+            BadRow.NOT_MESSAGES, f"{column!r} is {_kind(value)}, expected a list of messages"
+        )
     if not value:
         raise BadRowError(BadRow.NO_MESSAGES, f"{column!r} is empty, expected at least one message")
     return [_message(message, number) for number, message in enumerate(value)]
 
 
 def _message(value: Any, number: int) -> Message:
-    """A message with its keys as templates expect them: nulls left out, ShareGPT's names translated."""
+    """A message with its keys as templates expect them: nulls left out, ShareGPT's names
+    translated.
+    """
     if not isinstance(value, dict):
         raise BadRowError(
-            BadRow.NOT_MESSAGES, f"message {number} is {_kind(value)}, expected an object with role and content"
+            BadRow.NOT_MESSAGES,
+            f"message {number} is {_kind(value)}, expected an object with role and content",
         )
     message = {key: item for key, item in value.items() if item is not None}
     if "from" in message and "role" not in message:
         said = message.pop("from")
-        message = {"role": _SHAREGPT_ROLES.get(said, said) if isinstance(said, str) else said, **message}
+        message = {
+            "role": _SHAREGPT_ROLES.get(said, said) if isinstance(said, str) else said,
+            **message,
+        }
         if "value" in message and "content" not in message:
             message["content"] = message.pop("value")
     if "role" not in message:
         raise BadRowError(
-            BadRow.NO_ROLE, f"message {number} has no role; it has {', '.join(map(repr, message)) or 'nothing'}"
+            BadRow.NO_ROLE,
+            f"message {number} has no role; it has {', '.join(map(repr, message)) or 'nothing'}",
         )
     role = message["role"]
     if not isinstance(role, str) or role not in ROLES:
         raise BadRowError(
-            BadRow.BAD_ROLE, f"message {number} has the role {brief(role)}, expected one of {', '.join(sorted(ROLES))}"
+            BadRow.BAD_ROLE,
+            f"message {number} has the role {brief(role)}, expected one of "
+            f"{', '.join(sorted(ROLES))}",
         )
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
         raise BadRowError(BadRow.NO_CONTENT, f"message {number} ({role}) has no content")
     if content is not None and not isinstance(content, (str, list, dict)):
         raise BadRowError(
-            BadRow.NO_CONTENT, f"message {number} ({role}) has {_kind(content)} as content, expected text"
+            BadRow.NO_CONTENT,
+            f"message {number} ({role}) has {_kind(content)} as content, expected text",
         )
     reasoning = next((message[key] for key in _REASONING if key in message), None)
     if reasoning is not None:  # one thought, several names for it: templates read one or another
-        message = {**message, "reasoning_content": reasoning, "thinking": message.get("thinking", reasoning)}
+        message = {
+            **message,
+            "reasoning_content": reasoning,
+            "thinking": message.get("thinking", reasoning),
+        }
     return message
 
 

@@ -1,8 +1,9 @@
-"""Marks: code points that are no characters, put into a conversation to see where its texts come out of a template.
+"""Marks: code points that are no characters, put into a conversation to see where its texts come
+out of a template.
 
-A rendering of a marked conversation counts only where it is the plain rendering once the marks are taken out; then
-the positions of the marks say where in the plain text each message stands. U+FDD0 to U+FDDD are used, which Unicode
-reserves for such ends: text that holds one is refused.
+A rendering of a marked conversation counts only where it is the plain rendering once the marks are
+taken out; then the positions of the marks say where in the plain text each message stands. U+FDD0
+to U+FDDD are used, which Unicode reserves for such ends: text that holds one is refused.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def numbered(number: int) -> str:
 class Unmarked:
     """A marked rendering without its marks.
 
-    pieces: the text between two marks each, of any kind; `text` is all of them.
-    marks: (position, number of the text it belongs to), as they stand; the first is (0, -1), where the text begins.
+    pieces: the text between two marks each, of any kind; `text` is all of them. marks: (position,
+    number of the text it belongs to), as they stand; the first is (0, -1), where the text begins.
     generated: (marks before, position) of every GENERATED.
     """
 
@@ -66,12 +67,16 @@ def unmark(rendering: str) -> Unmarked:
 
 
 def with_texts(
-    conversation: Conversation, change: Callable[[int, str], str], roles: frozenset[str] | None = None
+    conversation: Conversation,
+    change: Callable[[int, str], str],
+    roles: frozenset[str] | None = None,
 ) -> tuple[Conversation, list[tuple[int, str]]]:
-    """The conversation with each of its texts put through `change(number, text)`, and (message, text) of each.
+    """The conversation with each of its texts put through `change(number, text)`, and (message,
+    text) of each.
 
-    A text is what a message says: text content, the text parts of a list of parts, reasoning, names and arguments of
-    calls. roles: of these messages only. One thought under several names is one text.
+    A text is what a message says: text content, the text parts of a list of parts, reasoning, names
+    and arguments of calls. roles: of these messages only. One thought under several names is one
+    text.
     """
     texts: list[tuple[int, str]] = []
 
@@ -82,7 +87,10 @@ def with_texts(
         if isinstance(value, list):
             return [changed(message, item) for item in value]
         if isinstance(value, dict):
-            return {key: item if key in UNTOUCHED else changed(message, item) for key, item in value.items()}
+            return {
+                key: item if key in UNTOUCHED else changed(message, item)
+                for key, item in value.items()
+            }
         return value
 
     messages: list[Message] = []
@@ -90,7 +98,9 @@ def with_texts(
         copy = dict(message)
         if roles is None or message["role"] in roles:
             if "reasoning_content" in message:
-                copy["reasoning_content"] = copy["thinking"] = changed(number, message["reasoning_content"])
+                copy["reasoning_content"] = copy["thinking"] = changed(
+                    number, message["reasoning_content"]
+                )
             if "content" in message:
                 copy["content"] = changed(number, message["content"])
             if "tool_calls" in message:

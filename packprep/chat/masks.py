@@ -1,18 +1,20 @@
 """From conversations to token ids and the mask of what is trained, a batch at a time.
 
-    render_chats   rows -> `text`, `trained`, `specials`, `problem`        one row of Python, 40-250 us
+    render_chats   rows -> `text`, `trained`, `specials`, `problem`   one row of Python, 40-250 us
     encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed, twice
 
-Ids are those of the whole text with its special tokens parsed, as `apply_chat_template(tokenize=True)` gives them, and
-nothing is added: the template wrote BOS and EOS. The mask comes from encoding the text once more, cut where training
-begins and ends: where the pieces give the same ids their lengths are the mask. Where they do not, because a token
-reaches over a cut, the reference tokenizer says what each token covers, and one with a trained character is trained.
+Ids are those of the whole text with its special tokens parsed, as
+`apply_chat_template(tokenize=True)` gives them, and nothing is added: the template wrote BOS and
+EOS. The mask comes from encoding the text once more, cut where training begins and ends: where the
+pieces give the same ids their lengths are the mask. Where they do not, because a token reaches over
+a cut, the reference tokenizer says what each token covers, and one with a trained character is
+trained.
 
-Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). For `problem` see
-problems.py.
+Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). For
+`problem` see problems.py.
 
-A row whose text spells special tokens is encoded by the reference tokenizer between the template's own special tokens,
-where nothing is parsed; it is refused if these cuts would change any other id.
+A row whose text spells special tokens is encoded by the reference tokenizer between the template's
+own special tokens, where nothing is parsed; it is refused if these cuts would change any other id.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ RENDERED = pa.schema(
 class ChatTokens:
     """Ids of a batch of conversations.
 
-    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: of rows that cannot be encoded,
-    which have no tokens.
+    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: of rows that
+    cannot be encoded, which have no tokens.
     """
 
     ids: Ids
@@ -63,9 +65,9 @@ class ChatTokens:
 def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
     """Rows as text: a table of schema RENDERED, [rows].
 
-    trained: character positions start, stop, start, stop, ... of what is trained; null where everything is.
-    specials: the same of the template's own special tokens, where the text spells others; null elsewhere.
-    problem: null but where there is no text.
+    trained: character positions start, stop, start, stop, ... of what is trained; null where
+    everything is. specials: the same of the template's own special tokens, where the text spells
+    others; null elsewhere. problem: null but where there is no text.
     """
     texts: list[str | None] = []
     trained: list[list[int] | None] = []
@@ -91,7 +93,8 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
     """Ids and mask of rendered rows; a row without text has no tokens.
 
-    engine: one that parses special tokens. exact: the same tokenizer, for the rows that are not plain.
+    engine: one that parses special tokens. exact: the same tokenizer, for the rows that are not
+    plain.
     """
     chunks = rendered["text"].combine_chunks()
     texts = (chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks).fill_null("")
@@ -115,7 +118,11 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
     if not odd and not special:
         return ChatTokens(ids, offsets, mask)
     replaced: dict[int, tuple[Ids, NDArray[np.bool_]]] = dict(
-        zip(odd, exact.masks([strings[row] for row in odd], [trained[row] for row in odd]), strict=True)
+        zip(
+            odd,
+            exact.masks([strings[row] for row in odd], [trained[row] for row in odd]),
+            strict=True,
+        )
     )
     problems = {}
     for row in special:
@@ -126,20 +133,27 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
             problems[row] = Problem(BadRow.SPECIAL_TOKENS, str(error))
     rows = [
         replaced.get(row)
-        or (ids[offsets[row] : offsets[row + 1]], mask[offsets_of_mask[row] : offsets_of_mask[row + 1]])
+        or (
+            ids[offsets[row] : offsets[row + 1]],
+            mask[offsets_of_mask[row] : offsets_of_mask[row + 1]],
+        )
         for row in range(len(texts))
     ]
     counts = np.array([0, *(len(row_ids) for row_ids, _ in rows)], np.int64)
     return ChatTokens(
-        np.concatenate([row_ids for row_ids, _ in rows]), np.cumsum(counts),
-        np.concatenate([row_mask for _, row_mask in rows]), problems,
-    )  # fmt: skip
+        np.concatenate([row_ids for row_ids, _ in rows]),
+        np.cumsum(counts),
+        np.concatenate([row_mask for _, row_mask in rows]),
+        problems,
+    )
 
 
 def _cut(
     texts: Sequence[str], trained: Sequence[list[int] | None]
 ) -> tuple[list[str], NDArray[np.bool_], NDArray[np.int64]]:
-    """Texts cut where training begins and ends; which pieces are trained; the first piece of each text, and the end."""
+    """Texts cut where training begins and ends; which pieces are trained; the first piece of
+    each text, and the end.
+    """
     pieces: list[str] = []
     turns: list[bool] = []
     first = [0]
@@ -156,7 +170,10 @@ def _cut(
 
 
 class ExactEncoder:
-    """The reference tokenizer, asked which characters each token covers. Loaded at the first use."""
+    """The reference tokenizer, asked which characters each token covers.
+
+    Loaded at the first use.
+    """
 
     def __init__(self, tokenizer_json: bytes) -> None:
         self._json = tokenizer_json
@@ -166,13 +183,22 @@ class ExactEncoder:
     @cached_property
     def specials(self) -> dict[str, int]:
         """Id of each special token."""
-        return {token["content"]: token["id"] for token in added_tokens(self._json) if token.get("special")}
+        return {
+            token["content"]: token["id"]
+            for token in added_tokens(self._json)
+            if token.get("special")
+        }
 
-    def masks(self, texts: Sequence[str], trained: Sequence[list[int] | None]) -> list[tuple[Ids, NDArray[np.bool_]]]:
+    def masks(
+        self, texts: Sequence[str], trained: Sequence[list[int] | None]
+    ) -> list[tuple[Ids, NDArray[np.bool_]]]:
         """Ids and mask of each text, special tokens parsed."""
         encodings = self._parsing.encode_batch(list(texts), add_special_tokens=False)
         return [
-            (np.array(encoding.ids, np.int32), _mask(np.array(encoding.offsets, np.int64).reshape(-1, 2), spans))
+            (
+                np.array(encoding.ids, np.int32),
+                _mask(np.array(encoding.offsets, np.int64).reshape(-1, 2), spans),
+            )
             for encoding, spans in zip(encodings, trained, strict=True)
         ]
 
@@ -195,14 +221,26 @@ class ExactEncoder:
                 continue
             for parsed, part in parts.items():
                 if start < stop:
-                    encoding = self._tokenizer(parsed, start == 0).encode(text[start:stop], add_special_tokens=False)
-                    part.append((encoding.ids, [(start + a, start + b) for a, b in encoding.offsets]))
+                    encoding = self._tokenizer(parsed, start == 0).encode(
+                        text[start:stop], add_special_tokens=False
+                    )
+                    part.append(
+                        (encoding.ids, [(start + a, start + b) for a, b in encoding.offsets])
+                    )
         if [id_ for ids, _ in parts[True] for id_ in ids] != whole:
-            raise RenderError("it spells special tokens, and this tokenizer cannot encode the text around them alone")
-        if sum(id_ in self._special_ids for ids, _ in parts[False] for id_ in ids) != len(specials) // 2:
+            raise RenderError(
+                "it spells special tokens, and this tokenizer cannot encode the text around them "
+                "alone"
+            )
+        if (
+            sum(id_ in self._special_ids for ids, _ in parts[False] for id_ in ids)
+            != len(specials) // 2
+        ):
             raise RenderError("it spells a special token that this tokenizer makes of plain text")
         ids = np.array([id_ for ids, _ in parts[False] for id_ in ids], np.int32)
-        return ids, _mask(np.array([span for _, spans in parts[False] for span in spans]).reshape(-1, 2), trained)
+        return ids, _mask(
+            np.array([span for _, spans in parts[False] for span in spans]).reshape(-1, 2), trained
+        )
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
@@ -213,7 +251,9 @@ class ExactEncoder:
         return self._tokenizer(True, True)
 
     def _tokenizer(self, parsed: bool, first: bool) -> Any:
-        """A tokenizer that parses special tokens or not, for a text that begins a document or goes on in it."""
+        """A tokenizer that parses special tokens or not, for a text that begins a document or
+        goes on in it.
+        """
         import tokenizers
 
         with self._lock:
@@ -234,12 +274,16 @@ def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
 
 
 def _without_first(tokenizer_json: bytes) -> bytes:
-    """The same tokenizer for text inside of a document, where a space that begins one is not put in."""
+    """The same tokenizer for text inside of a document, where a space that begins one is not put
+    in.
+    """
     return re.sub(rb'("prepend_scheme"\s*:\s*)"first"', rb'\1"never"', tokenizer_json)
 
 
 def _mask(covered: NDArray[np.int64], trained: Sequence[int] | None) -> NDArray[np.bool_]:
-    """Tokens from the first to the last that covers a character of a trained span. covered: [tokens, 2]."""
+    """Tokens from the first to the last that covers a character of a trained span. covered:
+    [tokens, 2].
+    """
     if trained is None:
         return np.ones(len(covered), np.bool_)
     mask = np.zeros(len(covered), np.bool_)

@@ -1,9 +1,11 @@
-"""Prompt and response for a tokenizer without a chat template: one after the other, as base models take them.
+"""Prompt and response for a tokenizer without a chat template: one after the other, as base
+models take them.
 
-The ids of a row are BOS, those of the prompt, those of the response, EOS; the response and the EOS are trained. Both
-texts are encoded by themselves, so no token has a part of each: what a model is given is the prompt's ids, and what it
-has to continue with are the response's. Only a space that a tokenizer puts before a text (SentencePiece's) is not put
-before a response that follows a prompt. A text that spells a special token stays text.
+The ids of a row are BOS, those of the prompt, those of the response, EOS; the response and the EOS
+are trained. Both texts are encoded by themselves, so no token has a part of each: what a model is
+given is the prompt's ids, and what it has to continue with are the response's. Only a space that a
+tokenizer puts before a text (SentencePiece's) is not put before a response that follows a prompt. A
+text that spells a special token stays text.
 """
 
 from __future__ import annotations
@@ -26,30 +28,42 @@ from packprep.engines.backends import Engine, Ids, Offsets
 
 
 class PlainFinder:
-    """Joins prompt and response, in the place of a `TurnFinder`. specials: every special token of the tokenizer."""
+    """Joins prompt and response, in the place of a `TurnFinder`. specials: every special token
+    of the tokenizer.
+    """
 
     def __init__(self, specials: Iterable[str]) -> None:
         self._tokens = Specials(specials, None)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """The two texts as one, the response trained. Raises RenderError where there is more than two texts."""
+        """The two texts as one, the response trained.
+
+        Raises RenderError where there is more than two texts.
+        """
         texts = [message.get("content") for message in conversation.messages]
         beside = conversation.tools or conversation.variables
-        if beside or [message["role"] for message in conversation.messages] != ["user", "assistant"]:
+        if beside or [message["role"] for message in conversation.messages] != [
+            "user",
+            "assistant",
+        ]:
             texts = []
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             raise RenderError(
-                "without a chat template a row is two texts, prompt and response; give a template with --chat-template"
+                "without a chat template a row is two texts, prompt and response; give a template "
+                "with --chat-template"
             )
         prompt, response = map(str, texts)
         whole = prompt + response
-        return Rendered(whole, [(len(prompt), len(whole))], [] if self._tokens.spans(whole) else None)
+        return Rendered(
+            whole, [(len(prompt), len(whole))], [] if self._tokens.spans(whole) else None
+        )
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """tokens: of the rows. pieces, ids, offsets: what the engine encoded, for comparing it with the reference; prompts
-    and responses in turn, empty where the reference has encoded a row."""
+    """tokens: of the rows. pieces, ids, offsets: what the engine encoded, for comparing it with
+    the reference; prompts and responses in turn, empty where the reference has encoded a row.
+    """
 
     tokens: ChatTokens
     pieces: pa.Array
@@ -60,17 +74,20 @@ class Prompted:
 def encode_prompted(rendered: pa.Table, engine: Engine, tokenizer_json: bytes) -> Prompted:
     """Ids and mask of rows that `PlainFinder` has rendered; a row without text has no tokens.
 
-    engine: one that parses special tokens; the reference encodes the rows that spell one, as `specials` says, and all
-    rows where the tokenizer puts a space before a text.
+    engine: one that parses special tokens; the reference encodes the rows that spell one, as
+    `specials` says, and all rows where the tokenizer puts a space before a text.
     """
     first, rest = _tokenizers(tokenizer_json)
     texts = [text or "" for text in rendered["text"].to_pylist()]
     starts = [spans[0] if spans else 0 for spans in rendered["trained"].to_pylist()]
-    pieces = [piece for text, at in zip(texts, starts, strict=True) for piece in (text[:at], text[at:])]
+    pieces = [
+        piece for text, at in zip(texts, starts, strict=True) for piece in (text[:at], text[at:])
+    ]
     by_reference = np.full(len(texts), first is not rest)
     by_reference |= rendered["specials"].is_valid().to_numpy()
     by_engine = pa.array(
-        ["" if by_reference[number // 2] else piece for number, piece in enumerate(pieces)], pa.large_string()
+        ["" if by_reference[number // 2] else piece for number, piece in enumerate(pieces)],
+        pa.large_string(),
     )
     engine_ids, engine_offsets = ids, offsets = engine.encode(by_engine)
     if by_reference.any():
@@ -91,14 +108,17 @@ def _ids(tokenizer: Any, text: str) -> Ids:
 
 @lru_cache(maxsize=4)
 def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
-    """The reference tokenizer for text that begins a document and for text that follows; one where they are alike.
+    """The reference tokenizer for text that begins a document and for text that follows; one
+    where they are alike.
 
     Neither parses special tokens.
     """
     import tokenizers
 
     parsed = json.loads(tokenizer_json)
-    changed = parsed | {key: _without_space(parsed.get(key)) for key in ("normalizer", "pre_tokenizer")}
+    changed = parsed | {
+        key: _without_space(parsed.get(key)) for key in ("normalizer", "pre_tokenizer")
+    }
     loaded = []
     for settings in [parsed] if changed == parsed else [parsed, changed]:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
@@ -110,14 +130,20 @@ def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
 
 
 def _without_space(part: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A normalizer or pre-tokenizer that puts no space before a text; None for one that does nothing else."""
+    """A normalizer or pre-tokenizer that puts no space before a text; None for one that does
+    nothing else.
+    """
     if part is None or part["type"] == "Prepend":
         return None
     if part["type"] == "Sequence":
         key = "normalizers" if "normalizers" in part else "pretokenizers"
-        return part | {key: [kept for inner in part[key] if (kept := _without_space(inner)) is not None]}
+        return part | {
+            key: [kept for inner in part[key] if (kept := _without_space(inner)) is not None]
+        }
     if part["type"] == "Metaspace" and part.get("prepend_scheme", "always") != "never":
-        return {name: value for name, value in part.items() if name != "add_prefix_space"} | {"prepend_scheme": "never"}
+        return {name: value for name, value in part.items() if name != "add_prefix_space"} | {
+            "prepend_scheme": "never"
+        }
     if part["type"] == "ByteLevel" and part.get("add_prefix_space"):
         return part | {"add_prefix_space": False}
     return part

@@ -1,12 +1,14 @@
-"""Where chat templates run: Jinja2's immutable sandbox as transformers sets it up, and bounded on top.
+"""Where chat templates run: Jinja2's immutable sandbox as transformers sets it up, and bounded
+on top.
 
-A template is data that somebody else wrote. It sees the values it is given and nothing else, and it is stopped, always
-at the same place, when it takes more than MAX_STEPS loop rounds and calls or makes something larger than MAX_SIZE.
-Counted are rounds and calls, not seconds: the same template and row stop on every machine or on none.
+A template is data that somebody else wrote. It sees the values it is given and nothing else, and it
+is stopped, always at the same place, when it takes more than MAX_STEPS loop rounds and calls or
+makes something larger than MAX_SIZE. Counted are rounds and calls, not seconds: the same template
+and row stop on every machine or on none.
 
-What the sandbox of Jinja2 leaves open is closed here: nested loops, macros that call themselves twice, values that
-double in each `set`, paddings and products of a billion characters, and attributes that begin with an underscore,
-which it lets pass as an empty text.
+What the sandbox of Jinja2 leaves open is closed here: nested loops, macros that call themselves
+twice, values that double in each `set`, paddings and products of a billion characters, and
+attributes that begin with an underscore, which it lets pass as an empty text.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, mark: str) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
         self._here = threading.local()
         self._mark = mark
         self.generates = False  # whether a template with {% generation %} was parsed
@@ -52,8 +56,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.filters[name] = _checked(self.filters[name])
         self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
 
-    def render(self, template: Template, variables: Mapping[str, Any], *, marked: bool = False) -> str:
-        """What the template makes of the variables; any failure of the template is a TemplateError."""
+    def render(
+        self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
+    ) -> str:
+        """What the template makes of the variables; any failure of the template is a
+        TemplateError.
+        """
         self._here.steps, self._here.mark = 0, self._mark if marked else ""
         parts, size = [], 0
         try:
@@ -66,7 +74,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise
         except RecursionError:
             raise LimitError("the template calls itself without end") from None
-        except (MemoryError, Exception) as error:  # a template can raise whatever an operator of Python raises
+        except (
+            MemoryError,
+            Exception,
+        ) as error:  # a template can raise whatever an operator of Python raises
             raise TemplateError(f"{type(error).__name__}: {error}") from None
         return "".join(parts)
 
@@ -84,7 +95,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
         __self._count(1)
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
-        _check_arguments(getattr(method, "__self__", None), getattr(method, "__name__", ""), (*args, *kwargs.values()))
+        _check_arguments(
+            getattr(method, "__self__", None),
+            getattr(method, "__name__", ""),
+            (*args, *kwargs.values()),
+        )
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -97,7 +112,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        raise SecurityError(f"the template reads the attribute {attribute!r} of a {type(obj).__name__}")
+        raise SecurityError(
+            f"the template reads the attribute {attribute!r} of a {type(obj).__name__}"
+        )
 
     def _counted(self, items: Any) -> Any:
         """The same items; their number is added to the steps before a loop over them begins."""
@@ -170,15 +187,22 @@ def _tojson(
     """JSON as it is: Jinja2's own filter escapes what HTML would not take."""
     if isinstance(indent, int):
         _check_arguments(None, "indent", (indent,))
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _filter(node: Any, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno if node is not None else 1)
+    return nodes.Filter(
+        node, name, [], [], None, None, lineno=node.lineno if node is not None else 1
+    )
 
 
 def _sized(value: Any) -> Any:
-    """The same value, if it is not too large. Nested lists are counted through: [x, x] of [x, x] doubles each time."""
+    """The same value, if it is not too large.
+
+    Nested lists are counted through: [x, x] of [x, x] doubles each time.
+    """
     pending, size, items = [value], 0, 0
     while pending:
         item = pending.pop()
@@ -190,17 +214,24 @@ def _sized(value: Any) -> Any:
         elif isinstance(item, (list, tuple)):
             pending.extend(item)
         if size > MAX_SIZE or items + len(pending) > MAX_ITEMS:
-            raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} items")
+            raise LimitError(
+                f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} "
+                "items"
+            )
     return value
 
 
-# Filters whose result can be much larger than what they are given; methods of str of these names are checked alike.
+# Filters whose result can be much larger than what they are given; methods of str of these names
+# are checked alike.
 _GROWING_FILTERS = ("center", "format", "indent", "join", "replace", "wordwrap")
 _WIDTH = re.compile(r"[0-9*]{7,}|\*")
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, its arguments looked at first. Jinja2 marks filters that want its environment; the mark is kept."""
+    """The filter, its arguments looked at first.
+
+    Jinja2 marks filters that want its environment; the mark is kept.
+    """
     name = function.__name__.removeprefix("do_")
 
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -213,7 +244,9 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse a call whose result could be larger than MAX_SIZE: a huge number, a huge text, a product of two texts."""
+    """Refuse a call whose result could be larger than MAX_SIZE: a huge number, a huge text, a
+    product of two texts.
+    """
     for argument in arguments:
         if isinstance(argument, int) and abs(argument) > MAX_SIZE:
             raise LimitError(f"the template calls {name} with {argument:,}")
@@ -224,7 +257,9 @@ def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
     if name in ("format", "format_map") and isinstance(owner, str):
         _check_widths(owner)
     elif name in ("replace", "join", "indent", "wordwrap"):
-        longest = max((len(argument) for argument in arguments if hasattr(argument, "__len__")), default=1)
+        longest = max(
+            (len(argument) for argument in arguments if hasattr(argument, "__len__")), default=1
+        )
         _check_product(owner or "-", longest)
 
 
@@ -235,7 +270,11 @@ def _check_widths(text: str) -> None:
 
 def _check_product(left: Any, right: Any) -> None:
     for many, times in ((left, right), (right, left)):
-        if isinstance(many, (str, list, tuple)) and isinstance(times, int) and len(many) * times > MAX_SIZE:
+        if (
+            isinstance(many, (str, list, tuple))
+            and isinstance(times, int)
+            and len(many) * times > MAX_SIZE
+        ):
             raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
 
 

@@ -1,8 +1,9 @@
 """Special tokens, and strings of a conversation that spell one or could become part of one.
 
-A message may spell every special token there is and none may come of it. A template can also make one out of parts: it
-writes "<" + name + ">", or cuts something out of the middle of a text. Strings that could take part are found here, and
-broken by marks, so that what is still whole in a rendering is the template's own.
+A message may spell every special token there is and none may come of it. A template can also make
+one out of parts: it writes "<" + name + ">", or cuts something out of the middle of a text. Strings
+that could take part are found here, and broken by marks, so that what is still whole in a rendering
+is the template's own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from packprep.chat.marks import BREAK, TEXT_KEYS
 
 Span = tuple[int, int]
 
-# A part of a token without such a sign does not count: a template that writes "<|" and "|>" around a word means it.
+# A part of a token without such a sign does not count: a template that writes "<|" and "|>" around
+# a word means it.
 _SIGN = re.compile(r"[^\w\s]")
 
 
@@ -33,7 +35,8 @@ class Specials:
         self._closing = any_of({*named, closing} if closing else named)
         self._openings = any_of({token[:2] for token in named})
         self._at_opening, self._at_named = (
-            re.compile(f"(?={pattern.pattern})(.)", re.DOTALL) for pattern in (self._openings, self._named)
+            re.compile(f"(?={pattern.pattern})(.)", re.DOTALL)
+            for pattern in (self._openings, self._named)
         )
         cuts = [(token[:at], token[at:]) for token in named for at in range(1, len(token))]
         self._heads = frozenset(head for head, _ in cuts if _SIGN.search(head))
@@ -59,25 +62,37 @@ class Specials:
         return spans
 
     def _is_risky(self, text: str) -> bool:
-        """Whether a special token is or begins in the text, or the text could be a part of one at its ends."""
+        """Whether a special token is or begins in the text, or the text could be a part of one
+        at its ends.
+        """
         return self._openings.search(text) is not None or any(self._open_ends(text))
 
     def _open_ends(self, text: str) -> tuple[bool, bool]:
-        """Whether what stands before the text could complete a token with it, and what stands behind."""
+        """Whether what stands before the text could complete a token with it, and what stands
+        behind.
+        """
         if len(text) < self._longest and _SIGN.search(text) and text in self._all:
             return True, True
         sizes = range(1, min(self._longest, len(text) + 1))
-        return any(text[:size] in self._tails for size in sizes), any(text[-size:] in self._heads for size in sizes)
+        return any(text[:size] in self._tails for size in sizes), any(
+            text[-size:] in self._heads for size in sizes
+        )
 
     def broken(self, conversation: Conversation) -> Iterator[Conversation]:
-        """The conversation with marks in all risky strings, names of keys too; roles are checked words.
+        """The conversation with marks in all risky strings, names of keys too; roles are checked
+        words.
 
-        First wherever a token could begin. Then, for templates that look for a word such as </think>, only in whole
-        tokens and at ends, if nothing that a template cuts out of a string could make a token of what is left.
+        First wherever a token could begin. Then, for templates that look for a word such as
+        </think>, only in whole tokens and at ends, if nothing that a template cuts out of a string
+        could make a token of what is left.
         """
-        yield _changed(conversation, lambda text: self._broken(text, self._at_opening) if self.is_risky(text) else text)
+        yield _changed(
+            conversation,
+            lambda text: self._broken(text, self._at_opening) if self.is_risky(text) else text,
+        )
         milder = _changed(
-            conversation, lambda text: self._broken(text, self._at_named) if self.is_risky(text) else text
+            conversation,
+            lambda text: self._broken(text, self._at_named) if self.is_risky(text) else text,
         )
         everything = [milder.messages, milder.tools, milder.variables]
         if not any(map(self._could_join, filter(self.is_risky, strings(everything)))):
@@ -106,26 +121,36 @@ def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conver
         if isinstance(value, str):
             return change(value)
         if isinstance(value, Mapping):
-            return {changed(key): item if key == "role" else changed(item) for key, item in value.items()}
+            return {
+                changed(key): item if key == "role" else changed(item)
+                for key, item in value.items()
+            }
         return [changed(item) for item in value] if isinstance(value, list) else value
 
     return replace(
-        conversation, messages=changed(conversation.messages), tools=changed(conversation.tools),
+        conversation,
+        messages=changed(conversation.messages),
+        tools=changed(conversation.tools),
         variables=changed(conversation.variables),
-    )  # fmt: skip
+    )
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the tokens, the longest where several begin at one place; nothing where there are none.
+    """Matches any of the tokens, the longest where several begin at one place; nothing where
+    there are none.
 
-    Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at every "<".
+    Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at
+    every "<".
     """
     named = sorted(set(tokens) - {""})
     return re.compile(f"(?:{_shared(named)})" if named else "(?!)")
 
 
 def _shared(tokens: list[str]) -> str:
-    """A regular expression of sorted tokens. Example: ["<a>", "<b>", "<b>c"] -> "<(?:a>|b>(?:c)?)" """
+    """A regular expression of sorted tokens.
+
+    Example: ["<a>", "<b>", "<b>c"] -> "<(?:a>|b>(?:c)?)"
+    """
     options = []
     for _, group in groupby(tokens, key=lambda token: token[:1]):
         same = list(group)

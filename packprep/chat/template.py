@@ -1,14 +1,17 @@
 """Chat templates: messages to text exactly as transformers renders them, in the bounded sandbox of
 `packprep.chat.sandbox`.
 
-The template comes from a file given by hand, or from beside the tokenizer (chat_template.jinja, or the key of
-tokenizer_config.json). It writes every special token itself: no BOS or EOS is added to what it gives.
+The template comes from a file given by hand, or from beside the tokenizer (chat_template.jinja, or
+the key of tokenizer_config.json). It writes every special token itself: no BOS or EOS is added to
+what it gives.
 
-Two things of a rendering that transformers leaves open are fixed, because the same input must give the same bytes:
-the clock (`strftime_now` exists only with a date given; templates have a default of their own for a world without one),
-and which template (`tool_use` for rows with tools where there are several, `default` otherwise).
+Two things of a rendering that transformers leaves open are fixed, because the same input must give
+the same bytes: the clock (`strftime_now` exists only with a date given; templates have a default of
+their own for a world without one), and which template (`tool_use` for rows with tools where there
+are several, `default` otherwise).
 
-Options of a build: chat_template (a file), template_date (YYYY-MM-DD), template_variables (enable_thinking: false).
+Options of a build: chat_template (a file), template_date (YYYY-MM-DD), template_variables
+(enable_thinking: false).
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ from packprep.support.errors import ConfigError, InputError
 
 
 class RenderError(InputError):
-    """The template cannot render a conversation: it raised, or went over a bound. The row is the caller's to name."""
+    """The template cannot render a conversation: it raised, or went over a bound.
+
+    The row is the caller's to name.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatTemplate:
-    """A chat template ready to render. variables: what it sees beside the messages, special tokens among them.
+    """A chat template ready to render. variables: what it sees beside the messages, special
+    tokens among them.
 
     notes are sentences for the user.
     """
@@ -49,8 +56,15 @@ class ChatTemplate:
 
     def facts(self) -> dict[str, Any]:
         """What enters the identity of a build."""
-        digests = {name: hashlib.sha256(source.encode()).hexdigest() for name, source in sorted(self.sources.items())}
-        return {"sha256": digests, "variables": dict(self.variables), "date": self.date and self.date.isoformat()}
+        digests = {
+            name: hashlib.sha256(source.encode()).hexdigest()
+            for name, source in sorted(self.sources.items())
+        }
+        return {
+            "sha256": digests,
+            "variables": dict(self.variables),
+            "date": self.date and self.date.isoformat(),
+        }
 
     def record(self) -> dict[str, Any]:
         """All of it as plain values, for `of`."""
@@ -62,16 +76,29 @@ class ChatTemplate:
         date = record["date"] and datetime.date.fromisoformat(record["date"])
         return ChatTemplate(**record | {"date": date, "notes": tuple(record["notes"])})
 
-    def render(self, conversation: Conversation, *, add_generation_prompt: bool = False, marked: bool = False) -> str:
-        """The text of a conversation. marked: with GENERATED marks around what stands in {% generation %} blocks.
+    def render(
+        self,
+        conversation: Conversation,
+        *,
+        add_generation_prompt: bool = False,
+        marked: bool = False,
+    ) -> str:
+        """The text of a conversation. marked: with GENERATED marks around what stands in {%
+        generation %} blocks.
 
         Raises RenderError with the template's own reason.
         """
         sandbox, template, variables = self._compiled[self._which(conversation)]
-        given = variables | dict(conversation.variables) | {
-            "messages": conversation.messages, "tools": conversation.tools, "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-        }  # fmt: skip
+        given = (
+            variables
+            | dict(conversation.variables)
+            | {
+                "messages": conversation.messages,
+                "tools": conversation.tools,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
         try:
             return sandbox.render(template, given, marked=marked)
         except TemplateError as error:
@@ -82,7 +109,11 @@ class ChatTemplate:
         return self._compiled[self._which(conversation)][0].generates
 
     def _which(self, conversation: Conversation) -> str:
-        return "tool_use" if conversation.tools is not None and "tool_use" in self.sources else "default"
+        return (
+            "tool_use"
+            if conversation.tools is not None and "tool_use" in self.sources
+            else "default"
+        )
 
     @cached_property
     def _compiled(self) -> dict[str, tuple[Sandbox, Template, dict[str, Any]]]:
@@ -104,14 +135,17 @@ def load_chat_template(
 ) -> ChatTemplate:
     """The template in `file`, else the tokenizer's own.
 
-    date: YYYY-MM-DD, what `strftime_now` tells. variables: for the template, over the special tokens of the tokenizer.
-    Raises ConfigError where there is no template, it does not parse, or it needs a date and none is given.
+    date: YYYY-MM-DD, what `strftime_now` tells. variables: for the template, over the special
+    tokens of the tokenizer. Raises ConfigError where there is no template, it does not parse, or it
+    needs a date and none is given.
     """
     sources = template_file(Path(file)) if file is not None else dict(tokenizer.chat_templates)
     where = str(file) if file is not None else "the tokenizer's chat template"
     if "default" not in sources:
         known = f"; it has {', '.join(sorted(sources))} and no default" if sources else ""
-        raise ConfigError(f"the tokenizer has no chat template{known}; give one with --chat-template FILE")
+        raise ConfigError(
+            f"the tokenizer has no chat template{known}; give one with --chat-template FILE"
+        )
     try:
         day = datetime.date.fromisoformat(date) if date is not None else None
     except ValueError:
@@ -121,18 +155,25 @@ def load_chat_template(
         try:
             asked = meta.find_undeclared_variables(Sandbox(GENERATED).parse(source))
         except TemplateSyntaxError as error:
-            raise ConfigError(f"{where} does not parse: line {error.lineno}: {error.message}") from None
+            raise ConfigError(
+                f"{where} does not parse: line {error.lineno}: {error.message}"
+            ) from None
         if found := MARKS.search(source):
-            raise ConfigError(f"{where} holds U+{ord(found[0]):04X}, which is no character; take it out")
+            raise ConfigError(
+                f"{where} holds U+{ord(found[0]):04X}, which is no character; take it out"
+            )
         if "strftime_now" in asked and day is None:
             notes.append(
-                f"{where} asks for today's date, and a build has no clock: it uses the date written in it "
+                f"{where} asks for today's date, and a build has no clock: it uses the date "
+                "written in it "
                 "(another one: --template-date YYYY-MM-DD)"
             )
     return ChatTemplate(
-        sources=sources, variables={**tokenizer.named_tokens, **(variables or {})}, date=day,
+        sources=sources,
+        variables={**tokenizer.named_tokens, **(variables or {})},
+        date=day,
         notes=tuple(dict.fromkeys(notes)),
-    )  # fmt: skip
+    )
 
 
 def template_file(path: Path) -> dict[str, str]:
@@ -140,7 +181,9 @@ def template_file(path: Path) -> dict[str, str]:
     try:
         return {"default": path.read_text("utf-8")}
     except FileNotFoundError:
-        raise ConfigError(f"no chat template {path}; check the path given with --chat-template") from None
+        raise ConfigError(
+            f"no chat template {path}; check the path given with --chat-template"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8; expected a Jinja template") from None
     except OSError as error:

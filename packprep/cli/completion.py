@@ -1,7 +1,8 @@
-"""The shell's completion of values: `--strategy <TAB>` lists the strategies, `-o <TAB>` the directories.
+"""The shell's completion of values: `--strategy <TAB>` lists the strategies, `-o <TAB>` the
+directories.
 
-click completes commands and options by itself. An option whose value is text completes nothing, not even a path, unless
-it has one of these as its `shell_complete`.
+click completes commands and options by itself. An option whose value is text completes nothing, not
+even a path, unless it has one of these as its `shell_complete`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +17,13 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
-    """Completion of one of `names`; with `several`, of the last one of a list with commas, each name once."""
+    """Completion of one of `names`; with `several`, of the last one of a list with commas, each
+    name once.
+    """
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
         before, comma, begun = incomplete.rpartition(",") if several else ("", "", incomplete)
@@ -29,9 +34,13 @@ def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
 
 
 def of_paths(kind: str = "file") -> Complete:
-    """Completion of a path by the shell itself. kind: "file", which takes directories too, or "dir"."""
+    """Completion of a path by the shell itself. kind: "file", which takes directories too, or
+    "dir".
+    """
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type=kind)]

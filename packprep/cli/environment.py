@@ -1,4 +1,7 @@
-"""What a bug report needs: versions, machine, engines, settings. Nothing that identifies a person or opens a door."""
+"""What a bug report needs: versions, machine, engines, settings.
+
+Nothing that identifies a person or opens a door.
+"""
 
 import importlib.metadata
 import os
@@ -9,19 +12,51 @@ from typing import Any
 from packprep.support.version import __version__
 
 _PACKAGES = (
-    "click", "datasets", "numba", "numpy", "pyarrow", "pyyaml", "rich", "tokenizers", "zstandard", "fastokens",
-    "gigatoken", "huggingface_hub", "matplotlib", "ray", "s3fs", "torch", "flash-attn", "transformers", "trl",
-)  # fmt: skip
+    "click",
+    "datasets",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "pyyaml",
+    "rich",
+    "tokenizers",
+    "zstandard",
+    "fastokens",
+    "gigatoken",
+    "huggingface_hub",
+    "matplotlib",
+    "ray",
+    "s3fs",
+    "torch",
+    "flash-attn",
+    "transformers",
+    "trl",
+)
 # Settings that change what a build does. Only these are read: a variable may hold a token.
 _SETTINGS = (
-    "RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM", "NUMBA_NUM_THREADS", "NUMBA_DISABLE_JIT", "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL",
-    "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONHASHSEED", "PYTHONUTF8", "LANG", "LC_ALL", "NO_COLOR",
-)  # fmt: skip
+    "RAYON_NUM_THREADS",
+    "TOKENIZERS_PARALLELISM",
+    "NUMBA_NUM_THREADS",
+    "NUMBA_DISABLE_JIT",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "GLIBC_TUNABLES",
+    "MALLOC_ARENA_MAX",
+    "ARROW_DEFAULT_MEMORY_POOL",
+    "HF_HUB_OFFLINE",
+    "HF_DATASETS_OFFLINE",
+    "PYTHONHASHSEED",
+    "PYTHONUTF8",
+    "LANG",
+    "LC_ALL",
+    "NO_COLOR",
+)
 
 
 def environment() -> dict[str, Any]:
-    """Versions by package (None where it is not installed), the machine, and settings of the environment."""
+    """Versions by package (None where it is not installed), the machine, and settings of the
+    environment.
+    """
     return {
         "packprep": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -33,7 +68,9 @@ def environment() -> dict[str, Any]:
             "sha256": _sha256_in_hardware(),
         },
         "packages": {name: _version(name) for name in _PACKAGES},
-        "settings": {name: value for name in _SETTINGS if (value := os.environ.get(name)) is not None},
+        "settings": {
+            name: value for name in _SETTINGS if (value := os.environ.get(name)) is not None
+        },
         "encoding": {"filesystem": sys.getfilesystemencoding(), "stdout": sys.stdout.encoding},
     }
 

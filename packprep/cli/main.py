@@ -1,6 +1,7 @@
 """The command line: one module per command, `command_NAME`, imported when it is used.
 
-Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped but can go on; 130 after Ctrl-C.
+Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped but can go on; 130 after
+Ctrl-C.
 """
 
 import importlib
@@ -35,7 +36,9 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are run, so that help and every other command stay fast."""
+    """Commands that are imported when they are run, so that help and every other command stay
+    fast.
+    """
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -45,7 +48,9 @@ class _Commands(click.Group):
             if not context.resilient_parsing and not name.startswith("-"):
                 from packprep.support.errors import nearest
 
-                raise click.UsageError(f"No such command {name!r}{nearest(name, COMMANDS)}", context)
+                raise click.UsageError(
+                    f"No such command {name!r}{nearest(name, COMMANDS)}", context
+                )
             return None
         command: click.Command = importlib.import_module(f"packprep.cli.commands.{name}").command
         return command
@@ -57,15 +62,25 @@ class _Commands(click.Group):
     def shell_complete(self, context: click.Context, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        commands = [CompletionItem(name, help=line) for name, line in COMMANDS.items() if name.startswith(incomplete)]
+        commands = [
+            CompletionItem(name, help=line)
+            for name, line in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
         return commands + click.Command.shell_complete(self, context, incomplete)
 
 
-@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="packprep %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Turn text datasets into packed training shards, once, with an exact account of every token."""
+    """Turn text datasets into packed training shards, once, with an exact account of every
+    token.
+    """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -91,9 +106,14 @@ def main() -> None:
 
 
 def _of_system(error: OSError) -> str:
-    """The sentence for what the system refused; some libraries say it in many words and name no file."""
+    """The sentence for what the system refused; some libraries say it in many words and name no
+    file.
+    """
     reason = " ".join(str(error.strerror or error).split())
-    return f"{error.filename or 'the output'}: {reason}; what was done is kept, so run the same command to go on"
+    return (
+        f"{error.filename or 'the output'}: {reason}; what was done is kept, so run the same "
+        "command to go on"
+    )
 
 
 def _path(error: click.ClickException) -> str:
@@ -105,11 +125,15 @@ def _path(error: click.ClickException) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """The message of click as the beginning of a sentence, with the nearest option where the one typed is none."""
+    """The message of click as the beginning of a sentence, with the nearest option where the one
+    typed is none.
+    """
     message = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option {error.option_name!r}; did you mean {error.possibilities[0]!r}?"
-    return message[:1].lower() + (message[1:] if message.endswith("?") else message[1:].rstrip(".") + ";")
+    return message[:1].lower() + (
+        message[1:] if message.endswith("?") else message[1:].rstrip(".") + ";"
+    )
 
 
 def _stop(sentence: str, code: int) -> None:

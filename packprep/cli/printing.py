@@ -1,12 +1,15 @@
-"""Tables that commands print: in a terminal with colour and never wider than it, anywhere else plain and whole.
+"""Tables that commands print: in a terminal with colour and never wider than it, anywhere else
+plain and whole.
 
-In a terminal a table with more columns than fit becomes several, one below the other, that repeat the first columns;
-where that would be more than three, each row becomes a block of its own. A pipe or a file has no width: every row is
-one line with all columns, the same wherever it is printed, so that grep, awk and diff can rely on it.
+In a terminal a table with more columns than fit becomes several, one below the other, that repeat
+the first columns; where that would be more than three, each row becomes a block of its own. A pipe
+or a file has no width: every row is one line with all columns, the same wherever it is printed, so
+that grep, awk and diff can rely on it.
 """
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,8 +48,9 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
 def print_table(title: str, rows: Sequence[tuple[str, "str | Text"]]) -> None:
     """Names and values, a title above.
 
-    In a terminal a value that is too long for the room beside the longest name begins further left, so that a digest
-    stays on one line, to be copied; one that is too long even so goes on below itself.
+    In a terminal a value that is too long for the room beside the longest name begins further left,
+    so that a digest stays on one line, to be copied; one that is too long even so goes on below
+    itself.
     """
     from rich.text import Text
 
@@ -59,7 +63,10 @@ def _print_pairs(console: "Console", rows: Sequence[tuple[str, "str | Text"]]) -
     from rich.table import Table
     from rich.text import Text
 
-    pairs = [(Text(name, "bold"), value if isinstance(value, Text) else Text(value)) for name, value in rows]
+    pairs = [
+        (Text(name, "bold"), value if isinstance(value, Text) else Text(value))
+        for name, value in rows
+    ]
     widest = max((name.cell_len for name, _ in pairs), default=0)
     for name, value in pairs:
         room = console.width - _GAP - value.cell_len
@@ -85,7 +92,11 @@ def print_columns(rows: Sequence[Mapping[str, Any]], *, keys: int = 1) -> None:
     if not rows:
         return
     names = list(rows[0])
-    texts = [at for at, name in enumerate(names) if not all(isinstance(row[name], int | None) for row in rows)]
+    texts = [
+        at
+        for at, name in enumerate(names)
+        if not all(isinstance(row[name], int | None) for row in rows)
+    ]
     cells = [[_cell(row[name]) for name in names] for row in rows]
     print_grid("", [name.replace("_", " ") for name in names], cells, keys=keys, left=texts)
 
@@ -103,11 +114,12 @@ def print_grid(
     left: Sequence[int] = (0,),
     colours: Sequence[str | None] = (),
 ) -> None:
-    """Rows of several columns under their heads; the columns `left` begin at the left, numbers end at the right.
+    """Rows of several columns under their heads; the columns `left` begin at the left, numbers
+    end at the right.
 
-    title: a line above, where there is one. keys: how many of the first columns say what a row is, and are repeated
-    where a terminal is too narrow for all. colours: of each row, for a terminal only, so a row must say in words what
-    its colour means.
+    title: a line above, where there is one. keys: how many of the first columns say what a row is,
+    and are repeated where a terminal is too narrow for all. colours: of each row, for a terminal
+    only, so a row must say in words what its colour means.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -123,13 +135,20 @@ def print_grid(
         for row, style in zip(rows, styles, strict=True):
             _print(console, Text(" ".join(filter(None, row[:keys])), f"bold {style}".rstrip()))
             _print_pairs(
-                console, [(f"  {head}", cell) for head, cell in zip(heads[keys:], row[keys:], strict=True) if cell]
+                console,
+                [
+                    (f"  {head}", cell)
+                    for head, cell in zip(heads[keys:], row[keys:], strict=True)
+                    if cell
+                ],
             )
         return
     for number, part in enumerate(parts):
         table = Table(box=None, padding=(0, _GAP // 2), pad_edge=False, header_style="bold")
         for place in part:
-            table.add_column(heads[place], justify="left" if place in left else "right", overflow="fold")
+            table.add_column(
+                heads[place], justify="left" if place in left else "right", overflow="fold"
+            )
         for row, style in zip(rows, styles, strict=True):
             table.add_row(*(row[place] for place in part), style=style)
         if number:
@@ -138,7 +157,8 @@ def print_grid(
 
 
 def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
-    """Columns of each table that is no wider than `width`; the first `keys` columns are in all of them.
+    """Columns of each table that is no wider than `width`; the first `keys` columns are in all
+    of them.
 
     Example: widths [4, 6, 6, 6], keys 1, width 20 -> [[0, 1, 2], [0, 3]]
     """
@@ -154,12 +174,22 @@ def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
 
 
 def _console() -> "Console":
-    """Standard output as rich sees it, text taken as it is. Only a terminal has a width, and colour."""
+    """Standard output as rich sees it, text taken as it is.
+
+    Only a terminal has a width, and colour.
+    """
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
-    width = None if terminal else _NO_WIDTH
-    return Console(force_terminal=terminal, width=width, markup=False, highlight=False, emoji=False)
+    width, height = shutil.get_terminal_size() if terminal else (_NO_WIDTH, 0)
+    return Console(
+        force_terminal=terminal,
+        width=width,
+        height=height,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
 
 
 def _print(console: "Console", content: "RenderableType") -> None:

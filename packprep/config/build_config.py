@@ -1,4 +1,5 @@
-"""The options of one build, checked: what the command line, a YAML file and Python give becomes one BuildConfig.
+"""The options of one build, checked: what the command line, a YAML file and Python give becomes
+one BuildConfig.
 
 options.py has the fields; checks.py says which values and combinations are refused.
 """
@@ -15,10 +16,14 @@ from packprep.config.options import Options
 from packprep.support.errors import ConfigError, nearest
 
 
-class BuildConfig(Options):  # a frozen dataclass by inheritance: compiling its methods twice is 15 ms at every start
-    """Options of one build, checked at construction: a wrong value raises ConfigError before any work is done.
+class BuildConfig(
+    Options
+):  # a frozen dataclass by inheritance: compiling its methods twice is 15 ms at every start
+    """Options of one build, checked at construction: a wrong value raises ConfigError before any
+    work is done.
 
-    Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json", max_length=8192)
+    Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json",
+    max_length=8192)
     """
 
     def __post_init__(self) -> None:
@@ -26,15 +31,22 @@ class BuildConfig(Options):  # a frozen dataclass by inheritance: compiling its 
             object.__setattr__(self, spec.name, checks.value_of(spec, getattr(self, spec.name)))
         checks.check(self)
         self._check_sources()
-        object.__setattr__(self, "columns", tuple(name for name in COLUMN_CHOICE if name in self.columns))
+        object.__setattr__(
+            self, "columns", tuple(name for name in COLUMN_CHOICE if name in self.columns)
+        )
 
     def _check_sources(self) -> None:
-        """ConfigError with the first thing that is wrong of the options that each source has for itself."""
+        """ConfigError with the first thing that is wrong of the options that each source has for
+        itself.
+        """
         for entry in self.entries():
             for key in mix.NUMBERS:
-                if key in entry.reading and (entry.reading[key] is None) != (getattr(self, key) is None):
+                if key in entry.reading and (entry.reading[key] is None) != (
+                    getattr(self, key) is None
+                ):
                     raise ConfigError(
-                        f"source {entry.label} alone has {key}: rows of one build are alike; give the build one too"
+                        f"source {entry.label} alone has {key}: rows of one build are alike; give "
+                        "the build one too"
                     )
             try:
                 self.reading(entry.reading)
@@ -45,14 +57,20 @@ class BuildConfig(Options):  # a frozen dataclass by inheritance: compiling its 
         """These options with those that a source has for itself, to read its rows with."""
         if not own:
             return self
-        if ("text_column" in own) != ("text_template" in own):  # either says what the text is, in place of both
+        if ("text_column" in own) != (
+            "text_template" in own
+        ):  # either says what the text is, in place of both
             own = {"text_column": "text", "text_template": None} | dict(own)
         return replace(self, sources=(), weights=(), max_epochs=1.0, **own)
 
     def identity(self) -> dict[str, Any]:
-        """The options that decide the bytes of the output; sources and tokenizer enter by digest instead."""
+        """The options that decide the bytes of the output; sources and tokenizer enter by digest
+        instead.
+        """
         return {
-            spec.name: list(value) if isinstance(value := getattr(self, spec.name), tuple) else value
+            spec.name: list(value)
+            if isinstance(value := getattr(self, spec.name), tuple)
+            else value
             for spec in fields(self)
             if spec.metadata["identity"]
         }

@@ -1,6 +1,8 @@
-"""Every option of a build, in one place: the command line, the YAML file and Python all read these fields.
+"""Every option of a build, in one place: the command line, the YAML file and Python all read
+these fields.
 
-A field's metadata carries its help text, its stage and whether it decides the bytes of the output (`identity`).
+A field's metadata carries its help text, its stage and whether it decides the bytes of the output
+(`identity`).
 """
 
 import json
@@ -11,15 +13,24 @@ from typing import Any, Literal
 from packprep.config import mix
 from packprep.support.errors import ConfigError, brief
 
-COLUMN_CHOICE = ("position_ids", "document_ids", "document_starts")  # tokens and cu_seqlens are always written
+COLUMN_CHOICE = (
+    "position_ids",
+    "document_ids",
+    "document_starts",
+)  # tokens and cu_seqlens are always written
 
 
-# The part of a build that an option decides. Whatever depends on a set of options is derived from these.
-#   read      which rows there are, and in which units       order   the order of packs
-#   rows      what one row is                                output  windows, splits, columns and files
-#   tokens    the ids of a row                               run     how a build works: never its bytes
-#   segments  how documents are filtered and cut             once    this call alone: written to no file
+# The part of a build that an option decides; whatever depends on a set of options is derived
+# from these:
+#   read      which rows there are, and in which units
+#   rows      what one row is
+#   tokens    the ids of a row
+#   segments  how documents are filtered and cut
 #   plan      which segments share a pack
+#   order     the order of packs
+#   output    windows, splits, columns and files
+#   run       how a build works: never its bytes
+#   once      this call alone: written to no file
 Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
 
 
@@ -36,8 +47,9 @@ def _option(
 ) -> Any:
     """A field with its help.
 
-    metavar: the value's name on the help page. identity: whether the value decides bytes of the output; False where a
-    digest of what it names does. per_source: a table in `sources` may have a value of its own. size: bytes.
+    metavar: the value's name on the help page. identity: whether the value decides bytes of the
+    output; False where a digest of what it names does. per_source: a table in `sources` may have a
+    value of its own. size: bytes.
     """
     return field(
         default=default,
@@ -62,8 +74,15 @@ def _memory() -> int:
 class Options:
     """The fields of `BuildConfig`, and what follows from them."""
 
-    sources: tuple[str | dict[str, Any], ...] = _option(  # a dict says how much of it and how it is read: mixture.py
-        (), "read", "Sources", "Files, globs, directories, - for stdin, or a hub dataset.", "SOURCE", identity=False
+    sources: tuple[str | dict[str, Any], ...] = (
+        _option(  # a dict says how much of it and how it is read: mixture.py
+            (),
+            "read",
+            "Sources",
+            "Files, globs, directories, - for stdin, or a hub dataset.",
+            "SOURCE",
+            identity=False,
+        )
     )
     output: str = _option(
         "",
@@ -82,7 +101,13 @@ class Options:
     )
 
     name: str | None = _option(
-        None, "read", "Sources", "Configuration of a hub dataset.", "NAME", identity=False, per_source=True
+        None,
+        "read",
+        "Sources",
+        "Configuration of a hub dataset.",
+        "NAME",
+        identity=False,
+        per_source=True,
     )
     split: str | None = _option(
         None,
@@ -94,11 +119,24 @@ class Options:
         per_source=True,
     )
     revision: str | None = _option(
-        None, "read", "Sources", "Revision of a hub dataset.", "NAME", identity=False, per_source=True
+        None,
+        "read",
+        "Sources",
+        "Revision of a hub dataset.",
+        "NAME",
+        identity=False,
+        per_source=True,
     )
-    text_column: str = _option("text", "rows", "Sources", "Column that holds the text.", "COLUMN", per_source=True)
+    text_column: str = _option(
+        "text", "rows", "Sources", "Column that holds the text.", "COLUMN", per_source=True
+    )
     text_template: str | None = _option(
-        None, "rows", "Sources", 'Text made of several columns: "{title}\\n\\n{body}".', "TEMPLATE", per_source=True
+        None,
+        "rows",
+        "Sources",
+        'Text made of several columns: "{title}\\n\\n{body}".',
+        "TEMPLATE",
+        per_source=True,
     )
     messages_column: str | None = _option(
         None,
@@ -111,12 +149,19 @@ class Options:
         None,
         "rows",
         "Sources",
-        "Column of prompts; with --response-column. Without a chat template both are joined as they are.",
+        "Column of prompts; with --response-column. Without a chat template both are joined as "
+        "they are.",
         "COLUMN",
     )
-    response_column: str | None = _option(None, "rows", "Sources", "Column of responses to prompts.", "COLUMN")
+    response_column: str | None = _option(
+        None, "rows", "Sources", "Column of responses to prompts.", "COLUMN"
+    )
     pair_columns: tuple[str, ...] = _option(
-        (), "rows", "Sources", "Two columns, such as chosen,rejected: sides of a row that share a pack.", "A,B"
+        (),
+        "rows",
+        "Sources",
+        "Two columns, such as chosen,rejected: sides of a row that share a pack.",
+        "A,B",
     )
     input_ids_column: str | None = _option(
         None, "rows", "Sources", "Column of token ids, in place of text.", "COLUMN", per_source=True
@@ -147,12 +192,22 @@ class Options:
     sample_by: Literal["document", "paragraph", "line"] = _option(
         "document", "rows", "Sources", "What one document of a .txt file is.", per_source=True
     )
-    limit: int | None = _option(None, "read", "Sources", "Only the first N rows of the whole input.", per_source=True)
+    limit: int | None = _option(
+        None, "read", "Sources", "Only the first N rows of the whole input.", per_source=True
+    )
     max_tokens: int | None = _option(
-        None, "read", "Sources", "Stop after the unit of text that reaches N tokens; of a mix, draw N tokens."
+        None,
+        "read",
+        "Sources",
+        "Stop after the unit of text that reaches N tokens; of a mix, draw N tokens.",
     )
     weights: tuple[str, ...] = _option(
-        (), "read", "Sources", "Share of tokens of each source, such as 50,30,20: a mix.", "W,W,...", identity=False
+        (),
+        "read",
+        "Sources",
+        "Share of tokens of each source, such as 50,30,20: a mix.",
+        "W,W,...",
+        identity=False,
     )
     max_epochs: float = _option(
         1.0,
@@ -162,25 +217,44 @@ class Options:
         "X",
         identity=False,
     )
-    on_error: Literal["stop", "skip"] = _option("stop", "rows", "Sources", "What to do with a row that cannot be used.")
-    max_row_size: int = _option("256MB", "rows", "Sources", "A row of more bytes is bad input.", "SIZE", size=True)
+    on_error: Literal["stop", "skip"] = _option(
+        "stop", "rows", "Sources", "What to do with a row that cannot be used."
+    )
+    max_row_size: int = _option(
+        "256MB", "rows", "Sources", "A row of more bytes is bad input.", "SIZE", size=True
+    )
     unit_size: int = _option(
-        "64MB", "read", "Sources", "Text tokenized by one task; decides what is shuffled.", "SIZE", size=True
+        "64MB",
+        "read",
+        "Sources",
+        "Text tokenized by one task; decides what is shuffled.",
+        "SIZE",
+        size=True,
     )
 
     tokenizer_revision: str | None = _option(
         None, "tokens", "Tokenizer", "Revision of a hub tokenizer.", "NAME", identity=False
     )
-    bos: str = _option("auto", "tokens", "Tokenizer", "Token before each document: auto, none or a token.", "TOKEN")
-    eos: str = _option("auto", "tokens", "Tokenizer", "Token after each document: auto, none or a token.", "TOKEN")
+    bos: str = _option(
+        "auto", "tokens", "Tokenizer", "Token before each document: auto, none or a token.", "TOKEN"
+    )
+    eos: str = _option(
+        "auto", "tokens", "Tokenizer", "Token after each document: auto, none or a token.", "TOKEN"
+    )
     parse_special_tokens: bool = _option(
         False, "tokens", "Tokenizer", "Let text that spells a special token become that token."
     )
     engine: Literal["auto", "hf", "fastokens", "gigatoken"] = _option(
-        "auto", "tokens", "Tokenizer", "What runs the tokenizer; every one gives the same ids.", identity=False
+        "auto",
+        "tokens",
+        "Tokenizer",
+        "What runs the tokenizer; every one gives the same ids.",
+        identity=False,
     )
     verify_engine: float = _option(
-        0.001,  # the reference takes 18 times the CPU of a whole build with a fast engine, so this costs 2 %
+        # the reference takes 18 times the CPU of a whole build with a fast engine, so this costs 2
+        # %
+        0.001,
         "tokens",
         "Tokenizer",
         "Share of documents encoded again by the reference engine and compared.",
@@ -199,39 +273,63 @@ class Options:
         None, "tokens", "Tokenizer", "Today, for templates that ask for it.", "YYYY-MM-DD"
     )
     template_variables: str | None = _option(
-        None, "tokens", "Tokenizer", 'Variables of the template: {"enable_thinking": false}.', "JSON"
+        None,
+        "tokens",
+        "Tokenizer",
+        'Variables of the template: {"enable_thinking": false}.',
+        "JSON",
     )
     train_on: Literal["assistant", "last-turn", "all"] = _option(
         "assistant", "tokens", "Tokenizer", "Which turns of a conversation are trained."
     )
-    vocab_size: int | None = _option(None, "tokens", "Tokenizer", "Token ids are below this; with --input-ids-column.")
+    vocab_size: int | None = _option(
+        None, "tokens", "Tokenizer", "Token ids are below this; with --input-ids-column."
+    )
     truncate_at: str | None = _option(
         None, "rows", "Tokenizer", "Cut the text at the first match of this regex.", "REGEX"
     )
-    keep_tokens: str | None = _option(None, "run", "Tokenizer", "Token store: tokens are kept there and reused.", "DIR")
+    keep_tokens: str | None = _option(
+        None, "run", "Tokenizer", "Token store: tokens are kept there and reused.", "DIR"
+    )
 
     max_length: int = _option(4096, "segments", "Packing", "Tokens per pack, at least 2.")
-    strategy: Literal["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"] = (
-        _option("best_fit", "segments", "Packing", "How documents are put together.")
-    )
+    strategy: Literal[
+        "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"
+    ] = _option("best_fit", "segments", "Packing", "How documents are put together.")
     overflow: Literal["split", "truncate", "drop", "error"] = _option(
         "split", "segments", "Packing", "What to do with documents longer than max_length."
     )
-    stride: int = _option(0, "segments", "Packing", "Tokens that neighbouring pieces of a split document share.")
+    stride: int = _option(
+        0, "segments", "Packing", "Tokens that neighbouring pieces of a split document share."
+    )
     truncation_side: Literal["right", "left", "balanced"] = _option(
-        "right", "segments", "Packing", "Which end truncate cuts off; balanced: of prompt and response, in proportion."
+        "right",
+        "segments",
+        "Packing",
+        "Which end truncate cuts off; balanced: of prompt and response, in proportion.",
     )
     continuation_bos: bool = _option(
         False, "segments", "Packing", "Begin the later pieces of a split document with BOS too."
     )
-    train_overlap: bool = _option(False, "segments", "Packing", "Train tokens that stride repeats in both pieces.")
+    train_overlap: bool = _option(
+        False, "segments", "Packing", "Train tokens that stride repeats in both pieces."
+    )
     min_loss_tokens: int = _option(
-        1, "segments", "Packing", "Where rows have labels: drop segments (wrapped: packs) with fewer trained tokens."
+        1,
+        "segments",
+        "Packing",
+        "Where rows have labels: drop segments (wrapped: packs) with fewer trained tokens.",
     )
     min_len: int = _option(1, "segments", "Packing", "Drop documents with fewer text tokens.")
-    max_len: int | None = _option(None, "segments", "Packing", "Drop documents with more text tokens.")
-    window: int = _option("4GB", "output", "Packing", "Text whose documents are packed together.", "SIZE", size=True)
-    max_segments_per_pack: int | None = _option(None, "plan", "Packing", "At most this many segments in a pack.")
+    max_len: int | None = _option(
+        None, "segments", "Packing", "Drop documents with more text tokens."
+    )
+    window: int = _option(
+        "4GB", "output", "Packing", "Text whose documents are packed together.", "SIZE", size=True
+    )
+    max_segments_per_pack: int | None = _option(
+        None, "plan", "Packing", "At most this many segments in a pack."
+    )
     pad_segment_to_multiple: int = _option(
         1, "plan", "Packing", "Pad each segment to a multiple (context parallel: 2*cp)."
     )
@@ -239,10 +337,13 @@ class Options:
         None,
         "rows",
         "Packing",
-        "Rows with different values here never share a pack. Compared as text: 1 is '1', true is 'true'.",
+        "Rows with different values here never share a pack. Compared as text: 1 is '1', true is "
+        "'true'.",
         "COLUMN",
     )
-    num_packs: int | None = _option(None, "plan", "Packing", "Number of packs for balanced; default: as few as can be.")
+    num_packs: int | None = _option(
+        None, "plan", "Packing", "Number of packs for balanced; default: as few as can be."
+    )
     shuffle_documents: bool = _option(
         False, "plan", "Packing", "stream, greedy: take documents in seeded random order."
     )
@@ -281,7 +382,9 @@ class Options:
         "Share of documents, such as 0.01, for a validation split; DIR becomes a DatasetDict.",
         "SHARE",
     )
-    num_proc: int = _option(os.cpu_count() or 1, "run", "Output", "Cores to use; never changes the output.")
+    num_proc: int = _option(
+        os.cpu_count() or 1, "run", "Output", "Cores to use; never changes the output."
+    )
     max_memory: int = _option(
         _memory() // 2,
         "run",
@@ -306,7 +409,11 @@ class Options:
         "local", "once", "Machines", "What does the work; never changes the output."
     )
     task_index: str | None = _option(
-        None, "once", "Machines", "executor array: which task this is, from 0; merge signs off.", "I|merge"
+        None,
+        "once",
+        "Machines",
+        "executor array: which task this is, from 0; merge signs off.",
+        "I|merge",
     )
     num_tasks: int | None = _option(None, "once", "Machines", "executor array: number of tasks.")
     ray_address: str | None = _option(
@@ -330,7 +437,9 @@ class Options:
         "Output",
         "Add the source files that the output does not hold yet, as windows of their own.",
     )
-    restart: bool = _option(False, "once", "Output", "Start over instead of going on with an unfinished build.")
+    restart: bool = _option(
+        False, "once", "Output", "Start over instead of going on with an unfinished build."
+    )
 
     def __post_init__(self) -> None:
         """Values are as they were given; `BuildConfig` checks them here."""
@@ -342,8 +451,9 @@ class Options:
 
     @property
     def parses_special_tokens(self) -> bool:
-        """Whether text that spells a special token becomes it: a template writes the special tokens of conversations,
-        and turns.py sees to it that only those are parsed."""
+        """Whether text that spells a special token becomes it: a template writes the special
+        tokens of conversations, and turns.py sees to it that only those are parsed.
+        """
         return self.parse_special_tokens or self.chats
 
     def variables(self) -> dict[str, Any]:
@@ -367,7 +477,8 @@ class Options:
                 raise ValueError
         except ValueError:
             raise ConfigError(
-                f"attention_cost is {self.attention_cost!r}, expected two numbers of at least 0 such as 24576,1"
+                f"attention_cost is {self.attention_cost!r}, expected two numbers of at least 0 "
+                "such as 24576,1"
             ) from None
         return linear, quadratic
 
@@ -382,7 +493,10 @@ class Options:
 
     @property
     def tokens_to_read(self) -> int | None:
-        """Tokens after which no more text is read. A mix is drawn from all of it, so there max_tokens stops nothing."""
+        """Tokens after which no more text is read.
+
+        A mix is drawn from all of it, so there max_tokens stops nothing.
+        """
         return None if mix.is_mix(self.entries()) else self.max_tokens
 
 

@@ -1,17 +1,18 @@
 """Engines: what turns text into token ids. One small protocol, three implementations of it.
 
-A batch of text comes in as an Arrow array, flat ids and offsets go out; no document becomes a list of Python ints
-except inside `tokenizers`, which has no other way out (16 of its 1100 ns per token).
+A batch of text comes in as an Arrow array, flat ids and offsets go out; no document becomes a list
+of Python ints except inside `tokenizers`, which has no other way out (16 of its 1100 ns per token).
 
-    hf         `tokenizers`, the reference: reads every tokenizer.json; 2-4 MB of text per core-second
-    fastokens  BPE, exact on every code point tried; 30-130 MB per core-second, SentencePiece BPE 2-8
-    gigatoken  BPE, newer Unicode tables than the reference; 40-160 MB per core-second, SentencePiece BPE 10
+    hf         `tokenizers`, the reference: reads every tokenizer.json; 2-4 MB per core-second
+    fastokens  BPE, exact on every code point tried; 30-130 MB, SentencePiece BPE 2-8
+    gigatoken  BPE, newer Unicode tables; 40-160 MB, SentencePiece BPE 10
 
-Every engine lets several threads call it at once: all three release the interpreter lock and guard their own caches, so
-none stands behind a lock here (tests/engines/test_backends.py holds them to it, with cold caches). gigatoken uses the
-cores inside a call too; fastokens is told not to, because threads that wait for each other's pieces and a cache more
-cost a build 2 to 10 % of its cycles. `tokenizers` is told not to by the command line (TOKENIZERS_PARALLELISM), and has
-threads from here: what one of its own made, another one frees, which was 8 % of the time of a build. A fast engine is
+Every engine lets several threads call it at once: all three release the interpreter lock and guard
+their own caches, so none stands behind a lock here (tests/engines/test_backends.py holds them to
+it, with cold caches). gigatoken uses the cores inside a call too; fastokens is told not to, because
+threads that wait for each other's pieces and a cache more cost a build 2 to 10 % of its cycles.
+`tokenizers` is told not to by the command line (TOKENIZERS_PARALLELISM), and has threads from here:
+what one of its own made, another one frees, which was 8 % of the time of a build. A fast engine is
 trusted only after `packprep.engines.parity` has compared it with `hf`.
 """
 
@@ -44,7 +45,8 @@ Offsets = NDArray[np.int64]
 # Characters of a call: `tokenizers` holds about 65 bytes per token until it is over.
 SUB_BATCH = 1 << 19
 SUB_BATCH_PIECES = 8192
-# Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while it is encoded.
+# Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while
+# it is encoded.
 PIECE_BYTES = 1 << 18
 
 
@@ -54,7 +56,8 @@ os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read at the first call in
 class Engine(Protocol):
     """Text in, ids out. `encode` may be called by several threads at once on one engine.
 
-    name and version say what made the ids; notes are sentences for the user that encoding gave rise to, each once.
+    name and version say what made the ids; notes are sentences for the user that encoding gave rise
+    to, each once.
     """
 
     name: str
@@ -62,10 +65,12 @@ class Engine(Protocol):
     notes: list[str]
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
-        """Token ids of each document, without BOS, EOS or any other token that the text itself does not give.
+        """Token ids of each document, without BOS, EOS or any other token that the text itself
+        does not give.
 
-        texts: string or large_string array without nulls, [documents]. Returns ids int32 [tokens], possibly read-only,
-        and offsets int64 [documents + 1]: document i is ids[offsets[i]:offsets[i + 1]]. Raises InputError.
+        texts: string or large_string array without nulls, [documents]. Returns ids int32 [tokens],
+        possibly read-only, and offsets int64 [documents + 1]: document i is
+        ids[offsets[i]:offsets[i + 1]]. Raises InputError.
         """
 
 
@@ -73,7 +78,8 @@ class HfEngine:
     """`tokenizers`: about SUB_BATCH characters a call, documents over PIECE_BYTES in pieces
     (`packprep.engines.cut_points`).
 
-    Calls are made by as many threads as `tokenizers` would have of its own: RAYON_NUM_THREADS, or one for each core.
+    Calls are made by as many threads as `tokenizers` would have of its own: RAYON_NUM_THREADS, or
+    one for each core.
     """
 
     name = "hf"
@@ -109,10 +115,16 @@ class HfEngine:
         ids = array.array("I")
         for encoding in encodings:
             ids.fromlist(encoding.ids)  # the cheapest way out: 16 ns per token, np.array 25
-        return documents, [len(encoding) for encoding in encodings], as_int32(np.frombuffer(ids, np.uint32))
+        return (
+            documents,
+            [len(encoding) for encoding in encodings],
+            as_int32(np.frombuffer(ids, np.uint32)),
+        )
 
     def _sub_batches(self, texts: pa.Array) -> Iterator[tuple[list[str], list[int]]]:
-        """Pieces of text and the document each belongs to, SUB_BATCH characters or SUB_BATCH_PIECES at a time."""
+        """Pieces of text and the document each belongs to, SUB_BATCH characters or
+        SUB_BATCH_PIECES at a time.
+        """
         pieces: list[str] = []
         documents: list[int] = []
         size = 0
@@ -146,7 +158,10 @@ class HfEngine:
 
     @cached_property
     def _may_cut(self) -> bool:
-        """Whether long documents may be cut. Looking may read the whole vocabulary, so only when there is one."""
+        """Whether long documents may be cut.
+
+        Looking may read the whole vocabulary, so only when there is one.
+        """
         reason = cut_points.why_not(self._tokenizer)
         note = f"documents over {PIECE_BYTES:,} bytes are encoded whole and on one core: {reason}"
         if reason is not None and note not in self.notes:
@@ -173,22 +188,30 @@ class FastokensEngine:
         text_starts(texts)
         with _as_sentence(f"fastokens {self.version} cannot encode a text (use the engine hf)"):
             ids, offsets = self._tokenizer.encode_batch_flat(
-                texts.to_pylist(), add_special_tokens=False, split_special_tokens=self._split_special_tokens
+                texts.to_pylist(),
+                add_special_tokens=False,
+                split_special_tokens=self._split_special_tokens,
             )
         return as_int32(np.frombuffer(ids, np.uint32)), np.frombuffer(offsets, np.int64)
 
 
 class GigatokenEngine:
-    """`gigatoken`: has no switch for special tokens in text, so unless they are parsed it never hears of them."""
+    """`gigatoken`: has no switch for special tokens in text, so unless they are parsed it never
+    hears of them.
+    """
 
     name = "gigatoken"
 
     def __init__(self, tokenizer_json: bytes, *, parse_special_tokens: bool = False) -> None:
         gigatoken, self.version = _package(self.name)
-        _package(self.name, "awkward")  # what its results are made of: 0.2 s to import, not inside the first call
+        _package(
+            self.name, "awkward"
+        )  # what its results are made of: 0.2 s to import, not inside the first call
         with _as_sentence(f"gigatoken {self.version} cannot read this tokenizer.json"):
             text = tokenizer_json.decode()
-            self._tokenizer = gigatoken.Tokenizer.from_json(text if parse_special_tokens else _without_specials(text))
+            self._tokenizer = gigatoken.Tokenizer.from_json(
+                text if parse_special_tokens else _without_specials(text)
+            )
         self.notes: list[str] = []
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
@@ -196,7 +219,9 @@ class GigatokenEngine:
         text_starts(texts)
         with _as_sentence(f"gigatoken {self.version} cannot encode a text (use the engine hf)"):
             layout = self._tokenizer.encode_batch(texts.to_pylist()).layout
-        return as_int32(np.asarray(layout.content.data, np.uint32)), np.asarray(layout.offsets.data, np.int64)
+        return as_int32(np.asarray(layout.content.data, np.uint32)), np.asarray(
+            layout.offsets.data, np.int64
+        )
 
 
 _ENGINES: dict[str, type[HfEngine] | type[FastokensEngine] | type[GigatokenEngine]] = {
@@ -204,11 +229,15 @@ _ENGINES: dict[str, type[HfEngine] | type[FastokensEngine] | type[GigatokenEngin
 }
 
 
-def load_engine(name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False) -> Engine:
-    """The engine of this name for this tokenizer; truncation and padding kept in the file are switched off.
+def load_engine(
+    name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False
+) -> Engine:
+    """The engine of this name for this tokenizer; truncation and padding kept in the file are
+    switched off.
 
-    parse_special_tokens: False keeps text that spells a special token as text, True gives that token's id.
-    Raises ConfigError for an unknown engine or one that is not installed, InputError for a file it cannot read.
+    parse_special_tokens: False keeps text that spells a special token as text, True gives that
+    token's id. Raises ConfigError for an unknown engine or one that is not installed, InputError
+    for a file it cannot read.
     """
     if name not in _ENGINES:
         raise ConfigError(f"engine {name!r} is unknown; choose one of {', '.join(_ENGINES)}")
@@ -216,9 +245,13 @@ def load_engine(name: EngineName, tokenizer_json: bytes, *, parse_special_tokens
 
 
 def text_starts(texts: pa.Array) -> NDArray[np.int64]:
-    """Where each document starts in the array's character buffer: int64 [documents + 1], bytes of UTF-8."""
+    """Where each document starts in the array's character buffer: int64 [documents + 1], bytes
+    of UTF-8.
+    """
     if texts.null_count:
-        raise InputError(f"{texts.null_count} of {len(texts)} texts are null; an engine takes text only")
+        raise InputError(
+            f"{texts.null_count} of {len(texts)} texts are null; an engine takes text only"
+        )
     if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
         raise InputError(f"an engine takes string or large_string, not {texts.type}")
     if len(texts) == 0:
@@ -232,7 +265,9 @@ def as_int32(ids: NDArray[np.uint32]) -> Ids:
     """The same memory as int32; an id of 2^31 or more would turn negative, so it is an error."""
     signed = ids.view(np.int32)
     if len(signed) and signed.min() < 0:
-        raise InputError(f"the tokenizer gave the id {int(ids.max()):,}; ids must be below {2**31:,}")
+        raise InputError(
+            f"the tokenizer gave the id {int(ids.max()):,}; ids must be below {2**31:,}"
+        )
     return signed
 
 
@@ -242,22 +277,30 @@ def _package(engine: str, module: str | None = None) -> tuple[Any, str]:
     try:
         return importlib.import_module(module), importlib.metadata.version(module)
     except ImportError:
-        raise ConfigError(f"engine {engine} needs the package {module}: pip install packprep[fast]") from None
+        raise ConfigError(
+            f"engine {engine} needs the package {module}: pip install packprep[fast]"
+        ) from None
 
 
 @contextmanager
 def _as_sentence(what: str) -> Iterator[None]:
-    """Whatever a Rust engine raises, as InputError: they raise bare Exception, and a panic is a BaseException."""
+    """Whatever a Rust engine raises, as InputError: they raise bare Exception, and a panic is a
+    BaseException.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException as error:
-        raise InputError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        raise InputError(
+            f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
 
 
 def added_tokens(tokenizer_json: bytes) -> list[dict[str, Any]]:
-    """The `added_tokens` of a tokenizer.json (`id`, `content`, `special` and more), without parsing its model."""
+    """The `added_tokens` of a tokenizer.json (`id`, `content`, `special` and more), without
+    parsing its model.
+    """
     start, stop = _added_tokens_span(tokenizer_json.decode())
     tokens: list[dict[str, Any]] = json.loads(tokenizer_json.decode()[start:stop] or "[]")
     return tokens
@@ -268,11 +311,16 @@ def _without_specials(tokenizer_json: str) -> str:
     start, stop = _added_tokens_span(tokenizer_json)
     tokens = json.loads(tokenizer_json[start:stop] or "[]")
     kept = [token for token in tokens if not token.get("special")]
-    return tokenizer_json[:start] + (json.dumps(kept) if start < stop else "") + tokenizer_json[stop:]
+    return (
+        tokenizer_json[:start] + (json.dumps(kept) if start < stop else "") + tokenizer_json[stop:]
+    )
 
 
 def _added_tokens_span(tokenizer_json: str) -> tuple[int, int]:
-    """Where the list stands; (0, 0) without one. Quotes inside JSON strings are escaped, so only the key can match."""
+    """Where the list stands; (0, 0) without one.
+
+    Quotes inside JSON strings are escaped, so only the key can match.
+    """
     found = re.search(r'"added_tokens"\s*:\s*(?=\[)', tokenizer_json)
     if found is None:
         return 0, 0

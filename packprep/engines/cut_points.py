@@ -1,20 +1,27 @@
-"""Where one huge document may be cut without changing its ids, so that `tokenizers` can take it in pieces.
+"""Where one huge document may be cut without changing its ids, so that `tokenizers` can take it
+in pieces.
 
-`tokenizers` encodes a document on one thread and needs some 130 bytes per byte of text for it: 100 MB in one row is 40
-seconds and 13 GB. Cut at the right places, the pieces run in parallel and only a few stand in memory at a time.
+`tokenizers` encodes a document on one thread and needs some 130 bytes per byte of text for it: 100
+MB in one row is 40 seconds and 13 GB. Cut at the right places, the pieces run in parallel and only
+a few stand in memory at a time.
 
-A cut lies behind a line feed that follows a visible character and precedes a letter: "end of line.\n|Next line".
-`why_not` reads the tokenizer and says why such a cut is not proven harmless, or None when it is:
+A cut lies behind a line feed that follows a visible character and precedes a letter: "end of
+line.\n|Next line". `why_not` reads the tokenizer and says why such a cut is not proven harmless, or
+None when it is:
 
-- added tokens: none reaches over the cut (no white space before another character) or swallows white space to its left.
-- normalizer: only those that keep a line feed and never look over it, and none that touches the ends of a text; one
-  that makes a space of it may stand before a pre-tokenizer that splits at every white space.
-- pre-tokenizer: one of the patterns below, or one that splits at every white space. Each of them ends a piece behind
-  the line feed, by whichever alternative it got there; none has an alternative that continues from a line feed into a
-  letter; none looks behind. The lookahead of `\\s+(?!\\S)` decides only among two or more white spaces, and the
-  visible character before the line feed leaves it one.
-- or, where the model sees the text whole (SentencePiece BPE): no entry of the vocabulary has a line feed before
-  another character, so no merge can ever cross the cut, and merges on one side never depend on the other.
+- added tokens: none reaches over the cut (no white space before another character) or swallows
+  white space to its left.
+- normalizer: only those that keep a line feed and never look over it, and none that touches the
+  ends of a text; one that makes a space of it may stand before a pre-tokenizer that splits at every
+  white space.
+- pre-tokenizer: one of the patterns below, or one that splits at every white space. Each of them
+  ends a piece behind the line feed, by whichever alternative it got there; none has an alternative
+  that continues from a line feed into a letter; none looks behind. The lookahead of `\\s+(?!\\S)`
+  decides only among two or more white spaces, and the visible character before the line feed leaves
+  it one.
+- or, where the model sees the text whole (SentencePiece BPE): no entry of the vocabulary has a line
+  feed before another character, so no merge can ever cross the cut, and merges on one side never
+  depend on the other.
 """
 
 from __future__ import annotations
@@ -24,9 +31,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Before the line feed a visible ASCII character, an ideograph or its full stop; behind it a letter: ASCII or ideograph.
-# The line feed comes first, because that is what a search then jumps to.
-_IDEOGRAPH = rb"(?:\xe4[\xb8-\xbf]|[\xe5-\xe8][\x80-\xbf]|\xe9[\x80-\xbd])[\x80-\xbf]"  # U+4E00-U+9F7F, letters always
+# Before the line feed a visible ASCII character, an ideograph or its full stop; behind it a letter:
+# ASCII or ideograph. The line feed comes first, because that is what a search then jumps to.
+# U+4E00-U+9F7F, letters always
+_IDEOGRAPH = rb"(?:\xe4[\xb8-\xbf]|[\xe5-\xe8][\x80-\xbf]|\xe9[\x80-\xbd])[\x80-\xbf]"
 _BEFORE = rb"(?:(?<=[!-~]\n)|(?<=\xe3\x80\x82\n)|(?<=" + _IDEOGRAPH + rb"\n))"
 _CUT = re.compile(rb"\n(?=[A-Za-z]|" + _IDEOGRAPH + rb")" + _BEFORE)
 
@@ -36,7 +44,8 @@ _TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # GPT-2
     *(  # Llama 3, GPT-4: numbers in threes; Qwen: digit by digit
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}"
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| "
+        rf"?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}"
         for digits in (r"\p{N}{1,3}", r"\p{N}")
     ),
     *(  # Mistral's Tekken; o200k with contractions
@@ -52,7 +61,9 @@ _AT_WHITE_SPACE = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
 
 
 def pieces(text: memoryview, size: int) -> Iterator[memoryview]:
-    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut; without one, the rest in one piece."""
+    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut; without one, the rest
+    in one piece.
+    """
     start = 0
     while start < len(text):
         found = _CUT.search(text, start + size)
@@ -62,7 +73,9 @@ def pieces(text: memoryview, size: int) -> Iterator[memoryview]:
 
 
 def why_not(tokenizer: Any) -> str | None:
-    """Why this `tokenizers.Tokenizer` may not take a document in `pieces`; None when the ids are proven the same."""
+    """Why this `tokenizers.Tokenizer` may not take a document in `pieces`; None when the ids are
+    proven the same.
+    """
     for token in tokenizer.get_added_tokens_decoder().values():
         if token.lstrip or re.search(r"\s\S", token.content):
             return f"its added token {token.content!r} can reach over a line end"
@@ -74,7 +87,9 @@ def why_not(tokenizer: Any) -> str | None:
         if normalizer["type"] in _SPACE_FOR_LINE_FEED:
             local = at_white_space and not hides_spaces
         else:
-            local = normalizer["type"] in _LOCAL_NORMALIZERS or normalizer.get("pattern") == {"String": " "}
+            local = normalizer["type"] in _LOCAL_NORMALIZERS or normalizer.get("pattern") == {
+                "String": " "
+            }
         if not local:
             return f"its normalizer {normalizer['type']} may change the ends of a text or a line"
     if getattr(tokenizer.model, "dropout", None):
@@ -89,7 +104,11 @@ def why_not(tokenizer: Any) -> str | None:
         crossing = next((entry for entry in vocabulary if re.search(r"\n[^\n]", entry)), None)
         if crossing is None and "\n" in vocabulary:
             return None
-        return f"its vocabulary entry {crossing!r} reaches over a line end" if crossing else "it has no line feed token"
+        return (
+            f"its vocabulary entry {crossing!r} reaches over a line end"
+            if crossing
+            else "it has no line feed token"
+        )
     return "its pre-tokenizer is not one known to end a piece at a line end"
 
 

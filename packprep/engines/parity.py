@@ -1,8 +1,10 @@
-"""Parity: a fast engine is trusted because its ids were compared with the reference's, never because of its name.
+"""Parity: a fast engine is trusted because its ids were compared with the reference's, never
+because of its name.
 
-`choose_engine` is the gate before a build: `packprep.engines.probes` and a sample of the real documents, encoded by
-both. One different id, and `auto` takes the reference. It costs 0.1 CPU-seconds and the loading of the reference.
-`verify_batch` is the check during a build: of every batch, documents chosen by their number alone are encoded again.
+`choose_engine` is the gate before a build: `packprep.engines.probes` and a sample of the real
+documents, encoded by both. One different id, and `auto` takes the reference. It costs 0.1
+CPU-seconds and the loading of the reference. `verify_batch` is the check during a build: of every
+batch, documents chosen by their number alone are encoded again.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from packprep.support.ahead import RenewedThreads
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 
-# The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of the reference.
+# The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of
+# the reference.
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
 
-# Text that a thread encodes before another takes its place: fastokens keeps up to 100 MB of words for each thread, and
-# what a new one lacks costs less than 1 % of the instructions of a build.
+# Text that a thread encodes before another takes its place: fastokens keeps up to 100 MB of words
+# for each thread, and what a new one lacks costs less than 1 % of the instructions of a build.
 THREAD_BYTES = 24 << 20
 
 Reference = Callable[[], Engine]
@@ -37,9 +40,9 @@ Reference = Callable[[], Engine]
 class EngineChoice:
     """The engine a build uses and what spoke for it.
 
-    reference gives the `hf` engine, loaded at the first call and then always the same one, for all threads.
-    gate goes into the manifest's `run` part; notes are sentences for the user. threads are those that call the engine
-    in a build.
+    reference gives the `hf` engine, loaded at the first call and then always the same one, for all
+    threads. gate goes into the manifest's `run` part; notes are sentences for the user. threads are
+    those that call the engine in a build.
     """
 
     engine: Engine
@@ -58,7 +61,10 @@ class Difference:
     expected: list[int]
 
     def __str__(self) -> str:
-        return f"on the text {_shown(self.text)} it gives {_shown(self.ids)} and the reference {_shown(self.expected)}"
+        return (
+            f"on the text {_shown(self.text)} it gives {_shown(self.ids)} and the reference "
+            f"{_shown(self.expected)}"
+        )
 
 
 def choose_engine(
@@ -70,12 +76,14 @@ def choose_engine(
 ) -> EngineChoice:
     """The engine for a build, compared with the reference where it is another one.
 
-    requested: `auto` takes the first fast engine that is installed and reads the tokenizer, and the reference where
-    there is none or where an id differs; a name takes that engine or raises.
-    sample: documents of the build; the beginnings of the first few are compared.
-    Raises ConfigError where a named engine is not installed, InputError where it cannot read the tokenizer or differs.
+    requested: `auto` takes the first fast engine that is installed and reads the tokenizer, and the
+    reference where there is none or where an id differs; a name takes that engine or raises.
+    sample: documents of the build; the beginnings of the first few are compared. Raises ConfigError
+    where a named engine is not installed, InputError where it cannot read the tokenizer or differs.
     """
-    reference = _load_once(lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens))
+    reference = _load_once(
+        lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens)
+    )
     candidates = _candidates(tokenizer_json) if requested == "auto" else [requested]
     if candidates == ["hf"]:
         return _choice(reference(), reference, "reference", [])
@@ -89,7 +97,9 @@ def choose_engine(
     reference()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        difference: Difference | InputError | None = first_difference(fast, reference(), [*texts, *documents])
+        difference: Difference | InputError | None = first_difference(
+            fast, reference(), [*texts, *documents]
+        )
     except InputError as error:
         difference = error
     measured = {
@@ -105,12 +115,18 @@ def choose_engine(
     if requested != "auto":
         raise InputError(f"{said}; use --engine hf or auto")
     rejected = {"rejected": f"{fast.name} {fast.version}", "difference": str(difference)}
-    return _choice(reference(), reference, "different", [f"{said}; the engine is hf"], **rejected, **measured)
+    return _choice(
+        reference(), reference, "different", [f"{said}; the engine is hf"], **rejected, **measured
+    )
 
 
-def trusted_engine(name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False) -> EngineChoice:
+def trusted_engine(
+    name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False
+) -> EngineChoice:
     """The engine that another process of the same build has chosen, without comparing it again."""
-    reference = _load_once(lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens))
+    reference = _load_once(
+        lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens)
+    )
     if name == "hf":
         return _choice(reference(), reference, "reference", [])
     fast = load_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
@@ -118,14 +134,20 @@ def trusted_engine(name: EngineName, tokenizer_json: bytes, *, parse_special_tok
 
 
 def first_difference(engine: Engine, reference: Engine, texts: Sequence[str]) -> Difference | None:
-    """None where both engines give the same ids for every text; else the first difference, narrowed down."""
+    """None where both engines give the same ids for every text; else the first difference,
+    narrowed down.
+    """
     array = pa.array(texts, pa.large_string())
     bad = differing(*engine.encode(array), *reference.encode(array))
     return _narrowed(engine, reference, texts[bad[0]]) if len(bad) else None
 
 
-def differing(ids: Ids, offsets: Offsets, expected: Ids, expected_offsets: Offsets) -> NDArray[np.int64]:
-    """Which documents of two encodings of the same texts differ: int64, rising, empty where every id is equal."""
+def differing(
+    ids: Ids, offsets: Offsets, expected: Ids, expected_offsets: Offsets
+) -> NDArray[np.int64]:
+    """Which documents of two encodings of the same texts differ: int64, rising, empty where
+    every id is equal.
+    """
     documents = len(expected_offsets) - 1
     if len(offsets) != documents + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
         return np.arange(max(documents, 1), dtype=np.int64)
@@ -153,20 +175,24 @@ def verify_batch(
     share: float,
     seed: int = 0,
 ) -> int:
-    """Compare a share of a batch with the reference; returns how many documents were compared, 0 for `hf` itself.
+    """Compare a share of a batch with the reference; returns how many documents were compared, 0
+    for `hf` itself.
 
-    ids, offsets: what `engine` gave for texts. documents: their numbers, int64 [documents]; with seed and share they
-    alone decide which are compared, so batches and workers do not matter. share: 0 (none) to 1 (all).
-    Raises InputError naming the first document whose ids differ.
+    ids, offsets: what `engine` gave for texts. documents: their numbers, int64 [documents]; with
+    seed and share they alone decide which are compared, so batches and workers do not matter.
+    share: 0 (none) to 1 (all). Raises InputError naming the first document whose ids differ.
     """
     if not len(texts) == len(documents) == len(offsets) - 1:
         raise InputError(
-            f"engine {engine.name} {engine.version} gave {len(offsets) - 1} results for {len(texts)} documents"
+            f"engine {engine.name} {engine.version} gave {len(offsets) - 1} results for "
+            f"{len(texts)} documents"
         )
     rows = np.flatnonzero(drawn(stream(seed, Purpose.VERIFY_ENGINE), documents, share))
     if len(rows) == 0 or engine.name == "hf":
         return 0
-    expected, expected_offsets = reference().encode(texts if len(rows) == len(texts) else texts.take(pa.array(rows)))
+    expected, expected_offsets = reference().encode(
+        texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+    )
     for row, start, stop in zip(rows, expected_offsets[:-1], expected_offsets[1:], strict=True):
         mine, theirs = ids[offsets[row] : offsets[row + 1]], expected[start:stop]
         if not np.array_equal(mine, theirs):
@@ -175,8 +201,12 @@ def verify_batch(
 
 
 def _candidates(tokenizer_json: bytes) -> list[EngineName]:
-    """Fast engines in the order to try: BPE with byte fallback comes from SentencePiece, there gigatoken is faster."""
-    from_sentencepiece = b'"byte_fallback":true' in tokenizer_json or b'"byte_fallback": true' in tokenizer_json
+    """Fast engines in the order to try: BPE with byte fallback comes from SentencePiece, there
+    gigatoken is faster.
+    """
+    from_sentencepiece = (
+        b'"byte_fallback":true' in tokenizer_json or b'"byte_fallback": true' in tokenizer_json
+    )
     return ["gigatoken", "fastokens"] if from_sentencepiece else ["fastokens", "gigatoken"]
 
 
@@ -198,7 +228,9 @@ def _load_first(
     return None, "the engine is hf: no fast engine is installed (pip install packprep[fast])"
 
 
-def _choice(engine: Engine, reference: Reference, verdict: str, notes: list[str], **measured: Any) -> EngineChoice:
+def _choice(
+    engine: Engine, reference: Reference, verdict: str, notes: list[str], **measured: Any
+) -> EngineChoice:
     gate = {"engine": engine.name, "version": engine.version, "verdict": verdict, **measured}
     return EngineChoice(engine=engine, reference=reference, gate=gate, notes=notes)
 
@@ -227,10 +259,18 @@ def _sampled(sample: Sequence[str]) -> Iterator[str]:
 
 
 def _narrowed(engine: Engine, reference: Engine, text: str) -> Difference:
-    """Halve the text as long as one of its halves, or of its middle, still comes out differently."""
+    """Halve the text as long as one of its halves, or of its middle, still comes out
+    differently.
+    """
     while True:
         middle, quarter = len(text) // 2, len(text) // 4
-        parts = [text[:middle], text[middle:], text[quarter : quarter + middle], text[1:], text[:-1]]
+        parts = [
+            text[:middle],
+            text[middle:],
+            text[quarter : quarter + middle],
+            text[1:],
+            text[:-1],
+        ]
         parts = [part for part in parts if len(part) < len(text)]
         array = pa.array(parts, pa.large_string())
         bad = differing(*engine.encode(array), *reference.encode(array))
@@ -247,7 +287,8 @@ def _mismatch(engine: Engine, reference: Engine, document: int, mine: Ids, their
     window = slice(at, at + 4)
     return (
         f"document {document}: from token {at:,} on engine {engine.name} {engine.version} gave "
-        f"{mine[window].tolist()} and {reference.name} {reference.version} {theirs[window].tolist()} "
+        f"{mine[window].tolist()} and {reference.name} {reference.version} "
+        f"{theirs[window].tolist()} "
         f"({len(mine):,} and {len(theirs):,} tokens); build with --engine hf"
     )
 

@@ -1,15 +1,21 @@
-"""Texts on which tokenizer engines come apart: what the parity gate encodes with both before it trusts the fast one.
+"""Texts on which tokenizer engines come apart: what the parity gate encodes with both before it
+trusts the fast one.
 
-About 200 kB and 22,000 code points, fixed but for the tokenizer's own added tokens; the reference needs 0.05 to
-0.08 CPU-seconds for them. Every text here stands for a way in which an engine can go wrong:
+About 200 kB and 22,000 code points, fixed but for the tokenizer's own added tokens; the reference
+needs 0.05 to 0.08 CPU-seconds for them. Every text here stands for a way in which an engine can go
+wrong:
 
-- Unicode tables of another version. Engines split words by letter, number and white space, and the tables behind
-  those classes differ between regex engines. `X's` shows the class of X in the ids: behind a letter or number "'s" is a
-  contraction, behind anything else the apostrophe belongs to X. One code point of a new alphabet is enough to tell.
-- white space of every kind and length, line ends, NULs, byte order marks, and runs long enough to hit a match limit;
+- Unicode tables of another version. Engines split words by letter, number and white space, and the
+  tables behind those classes differ between regex engines. `X's` shows the class of X in the ids:
+  behind a letter or number "'s" is a contraction, behind anything else the apostrophe belongs to X.
+  One code point of a new alphabet is enough to tell.
+- white space of every kind and length, line ends, NULs, byte order marks, and runs long enough to
+  hit a match limit;
 - spellings of special tokens, which stay text unless the user says otherwise;
-- text that NFC, NFD, NFKC or case folding changes (the long s in "'\u017f" is an s to a pattern that ignores case);
-- characters outside the vocabulary, and text that spells the vocabulary's own marks ("\u2581", "\u0120", "<0x0A>").
+- text that NFC, NFD, NFKC or case folding changes (the long s in "'\u017f" is an s to a pattern
+  that ignores case);
+- characters outside the vocabulary, and text that spells the vocabulary's own marks ("\u2581",
+  "\u0120", "<0x0A>").
 """
 
 from __future__ import annotations
@@ -18,7 +24,8 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# (first, end, step): densest where alphabets are, sparse in uniform masses; as many as the gate's budget allows.
+# (first, end, step): densest where alphabets are, sparse in uniform masses; as many as the gate's
+# budget allows.
 _SWEEP = (
     (0x0080, 0x2000, 1),
     (0x2000, 0x3100, 2),  # punctuation, symbols
@@ -42,29 +49,56 @@ _SWEEP = (
 _SWEEP_TEXT = 64  # code points per text
 
 _SPACES = " \t\n\r\v\f\x1c\x85\u00a0\u1680\u2003\u2009\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
-_CONTRACTIONS = ("s", "t", "re", "ve", "m", "ll", "d", "S", "T", "RE", "Re", "rE", "VE", "M", "LL", "lL", "D", "\u017f")
+_CONTRACTIONS = (
+    "s",
+    "t",
+    "re",
+    "ve",
+    "m",
+    "ll",
+    "d",
+    "S",
+    "T",
+    "RE",
+    "Re",
+    "rE",
+    "VE",
+    "M",
+    "LL",
+    "lL",
+    "D",
+    "\u017f",
+)
 
 _FIXED = (
     "",
     # words, case, code
-    "Hello world! HELLOworld helloWORLD XMLHttpRequest iPhone's McDonald ÀÉîÕ straße ẞ ǅ ǆ ΑΣ ας İI ıi ﬁ ŉ",
-    "def f(x):\n    if x:\n\treturn {'a': [1,2], \"b\":x**2}  # ok\n\n\n    else:\n        pass\r\n",
-    "https://example.org/a_b/c-d?e=f&g=%20#h  me@example.com C:\\dir\\file.txt <a href='#'>&nbsp;</a> //// -->\n/\n",
+    "Hello world! HELLOworld helloWORLD XMLHttpRequest iPhone's McDonald ÀÉîÕ straße ẞ ǅ ǆ ΑΣ ας "
+    "İI ıi ﬁ ŉ",
+    "def f(x):\n    if x:\n\treturn {'a': [1,2], \"b\":x**2}  # ok\n\n\n    else:\n        "
+    "pass\r\n",
+    "https://example.org/a_b/c-d?e=f&g=%20#h  me@example.com C:\\dir\\file.txt <a "
+    "href='#'>&nbsp;</a> //// -->\n/\n",
     # numbers
-    "1 12 123 1234 12345 1234567890123 1,234,567.89 -1e-05 0x7F 3.14.15 ٣٤٥٦ १२३४ １２３４ x²y³ ½ ⅔ Ⅻ ① 10% $5 €6 1st",
+    "1 12 123 1234 12345 1234567890123 1,234,567.89 -1e-05 0x7F 3.14.15 ٣٤٥٦ १२३४ １２３４ "
+    "x²y³ ½ ⅔ Ⅻ ① 10% $5 €6 1st",
     # scripts
-    "今天天气很好，我们去公园吧。「東京」は日本の首都です。カタカナﾊﾟ한국어 조사는 이렇게. 𠮷野家 㐀",
-    "Привет, мир! Γειά σου Κόσμε. שָׁלוֹם עולם مرحبا بالعالم ١٢ नमस्ते दुनिया สวัสดีชาวโลก ສະບາຍດີ မင်္ဂလာပါ ជំរាបសួរ ⲁⲃⲅ ꙮ",
+    "今天天气很好，我们去公园吧。「東京」は日本の首都です。カタカナﾊﾟ한국어 조사는 "
+    "이렇게. 𠮷野家 㐀",
+    "Привет, мир! Γειά σου Κόσμε. שָׁלוֹם עולם مرحبا بالعالم ١٢ नमस्ते दुनिया สวัสดีชาวโลก ສະບາຍດີ "
+    "မင်္ဂလာပါ ជំរាបសួរ ⲁⲃⲅ ꙮ",
     "a中b文c д1я2 xשy \u202eabc\u202c \u2067אבג\u2069 \u200eLRM\u200fRLM \u061c",
     # emoji
-    "👨\u200d👩\u200d👧\u200d👦 👩🏽\u200d🚀 🏳\ufe0f\u200d🌈 1\u20e3 #\u20e3 ❤\ufe0f❤\ufe0e ☺🫠🪿🫨 \ufe0f a\u200db",
+    "👨\u200d👩\u200d👧\u200d👦 👩🏽\u200d🚀 🏳\ufe0f\u200d🌈 1\u20e3 #\u20e3 ❤\ufe0f❤\ufe0e "
+    "☺🫠🪿🫨 \ufe0f a\u200db",
     "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f 🇩🇪🇫🇷🇩",
     # normalization
     "é e\u0301 Å A\u030a \u212b Ω \u2126 q\u0307\u0323 q\u0323\u0307 \u1112\u1161\u11ab 한",
     "\u0344 \u0958 \u0fb5 ﷺ ﬀ ｆｕｌｌ ﾊ\uff9f",
     "a" + "\u0301" * 60 + "z" + "\u0315\u0300\u05ae\u0062" * 4,
     "".join(
-        x + "".join(chr(0x300 + (37 * at + 11 * mark) % 112) for mark in range(9)) for at, x in enumerate("ZALGO!")
+        x + "".join(chr(0x300 + (37 * at + 11 * mark) % 112) for mark in range(9))
+        for at, x in enumerate("ZALGO!")
     ),
     # what is not a character, and what the vocabulary spells
     "\0 a\0b \0\0\0 \x01\x02\x1f\x7f\x80\x9f",
@@ -82,7 +116,8 @@ _FIXED = (
 def probes(added_tokens: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """The probe texts, always the same for the same tokens.
 
-    added_tokens: the tokenizer's, as in tokenizer.json: `content` is spelled in many ways, `special` tells two kinds.
+    added_tokens: the tokenizer's, as in tokenizer.json: `content` is spelled in many ways,
+    `special` tells two kinds.
     """
     added = [token for token in added_tokens if token.get("content")]
     return [*_FIXED, *_spaces(), *_contractions(), *_spellings(added), *_soup(added), *_sweep()]
@@ -102,19 +137,27 @@ def _spaces() -> list[str]:
 
 def _contractions() -> list[str]:
     return [
-        " ".join(f"a'{end}b I'{end} 1'{end} '{end} .'{end} é'{end} x’{end} ''{end}" for end in _CONTRACTIONS),
+        " ".join(
+            f"a'{end}b I'{end} 1'{end} '{end} .'{end} é'{end} x’{end} ''{end}"
+            for end in _CONTRACTIONS
+        ),
         "".join(f"'{end}" for end in _CONTRACTIONS),
     ]
 
 
 def _spellings(added: list[Mapping[str, Any]]) -> list[str]:
-    """Added tokens alone, in words, doubled, cut short and in other letter cases; of many tokens an even choice."""
+    """Added tokens alone, in words, doubled, cut short and in other letter cases; of many tokens
+    an even choice.
+    """
     texts = []
     for special in (True, False):
-        contents = [str(token["content"]) for token in added if bool(token.get("special")) is special]
+        contents = [
+            str(token["content"]) for token in added if bool(token.get("special")) is special
+        ]
         texts.append("x".join(_some(contents, 512)))
         texts += [
-            f"{token} a{token}b {token}{token}\n{token}\n {token[:-1]} {token[1:]} {token}{token[:-1]} "
+            f"{token} a{token}b {token}{token}\n{token}\n {token[:-1]} {token[1:]} "
+            f"{token}{token[:-1]} "
             f"{token[0]}{token} {token.swapcase()} é{token} {token}\u0301"
             for token in _some(contents, 24)
         ]
@@ -132,7 +175,10 @@ def _soup(added: list[Mapping[str, Any]]) -> list[str]:
 
 def _sweep() -> list[str]:
     points = [point for first, end, step in _SWEEP for point in range(first, end, step)]
-    return ["".join(f"{chr(x)}'s" for x in points[at : at + _SWEEP_TEXT]) for at in range(0, len(points), _SWEEP_TEXT)]
+    return [
+        "".join(f"{chr(x)}'s" for x in points[at : at + _SWEEP_TEXT])
+        for at in range(0, len(points), _SWEEP_TEXT)
+    ]
 
 
 def _some(items: list[str], count: int) -> list[str]:

@@ -1,8 +1,10 @@
-"""--append: source files that an output does not hold yet become windows of their own behind those that are there.
+"""--append: source files that an output does not hold yet become windows of their own behind
+those that are there.
 
-They are built as an output of their own in OUT.appended, by any executor and resumed like any build, and put together
-with OUT as `packprep merge OUT OUT.appended` would, in OUT.incomplete, which then takes the place of OUT: readers find
-the old dataset or the new one. What was built before is neither read again nor written again, its shards are linked.
+They are built as an output of their own in OUT.appended, by any executor and resumed like any
+build, and put together with OUT as `packprep merge OUT OUT.appended` would, in OUT.incomplete,
+which then takes the place of OUT: readers find the old dataset or the new one. What was built
+before is neither read again nor written again, its shards are linked.
 """
 
 import json
@@ -43,7 +45,9 @@ def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput
 
 
 def _is_there(output: Path) -> bool:
-    """Whether there is an output to append to, be it that a killed swap has left it one rename short of its place."""
+    """Whether there is an output to append to, be it that a killed swap has left it one rename
+    short of its place.
+    """
     return (output / MANIFEST).exists() or _half_swapped(output)
 
 
@@ -54,7 +58,9 @@ def _half_swapped(output: Path) -> bool:
 
 
 class GrowingOutput:
-    """An output that is there and gets more; see `output.LocalOutput`. path: where what is new is built."""
+    """An output that is there and gets more; see `output.LocalOutput`. path: where what is new
+    is built.
+    """
 
     def __init__(self, config: BuildConfig) -> None:
         self.old = Path(config.output)
@@ -77,13 +83,17 @@ class GrowingOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Also the lock of the old output; what an append before has left beside it is tidied up first."""
+        """Also the lock of the old output; what an append before has left beside it is tidied up
+        first.
+        """
         if shared:
             yield
             return
         with locked(self.old, f"{self} is being built"):
             if by := ", ".join(at_work(self.old).values()):
-                raise ConfigError(f"{self} is being built by tasks of an array ({by}); wait until they are done")
+                raise ConfigError(
+                    f"{self} is being built by tasks of an array ({by}); wait until they are done"
+                )
             self._tidy()
             yield
 
@@ -108,7 +118,8 @@ class GrowingOutput:
             return
         if not self._restart:
             raise ConfigError(
-                f"{staging.path} is left from another build of {self} that did not finish; finish that first, "
+                f"{staging.path} is left from another build of {self} that did not finish; finish "
+                "that first, "
                 "or give --restart to drop it"
             )
         shutil.rmtree(staging.path)
@@ -119,7 +130,9 @@ class GrowingOutput:
         remove_replaced(self.path)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """Sources that the output does not hold; ConfigError for one it holds with other content under this name."""
+        """Sources that the output does not hold; ConfigError for one it holds with other content
+        under this name.
+        """
         manifest = self.manifest
         inputs = manifest.data["inputs"]
         if "mix" in inputs or "repeated" in manifest.data:
@@ -135,8 +148,10 @@ class GrowingOutput:
             there = names.get(_place(source.name))
             if there is not None and there["sha256"] != source.sha256 and source.name != STDIN:
                 raise ConfigError(
-                    f"{source.name} is in {self} already, with other content (sha256 {there['sha256'][:8]} there, "
-                    f"{source.sha256[:8]} here); put its new rows into a file of another name, or build all of it "
+                    f"{source.name} is in {self} already, with other content (sha256 "
+                    f"{there['sha256'][:8]} there, "
+                    f"{source.sha256[:8]} here); put its new rows into a file of another name, or "
+                    "build all of it "
                     "again with --overwrite"
                 )
         if known:
@@ -145,17 +160,22 @@ class GrowingOutput:
             progress.say(f"{_listed(new)} appended to {self}")
         return new
 
-    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
-        """The manifest of what is there, where nothing is new, or of what is built and not yet put together with it.
+    def already_built(
+        self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
+    ) -> Manifest | None:
+        """The manifest of what is there, where nothing is new, or of what is built and not yet
+        put together with it.
 
-        ConfigError where settings differ from those of the output, or of an append that did not finish.
+        ConfigError where settings differ from those of the output, or of an append that did not
+        finish.
         """
         old = self.manifest
         if changed := _other_settings(old.data["inputs"], inputs):
             kept = self.old / SETTINGS
             where = f" (-c {kept} has them)" if kept.exists() else ""
             raise ConfigError(
-                f"{self} was built with other settings ({changed}); give the same ones{where}, or choose another -o"
+                f"{self} was built with other settings ({changed}); give the same ones{where}, or "
+                "choose another -o"
             )
         if not inputs["sources"]:
             return old
@@ -174,7 +194,9 @@ class GrowingOutput:
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """For what is already built: put it together with the output, where it is not a part of that."""
+        """For what is already built: put it together with the output, where it is not a part of
+        that.
+        """
         if self.replaces:
             return self._put_together(progress)
         progress.say(f"nothing to append: {self} stays as it is")
@@ -184,7 +206,9 @@ class GrowingOutput:
         """See `LocalOutput.begin`."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Let what is signed in the staging directory become a part of the output, whose manifest is returned."""
+        """Let what is signed in the staging directory become a part of the output, whose
+        manifest is returned.
+        """
         publish(staging, self.path)
         return self._put_together(progress)
 
@@ -192,7 +216,8 @@ class GrowingOutput:
         if changed := differing(self.manifest, read_manifest(self.path)):
             self._remove()
             raise ConfigError(
-                f"the new files make an output that does not fit {self}: it differs in {changed}; give columns the "
+                f"the new files make an output that does not fit {self}: it differs in {changed}; "
+                "give columns the "
                 "same types (--carry NAME:TYPE), or choose another -o"
             )
         manifest = put_together([self.old, self.path], self.old, progress=progress)
@@ -210,12 +235,16 @@ def _key(source: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _other_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """What differs between the options and tokenizers of two builds, in words. Of builds put together those options
-    are known that all of them share."""
+    """What differs between the options and tokenizers of two builds, in words.
+
+    Of builds put together those options are known that all of them share.
+    """
     options = here["options"]
     if "generations" in there:
         options = {key: value for key, value in options.items() if key in there["options"]}
-    ours, theirs = ({"inputs": {**inputs, "sources": []}} for inputs in (there, {**here, "options": options}))
+    ours, theirs = (
+        {"inputs": {**inputs, "sources": []}} for inputs in (there, {**here, "options": options})
+    )
     ours["inputs"].pop("generations", None)
     return difference(ours, theirs)
 

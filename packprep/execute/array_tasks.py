@@ -1,8 +1,10 @@
-"""Tasks of a job array: each joins the build in OUT.incomplete, does its share and leaves; one more signs off.
+"""Tasks of a job array: each joins the build in OUT.incomplete, does its share and leaves; one
+more signs off.
 
-A share is every N-th run of slices, and any window whose token files are there when a task looks. Tasks may start at
-any time, in any order, twice or together: what one works on is claimed by a lock that counts for a living process only
-(lock.py), and what is done is found done. `--task-index merge` waits for tasks at work and finishes what they left.
+A share is every N-th run of slices, and any window whose token files are there when a task looks.
+Tasks may start at any time, in any order, twice or together: what one works on is claimed by a lock
+that counts for a living process only (lock.py), and what is done is found done. `--task-index
+merge` waits for tasks at work and finishes what they left.
 """
 
 import re
@@ -26,7 +28,9 @@ _SCHEDULERS = "Slurm, Kubernetes (with --num-tasks) or AWS Batch"
 
 
 def share_of(config: BuildConfig, environment: Mapping[str, str]) -> tuple[int, int, str]:
-    """Index of this task, number of tasks, and where that is from; ConfigError where nothing says it."""
+    """Index of this task, number of tasks, and where that is from; ConfigError where nothing
+    says it.
+    """
     index, total, said = _given_by(environment, config.num_tasks)
     if config.task_index is not None:
         index, said = int(config.task_index), "--task-index"
@@ -34,17 +38,21 @@ def share_of(config: BuildConfig, environment: Mapping[str, str]) -> tuple[int, 
     if index is None or total is None:
         missing = "--task-index" if index is None else "--num-tasks"
         raise ConfigError(
-            f"executor array needs {missing}: give --task-index I --num-tasks N with 0 <= I < N, or run it as an array "
+            f"executor array needs {missing}: give --task-index I --num-tasks N with 0 <= I < N, "
+            "or run it as an array "
             f"of {_SCHEDULERS}; --task-index {MERGE} signs off"
         )
     if not 0 <= index < total:
         raise ConfigError(
-            f"the index of this task, from {said}, is {index}, expected 0 to {total - 1}: see --num-tasks"
+            f"the index of this task, from {said}, is {index}, expected 0 to {total - 1}: see "
+            "--num-tasks"
         )
     return index, total, said
 
 
-def _given_by(environment: Mapping[str, str], asked: int | None) -> tuple[int | None, int | None, str]:
+def _given_by(
+    environment: Mapping[str, str], asked: int | None
+) -> tuple[int | None, int | None, str]:
     """Index, number of tasks, and the variable that says so. asked: --num-tasks."""
 
     def number(name: str) -> int | None:
@@ -57,7 +65,10 @@ def _given_by(environment: Mapping[str, str], asked: int | None) -> tuple[int | 
             return task, asked, "SLURM_ARRAY_TASK_ID"
         first, step = number("SLURM_ARRAY_TASK_MIN") or 0, number("SLURM_ARRAY_TASK_STEP") or 1
         return (task - first) // step, count, "SLURM_ARRAY_TASK_ID"
-    for name, of in (("AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"), ("JOB_COMPLETION_INDEX", "")):
+    for name, of in (
+        ("AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
+        ("JOB_COMPLETION_INDEX", ""),
+    ):
         if (task := number(name)) is not None:
             return task, number(of), name
     return None, None, ""
@@ -67,7 +78,8 @@ def _given_by(environment: Mapping[str, str], asked: int | None) -> tuple[int | 
 def joining(output: Path, progress: Progress) -> Iterator[None]:
     """Hold off other tasks that join, and whole builds; StoppedError where one of those is at work.
 
-    A build takes its lock and then looks for tasks, a task does it the other way round: one of them sees the other.
+    A build takes its lock and then looks for tasks, a task does it the other way round: one of them
+    sees the other.
     """
     waiting = False
     with ExitStack() as stack:
@@ -81,7 +93,9 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
                 waiting = True
                 time.sleep(_LOOK_EVERY)
         if (by := holder(output)) is not None and by.alive:
-            raise StoppedError(f"{output} is being built or signed off by {by}; nothing is left for a task")
+            raise StoppedError(
+                f"{output} is being built or signed off by {by}; nothing is left for a task"
+            )
         yield
 
 
@@ -98,12 +112,17 @@ def at_work(output: Path) -> dict[str, str]:
 
 @contextmanager
 def without_tasks(output: Path, config: BuildConfig, progress: Progress) -> Iterator[None]:
-    """For a whole build with its lock held: no task is at work. Signing off waits for them, others get ConfigError."""
+    """For a whole build with its lock held: no task is at work.
+
+    Signing off waits for them, others get ConfigError.
+    """
     joins = join_of(staging_of(output))
     said = ""
     while by := taken_by(joins) or ", ".join(at_work(output).values()):
         if config.task_index != MERGE:
-            raise ConfigError(f"{output} is being built by tasks of an array ({by}); wait until they are done")
+            raise ConfigError(
+                f"{output} is being built by tasks of an array ({by}); wait until they are done"
+            )
         if by != said:
             progress.say(f"waiting for tasks at work: {by}")
         said = by
@@ -112,7 +131,10 @@ def without_tasks(output: Path, config: BuildConfig, progress: Progress) -> Iter
 
 
 def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, Any]:
-    """Do one share of a build. Returns what was done here, and how much of the whole is there now."""
+    """Do one share of a build.
+
+    Returns what was done here, and how much of the whole is there now.
+    """
     _measure(shares, index, progress)
     done = {"slices": 0, "windows": 0}
     total = sum(shares.text_bytes(run) for run in shares.runs[index :: shares.parts]) / 1e6
@@ -169,9 +191,13 @@ def _measure(shares: Shares, index: int, progress: Progress) -> None:
 
 
 def _write_ready(shares: Shares, index: int) -> int:
-    """Write windows that are ready and that nobody is writing, its own share first; how many that were."""
+    """Write windows that are ready and that nobody is writing, its own share first; how many
+    that were.
+    """
     written = 0
-    for window in sorted(shares.ready(), key=lambda window: (window[1] % shares.parts != index, window)):
+    for window in sorted(
+        shares.ready(), key=lambda window: (window[1] % shares.parts != index, window)
+    ):
         with _claimed(shares, f"window-{window[0]}-{window[1]:05d}") as mine:
             # Another task may have written it since we looked.
             if mine and not shares.is_written(window):

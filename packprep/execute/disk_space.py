@@ -1,4 +1,6 @@
-"""Room on the disk: what a build will write, looked at before it starts, and what to say when there is no more."""
+"""Room on the disk: what a build will write, looked at before it starts, and what to say when
+there is no more.
+"""
 
 import errno
 import os
@@ -11,7 +13,8 @@ from packprep.schemas import is_url
 from packprep.support.errors import StoppedError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Text in a byte of a file. Compressed text is mostly three to five times its size, Parquet two to four.
+# Text in a byte of a file. Compressed text is mostly three to five times its size, Parquet two to
+# four.
 _TEXT_PER_BYTE = {"": 1.0, "gz": 4.0, "zst": 4.0}
 _PARQUET = 3.0
 _TOKENS_PER_BYTE = 0.35  # where no sample tells: more than English has with any common vocabulary
@@ -21,19 +24,30 @@ _DOUBT = 0.7  # a build is stopped only if even this share of the prediction is 
 
 
 def predicted_tokens(job: Job, per_byte: float | None) -> int:
-    """Tokens of a build, from the sizes of its files. per_byte: tokens for a byte of text, of a sample."""
+    """Tokens of a build, from the sizes of its files. per_byte: tokens for a byte of text, of a
+    sample.
+    """
     per_byte = per_byte or _TOKENS_PER_BYTE
     text = sum(
-        source.bytes * (_PARQUET if source.kind == "parquet" else _TEXT_PER_BYTE[source.compression])
+        source.bytes
+        * (_PARQUET if source.kind == "parquet" else _TEXT_PER_BYTE[source.compression])
         for source in job.sources
     )
     most = job.config.max_tokens
-    return round(text * per_byte if most is None else min(text * per_byte, most + job.config.unit_size * per_byte))
+    return round(
+        text * per_byte
+        if most is None
+        else min(text * per_byte, most + job.config.unit_size * per_byte)
+    )
 
 
 def needed_bytes(job: Job, tokens: int) -> int:
-    """Bytes that a build has on disk at most at one time: its token files, and its shards if those are here."""
-    in_shards = 4 + 4 * ("position_ids" in job.config.columns)  # columns by segment are small beside them
+    """Bytes that a build has on disk at most at one time: its token files, and its shards if
+    those are here.
+    """
+    in_shards = 4 + 4 * (
+        "position_ids" in job.config.columns
+    )  # columns by segment are small beside them
     in_shards *= not is_url(job.config.output)
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(1.05 * tokens * (in_shards + in_files))
@@ -45,7 +59,9 @@ def room_at(path: Path) -> int:
 
 
 def written_bytes(directory: Path) -> int:
-    """Bytes of all files under a directory; others come and go meanwhile, and one that went has none."""
+    """Bytes of all files under a directory; others come and go meanwhile, and one that went has
+    none.
+    """
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -55,7 +71,10 @@ def written_bytes(directory: Path) -> int:
 
 
 def check_room(job: Job, needed: int) -> str | None:
-    """What to say of the room: nothing where there is plenty. StoppedError where there is clearly too little."""
+    """What to say of the room: nothing where there is plenty.
+
+    StoppedError where there is clearly too little.
+    """
     left = max(0, needed - written_bytes(job.staging))
     free = room_at(job.staging)
     said = f"about {shown(left)} will be written to {job.staging}, and {shown(free)} are free there"
@@ -71,12 +90,15 @@ def full(error: OSError, staging: Path, needed: int) -> StoppedError:
     missing = max(needed - written - free, _LEAST_MISSING)
     where = error.filename if isinstance(error.filename, str) else staging
     return StoppedError(
-        f"{where}: no space left on the disk: {shown(free)} are free and about {shown(missing)} are missing; "
+        f"{where}: no space left on the disk: {shown(free)} are free and about {shown(missing)} "
+        "are missing; "
         "free them and run the same command to go on"
     )
 
 
 def shown(size: int) -> str:
     """1.2 GB, 3.4 MB or 5.6 kB."""
-    unit, name = next(((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if size >= unit), (1e3, "kB"))
+    unit, name = next(
+        ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if size >= unit), (1e3, "kB")
+    )
     return f"{size / unit:,.1f} {name}"

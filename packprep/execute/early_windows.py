@@ -1,7 +1,9 @@
-"""Windows planned and written while later units are still tokenized, where it is known early what they hold.
+"""Windows planned and written while later units are still tokenized, where it is known early
+what they hold.
 
-In input order a window is known with its last unit. Where units are shuffled it is known only with the last unit of the
-whole input, for the seed decides among all of them; and a mix, or a multiple of packs, needs all lengths.
+In input order a window is known with its last unit. Where units are shuffled it is known only with
+the last unit of the whole input, for the seed decides among all of them; and a mix, or a multiple
+of packs, needs all lengths.
 """
 
 from collections.abc import Callable
@@ -21,7 +23,8 @@ Clock = Callable[[str], AbstractContextManager[None]]
 
 
 class EarlyWindows(Generic[Made]):
-    """Windows of a build whose token files come in order, made one at a time by a thread beside tokenization.
+    """Windows of a build whose token files come in order, made one at a time by a thread beside
+    tokenization.
 
     make: plans and writes a window of a split, given the Windows that it is in.
     """
@@ -30,9 +33,13 @@ class EarlyWindows(Generic[Made]):
         config = job.config
         self._job, self._clock, self._make = job, clock, make
         self._known = (
-            config.order == "input" and config.packs_multiple_of == 1 and config.strategy != "balanced"
-            and config.num_proc > 1 and job.planner is None and not is_mix(config.entries())
-        )  # fmt: skip
+            config.order == "input"
+            and config.packs_multiple_of == 1
+            and config.strategy != "balanced"
+            and config.num_proc > 1
+            and job.planner is None
+            and not is_mix(config.entries())
+        )
         room = config.max_memory - BASE_MEMORY - (1 + slices_ahead(config)) * slice_memory(config)
         self._most = room // MEMORY_PER_DOCUMENT  # documents of a window beside tokenization
         self._pool = ThreadPoolExecutor(1)
@@ -57,12 +64,16 @@ class EarlyWindows(Generic[Made]):
         number, files = self._number, self._files
         self._number, self._files = number + 1, []
         if sum(file.documents for file in files) <= self._most:
-            windows = Windows(self._job, files, self._clock, formed={number: files}, rows=self._rows)
+            windows = Windows(
+                self._job, files, self._clock, formed={number: files}, rows=self._rows
+            )
             for split in self._job.splits:
                 self._made[split, number] = self._pool.submit(self._make, windows, split, number)
 
     def result(self, split: str, number: int) -> Made | None:
-        """What making the window gave, or will have given; None for one that is not begun, and then never is."""
+        """What making the window gave, or will have given; None for one that is not begun, and
+        then never is.
+        """
         made = self._made.pop((split, number), None)
         return None if made is None or made.cancel() else made.result()
 

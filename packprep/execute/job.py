@@ -1,8 +1,10 @@
-"""A build as any process can take part in it: resolved options, tokenizer, sources, and where its files lie.
+"""A build as any process can take part in it: resolved options, tokenizer, sources, and where
+its files lie.
 
-The two tasks of a build are pure functions from files to files: `tokens.tokenize_slice` makes the token file of a
-slice, `windowfiles.Windows.write` the shards of a window whose token files are all there. Each leaves a receipt last,
-so a task may be done in any order, by any process, twice or by two at once, and one that is done is found done.
+The two tasks of a build are pure functions from files to files: `tokens.tokenize_slice` makes the
+token file of a slice, `windowfiles.Windows.write` the shards of a window whose token files are all
+there. Each leaves a receipt last, so a task may be done in any order, by any process, twice or by
+two at once, and one that is done is found done.
 """
 
 import json
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One build and its staging directory. planner: a packer of the user's own, known to this process only.
+    """One build and its staging directory. planner: a packer of the user's own, known to this
+    process only.
 
     process: name of the folder for scratch files of this process, where several work on the build.
     """
@@ -44,7 +47,11 @@ class Job:
 
     def __post_init__(self) -> None:
         key = tokens_key(self.sources, self.tokenizer, self.config)
-        tokens = Path(self.config.keep_tokens) / key if self.config.keep_tokens else self.staging / "tokens"
+        tokens = (
+            Path(self.config.keep_tokens) / key
+            if self.config.keep_tokens
+            else self.staging / "tokens"
+        )
         object.__setattr__(self, "tokens", tokens)
 
     @property
@@ -67,10 +74,13 @@ class Job:
         """The engine of this name, which the build has chosen, loaded by another process of it."""
         from packprep.engines.parity import trusted_engine
 
-        return trusted_engine(name, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens)
+        return trusted_engine(
+            name, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens
+        )
 
     def save(self, engine: str) -> None:
-        """Write all that another process needs into the staging directory. engine: the one that this build has chosen.
+        """Write all that another process needs into the staging directory. engine: the one that
+        this build has chosen.
 
         A planner of the user's own is not in it: windows are then for the process that knows it.
         """
@@ -82,7 +92,10 @@ class Job:
             "config": options | {"tokenizer": str(self.staging / JOB)},
             "tokenizer": tokenizer,
             "template": template and template.record(),
-            "sources": [asdict(source) | {"path": source.path and str(source.path)} for source in self.sources],
+            "sources": [
+                asdict(source) | {"path": source.path and str(source.path)}
+                for source in self.sources
+            ],
             "engine": engine,
         }
         write_file(self.staging / JOB, canonical_json(facts))
@@ -100,7 +113,9 @@ def load_job(staging: Path) -> tuple[Job, Any]:
 
         tokenizer = with_template(tokenizer, ChatTemplate.of(facts["template"]))
     sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]
-    job = Job(config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources)
+    job = Job(
+        config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources
+    )
     return job, facts["engine"]
 
 

@@ -1,7 +1,9 @@
-"""Packing inside Python: the stages of a build on a `datasets.Dataset`, or as a function for anyone's own `map`.
+"""Packing inside Python: the stages of a build on a `datasets.Dataset`, or as a function for
+anyone's own `map`.
 
-The batch that `map` hands over is the window. A batch of 1,000 rows, the default of `map`, costs 0.3 % of utilization
-at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep build` packs a billion tokens together.
+The batch that `map` hands over is the window. A batch of 1,000 rows, the default of `map`, costs
+0.3 % of utilization at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep
+build` packs a billion tokens together.
 """
 
 import re
@@ -36,32 +38,40 @@ _NOT_HERE = options_in("read", "output", "run", "once") - {"columns"} | {"sample
 
 
 class TokenizeAndPack:
-    """A picklable function for `dataset.map(fn, batched=True, batch_size=None, remove_columns=dataset.column_names)`.
+    """A picklable function for `dataset.map(fn, batched=True, batch_size=None,
+    remove_columns=dataset.column_names)`.
 
-    tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer; None where rows are token ids and
-    vocab_size is given. options: those of `BuildConfig` that concern columns read, tokens, packing and columns
-    written. With `with_indices=True` document_ids are rows of the dataset, otherwise of the batch. Works on plain and
-    Arrow-format datasets, and gives what `build` writes when the batch is all rows.
+    tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer; None where rows
+    are token ids and vocab_size is given. options: those of `BuildConfig` that concern columns
+    read, tokens, packing and columns written. With `with_indices=True` document_ids are rows of the
+    dataset, otherwise of the batch. Works on plain and Arrow-format datasets, and gives what
+    `build` writes when the batch is all rows.
 
-    Each batch is packed by itself: a small one leaves packs half empty, and how many rows end up together then depends
-    on batch_size and num_proc. Below 10,000 rows a warning says so, once.
+    Each batch is packed by itself: a small one leaves packs half empty, and how many rows end up
+    together then depends on batch_size and num_proc. Below 10,000 rows a warning says so, once.
     """
 
     def __init__(self, tokenizer: Any, **options: Any) -> None:
         check_keys(options, "TokenizeAndPack")
         for key in options:
             if key in _NOT_HERE:
-                raise ConfigError(f"{key} is an option of packprep.build; a function inside map sees one batch only")
+                raise ConfigError(
+                    f"{key} is an option of packprep.build; a function inside map sees one batch "
+                    "only"
+                )
         self.config = BuildConfig(**options)
         text_columns(self.config)
         self.tokenizer = tokenizer_of(replace(self.config, tokenizer=tokenizer))
         if self.config.continuation_bos and self.tokenizer.bos is None:
-            raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with bos=")
+            raise ConfigError(
+                "continuation_bos needs a BOS, and this tokenizer has none; choose one with bos="
+            )
         self._engine: EngineChoice | None = None
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Engines of Rust are not all picklable, nor is a compiled template; each process loads its own.
+        # Engines of Rust are not all picklable, nor is a compiled template; each process loads its
+        # own.
         tokenizer = self.tokenizer
         if isinstance(tokenizer, ChatTokenizer):
             tokenizer = replace(tokenizer, template=replace(tokenizer.template))
@@ -75,7 +85,8 @@ class TokenizeAndPack:
         if len(table) < _SMALL_BATCH and not self._warned:
             self._warned = True
             warnings.warn(
-                f"packing a batch of {len(table):,} documents by itself; small batches leave packs half empty, "
+                f"packing a batch of {len(table):,} documents by itself; small batches leave packs "
+                "half empty, "
                 "so give map batch_size=None",
                 stacklevel=2,
             )
@@ -96,12 +107,18 @@ class TokenizeAndPack:
             vocab_size=self.tokenizer.vocab_size,
             finder=finder_of(self.tokenizer, self.config),
         )
-        chats = find_columns(table.column_names, self.config, "the dataset") if self.config.chats else None
+        chats = (
+            find_columns(table.column_names, self.config, "the dataset")
+            if self.config.chats
+            else None
+        )
         text = as_rows(table, self.config, shape, chats)
         bad = text["problem"].is_valid().to_numpy()
         if self.config.on_error == "stop" and bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise InputError(f"row {ids[row]}: {problem_at(text['problem'], row).detail}; see on_error")
+            raise InputError(
+                f"row {ids[row]}: {problem_at(text['problem'], row).detail}; see on_error"
+            )
         for name in {"text", "second"} & set(text.column_names):
             column = text.schema.get_field_index(name)
             text = text.set_column(column, name, text[name].cast(pa.large_string()))
@@ -125,7 +142,9 @@ class TokenizeAndPack:
     def _packed(self, documents: Documents, carried: tuple[Column, ...]) -> pa.Table:
         layout = Layout.of(self.config, self.tokenizer, carried)
         try:
-            plan = plan_window(documents, self.tokenizer, self.config, window_seed(self.config, 0, 0))
+            plan = plan_window(
+                documents, self.tokenizer, self.config, window_seed(self.config, 0, 0)
+            )
         except TooLongError as error:
             raise InputError(
                 f"row {documents.id[error.document]} has {error.tokens:,} tokens but a pack holds "
@@ -137,7 +156,9 @@ class TokenizeAndPack:
 
 def _columns(there: Sequence[str], config: BuildConfig) -> list[str]:
     """The columns that are read of a dataset with these. InputError where one is missing."""
-    names = columns_read(config, find_columns(there, config, "the dataset") if config.chats else None)
+    names = columns_read(
+        config, find_columns(there, config, "the dataset") if config.chats else None
+    )
     missing = [name for name in names if name not in there]
     if missing:
         raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(there)}")
@@ -147,10 +168,11 @@ def _columns(there: Sequence[str], config: BuildConfig) -> list[str]:
 def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
     """Packs of a `datasets.Dataset` as a new Dataset, the whole of it as one window.
 
-    tokenizer, options: as for `TokenizeAndPack`. The columns are those of a shard; document_ids are rows of `dataset`.
-    Of a DatasetDict every split is packed by itself. An IterableDataset is packed when it is read, and held in memory
-    then. The format is that of `dataset` (numpy, torch, ...); a transform, which is for its rows, is left out.
-    Example: packed = pack_dataset(dataset, "tokenizer.json", max_length=8192, strategy="best_fit")
+    tokenizer, options: as for `TokenizeAndPack`. The columns are those of a shard; document_ids are
+    rows of `dataset`. Of a DatasetDict every split is packed by itself. An IterableDataset is
+    packed when it is read, and held in memory then. The format is that of `dataset` (numpy, torch,
+    ...); a transform, which is for its rows, is left out. Example: packed = pack_dataset(dataset,
+    "tokenizer.json", max_length=8192, strategy="best_fit")
     """
     function = TokenizeAndPack(tokenizer, **options)
     function._warned = True  # the batch is all there is
@@ -172,16 +194,24 @@ def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
     else:
         rows, names = dataset.with_format("arrow"), dataset.column_names
         _columns(names, function.config)
-    packed = rows.map(function, batched=True, batch_size=None, with_indices=True, remove_columns=names)
+    packed = rows.map(
+        function, batched=True, batch_size=None, with_indices=True, remove_columns=names
+    )
     if hasattr(dataset, "format"):
         kind, arguments = dataset.format["type"], dataset.format["format_kwargs"]
     else:  # a stream has no public name for it
         kind, arguments = getattr(dataset._formatting, "format_type", None), {}
-    return packed.with_format(None) if kind in (None, "custom") else packed.with_format(kind, **arguments)
+    return (
+        packed.with_format(None)
+        if kind in (None, "custom")
+        else packed.with_format(kind, **arguments)
+    )
 
 
 def _with_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str]]:
-    """A stream that does not know its columns, with those that are read, and their names; a row may lack some."""
+    """A stream that does not know its columns, with those that are read, and their names; a row
+    may lack some.
+    """
     first = next(iter(stream.take(1)), None)
     if first is None:
         raise InputError("the dataset holds no rows; expected at least one document")

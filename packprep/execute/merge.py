@@ -1,8 +1,8 @@
 """Outputs made from finished outputs: several put together, or one cut into shards of another size.
 
-Packs move as they are, in the order of the outputs; only document ids change, so that they stay unique over the whole.
-A shard that needs no new ids and no new size is linked, or copied where the file system has no links. Memory: a few
-record batches and the length of every pack.
+Packs move as they are, in the order of the outputs; only document ids change, so that they stay
+unique over the whole. A shard that needs no new ids and no new size is linked, or copied where the
+file system has no links. Memory: a few record batches and the length of every pack.
 """
 
 import os
@@ -64,17 +64,26 @@ class _Part:
 
     @property
     def renumbered(self) -> bool:
-        return self.shift > 0 and any(column.name in _DOCUMENT_NUMBERS for column in self.manifest.columns)
+        return self.shift > 0 and any(
+            column.name in _DOCUMENT_NUMBERS for column in self.manifest.columns
+        )
 
     def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
         """Record batches of a shard, checked, with the document ids they get."""
         packs = 0
-        with pa.memory_map(str(check_file(self.path, entry))) as file, pa.ipc.open_stream(file) as stream:
+        with (
+            pa.memory_map(str(check_file(self.path, entry))) as file,
+            pa.ipc.open_stream(file) as stream,
+        ):
             for batch in stream:
                 check_batch(
-                    batch, self.manifest.columns, max_length=self.manifest.max_length,
-                    vocab_size=self.manifest.vocab_size, where=f"{self.path}/{entry.path}", first_pack=packs,
-                )  # fmt: skip
+                    batch,
+                    self.manifest.columns,
+                    max_length=self.manifest.max_length,
+                    vocab_size=self.manifest.vocab_size,
+                    where=f"{self.path}/{entry.path}",
+                    first_pack=packs,
+                )
                 packs += len(batch)
                 yield self._shifted(batch) if self.renumbered else batch
 
@@ -84,16 +93,24 @@ class _Part:
                 view = list_view(batch, name, self.path.name)
                 values = np.where(view.values == FILLER, FILLER, view.values + self.shift)
                 lists = pa.ListArray.from_arrays(pa.array(view.offsets), pa.array(values))
-                batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), lists)
+                batch = batch.set_column(
+                    batch.schema.get_field_index(name), batch.schema.field(name), lists
+                )
         return batch
 
 
 def merge(
-    outputs: Sequence[Output], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+    outputs: Sequence[Output],
+    output: Path,
+    *,
+    shard_size: int | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
-    """One output of the packs of all, in this order; shards are cut anew to about `shard_size` bytes where it is given.
+    """One output of the packs of all, in this order; shards are cut anew to about `shard_size`
+    bytes where it is given.
 
-    Raises ConfigError where tokenizer, columns or max_length differ or `output` is there, FormatError for damage.
+    Raises ConfigError where tokenizer, columns or max_length differ or `output` is there,
+    FormatError for damage.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another -o")
@@ -103,9 +120,15 @@ def merge(
 
 
 def put_together(
-    outputs: Sequence[Output], output: Path, *, shard_size: int | None = None, progress: Progress | None = None
+    outputs: Sequence[Output],
+    output: Path,
+    *,
+    shard_size: int | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
-    """`merge` with the lock of `output` held. It may be one of them, whose place it then takes all at once.
+    """`merge` with the lock of `output` held.
+
+    It may be one of them, whose place it then takes all at once.
 
     Of the shards of that one only sizes are checked: they stay what they are, whatever that is.
     """
@@ -114,7 +137,9 @@ def put_together(
     inputs = _inputs(parts)
     with staged(output) as made_in:
         facts = build_facts(inputs, tokens="", source_bytes=0)
-        if (whole := made_in.claim(facts, progress, restart=False, replaces=output in outputs)) is not None:
+        if (
+            whole := made_in.claim(facts, progress, restart=False, replaces=output in outputs)
+        ) is not None:
             publish(made_in.path, output)
             return whole
         staging = made_in.path
@@ -124,7 +149,11 @@ def put_together(
         total = sum(part.manifest.num_packs for part in parts)
         shards: list[ShardFile] = []
         for split in dict.fromkeys(split for part in parts for split in part.manifest.splits):
-            made = _kept(parts, split, folder) if shard_size is None else _cut(parts, split, folder, shard_size)
+            made = (
+                _kept(parts, split, folder)
+                if shard_size is None
+                else _cut(parts, split, folder, shard_size)
+            )
             for shard in made:
                 shards.append(shard)
                 progress.advance("merge", sum(done.packs for done in shards), total, "packs")
@@ -142,8 +171,18 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
         manifest = read_manifest(path)
         first = parts[0] if parts else None
         if first is not None and (what := differing(first.manifest, manifest)):
-            raise ConfigError(f"{first.path} and {path} differ in {what}; build one of them again to merge")
-        parts.append(_Part(path, manifest, read_report(path, manifest), shift, "size" if path == output else "sha256"))
+            raise ConfigError(
+                f"{first.path} and {path} differ in {what}; build one of them again to merge"
+            )
+        parts.append(
+            _Part(
+                path,
+                manifest,
+                read_report(path, manifest),
+                shift,
+                "size" if path == output else "sha256",
+            )
+        )
         shift += sum(source["documents"] for source in manifest.data["sources"])
     return parts
 
@@ -152,12 +191,20 @@ def differing(there: Manifest, manifest: Manifest) -> str:
     """What keeps two outputs from being one, in words; empty where nothing does."""
     for what, was, found in (
         ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
-        ("columns", [column.name for column in there.columns], [column.name for column in manifest.columns]),
+        (
+            "columns",
+            [column.name for column in there.columns],
+            [column.name for column in manifest.columns],
+        ),
         ("column types", there.data["columns"], manifest.data["columns"]),
         ("max_length", there.max_length, manifest.max_length),
     ):
         if was != found:
-            return f"{what}: {was} and {found}" if what in ("columns", "max_length") else f"{what}: not the same"
+            return (
+                f"{what}: {was} and {found}"
+                if what in ("columns", "max_length")
+                else f"{what}: not the same"
+            )
     return ""
 
 
@@ -168,15 +215,22 @@ def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFil
             path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
             if part.renumbered:
                 schema = shard_schema(part.manifest.columns)
-                size, sha256 = write_batches(LocalShards(folder), path.name, part.batches(entry), schema)
+                size, sha256 = write_batches(
+                    LocalShards(folder), path.name, part.batches(entry), schema
+                )
             else:
                 _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
             assert entry.packs is not None and entry.tokens is not None
             yield ShardFile(
-                name=path.name, split=split, bytes=size, sha256=sha256, packs=entry.packs, segments=0,
+                name=path.name,
+                split=split,
+                bytes=size,
+                sha256=sha256,
+                packs=entry.packs,
+                segments=0,
                 tokens=entry.tokens,
-            )  # fmt: skip
+            )
 
 
 def _link(source: Path, path: Path) -> None:
@@ -191,7 +245,10 @@ def _link(source: Path, path: Path) -> None:
 def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> Iterator[ShardFile]:
     """Shards of another size, cut as a build cuts them."""
     sources = [
-        (part, entry) for part in parts if split in part.manifest.splits for entry in part.manifest.shards(split)
+        (part, entry)
+        for part in parts
+        if split in part.manifest.splits
+        for entry in part.manifest.shards(split)
     ]
     sizes, lengths = (np.concatenate(column) for column in zip(*map(_sizes, sources), strict=True))
     rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
@@ -202,16 +259,24 @@ def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> I
         batches = (rows.take(end - start) for start, end in cuts)
         size, sha256 = write_batches(LocalShards(folder), name, batches, schema)
         yield ShardFile(
-            name=name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=0,
+            name=name,
+            split=split,
+            bytes=size,
+            sha256=sha256,
+            packs=last - first,
+            segments=0,
             tokens=int(lengths[first:last].sum()),
-        )  # fmt: skip
+        )
 
 
 def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
     """Bytes and tokens of each pack of a shard, [packs] each."""
     part, entry = source
     sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    with pa.memory_map(str(check_file(part.path, entry))) as file, pa.ipc.open_stream(file) as stream:
+    with (
+        pa.memory_map(str(check_file(part.path, entry))) as file,
+        pa.ipc.open_stream(file) as stream,
+    ):
         for batch in stream:
             size = np.zeros(len(batch), np.int64)
             for column in part.manifest.columns:
@@ -242,10 +307,17 @@ class _Rows:
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
-    """What decides the bytes. Options are those that all agree on; each generation's identity says the rest."""
+    """What decides the bytes.
+
+    Options are those that all agree on; each generation's identity says the rest.
+    """
     options = [part.manifest.data["inputs"]["options"] for part in parts]
     return {
-        "options": {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)},
+        "options": {
+            key: value
+            for key, value in options[0].items()
+            if all(o.get(key) == value for o in options)
+        },
         "sources": [source for part in parts for source in part.manifest.data["inputs"]["sources"]],
         "tokenizer": parts[0].manifest.data["inputs"]["tokenizer"],
         "generations": [generation for part in parts for generation in generations(part.manifest)],
@@ -253,7 +325,11 @@ def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
 
 
 def _sign(
-    staging: Path, parts: Sequence[_Part], inputs: dict[str, Any], entries: list[dict[str, Any]], files: list[Path]
+    staging: Path,
+    parts: Sequence[_Part],
+    inputs: dict[str, Any],
+    entries: list[dict[str, Any]],
+    files: list[Path],
 ) -> Manifest:
     """report.json and the manifest: everything that can be added is, from the same of the parts.
 
@@ -275,7 +351,9 @@ def _sign(
         "files": entries,
         "ledger": summed([part.manifest.ledger for part in parts]),
     }
-    if repeated := [part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data]:
+    if repeated := [
+        part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data
+    ]:
         data["repeated"] = summed(repeated)
     run = parts[-1].manifest.run | {
         "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],

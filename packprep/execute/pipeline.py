@@ -1,7 +1,8 @@
 """The build: read, tokenize, plan, write, sign off.
 
-Everything happens in OUT.incomplete, which becomes OUT by one rename after the manifest is written: OUT is absent or
-complete, whatever interrupts the build, and the same command goes on with what was done.
+Everything happens in OUT.incomplete, which becomes OUT by one rename after the manifest is written:
+OUT is absent or complete, whatever interrupts the build, and the same command goes on with what was
+done.
 """
 
 import importlib
@@ -26,7 +27,14 @@ from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import output_of
-from packprep.execute.array_tasks import at_work, joining, member_of, share_of, without_tasks, work_off
+from packprep.execute.array_tasks import (
+    at_work,
+    joining,
+    member_of,
+    share_of,
+    without_tasks,
+    work_off,
+)
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.quarantine import collect_quarantine
@@ -44,7 +52,13 @@ from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
-from packprep.support.errors import ConfigError, InputError, PackprepError, StoppedError, system_error
+from packprep.support.errors import (
+    ConfigError,
+    InputError,
+    PackprepError,
+    StoppedError,
+    system_error,
+)
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.tokens.encode import load_kernels
@@ -53,18 +67,26 @@ from packprep.tokens.token_files import DocumentError, seal, slices_ahead, token
 from packprep.windows.planner import Planner, remainders
 
 
-def build(config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None) -> Manifest:
-    """Build packed shards at `config.output` and return their manifest. The same config again does nothing.
+def build(
+    config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
+) -> Manifest:
+    """Build packed shards at `config.output` and return their manifest.
 
-    planner: a packer of your own, f(lengths int32 [segments], max_length) -> PackPlan, in place of `config.strategy`.
-    Raises ConfigError, InputError (a sentence naming file and row) or FormatError; the output is then absent. After
-    StoppedError, OSError or an interruption the same call goes on where it stopped.
+    The same config again does nothing.
+
+    planner: a packer of your own, f(lengths int32 [segments], max_length) -> PackPlan, in place of
+    `config.strategy`. Raises ConfigError, InputError (a sentence naming file and row) or
+    FormatError; the output is then absent. After StoppedError, OSError or an interruption the same
+    call goes on where it stopped.
     """
     progress = progress or Silent()
     clock = _Clock()
     output = output_of(config)
     if config.executor == "array" and config.task_index != MERGE:
-        raise ConfigError("one task of an array makes no manifest; call packprep.execute.pipeline.build_share for it")
+        raise ConfigError(
+            "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
+            "for it"
+        )
     tokenizer = _tokenizer(config, progress)
     with (
         locked(output.path, f"{output} is being built") as left,
@@ -74,7 +96,9 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
     ):
         if left is not None:
             progress.say(f"the last build of {output}, {left}, did not end")
-        loading = threading.Thread(target=_load_datasets, args=(config, output.replaces), daemon=True)
+        loading = threading.Thread(
+            target=_load_datasets, args=(config, output.replaces), daemon=True
+        )
         loading.start()  # beside hashing
         with clock("hash"), _digests_kept(staging, config):
             sources = output.wanted(resolve(config, staging.scratch, progress), progress)
@@ -82,8 +106,16 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
         finished = output.already_built(inputs, config, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
-        job = Job(config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner)
-        whole = staging.claim(_facts(job, inputs), progress, restart=config.restart, replaces=output.replaces)
+        job = Job(
+            config=config,
+            staging=staging.path,
+            tokenizer=tokenizer,
+            sources=sources,
+            planner=planner,
+        )
+        whole = staging.claim(
+            _facts(job, inputs), progress, restart=config.restart, replaces=output.replaces
+        )
         if whole is not None:
             progress.say(f"{staging.path} is whole: only its last rename was missing")
             return output.publish(staging.path, whole, progress)
@@ -95,15 +127,21 @@ def build(config: BuildConfig, *, planner: Planner | None = None, progress: Prog
 
 
 def _load_datasets(config: BuildConfig, replaces: bool) -> None:
-    """Import `datasets`, a third of a second, where text will be read as far as one can tell so early."""
+    """Import `datasets`, a third of a second, where text will be read as far as one can tell so
+    early.
+    """
     if not config.keep_tokens and not replaces:
         importlib.import_module("datasets")
 
 
 def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
-    """Digests of sources are kept where reading them again is dear, or for other processes to do."""
+    """Digests of sources are kept where reading them again is dear, or for other processes to
+    do.
+    """
     away = any(is_url(path) for entry in config.entries() for path in entry.paths)
-    return remembered(staging.path / DIGESTS) if away or config.executor == "array" else nullcontext()
+    return (
+        remembered(staging.path / DIGESTS) if away or config.executor == "array" else nullcontext()
+    )
 
 
 @contextmanager
@@ -147,19 +185,28 @@ def build_share(
             inputs = _inputs(config, sources, tokenizer, planner)
             member = member_of(output.path)
             job = Job(
-                config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, planner=planner,
+                config=config,
+                staging=staging.path,
+                tokenizer=tokenizer,
+                sources=sources,
+                planner=planner,
                 process=member.name,
-            )  # fmt: skip
+            )
             done = output.already_built(inputs, config, progress) is not None
             if not done:
                 done = staging.join(
-                    _facts(job, inputs), progress, alone=not at_work(output.path), replaces=output.replaces
+                    _facts(job, inputs),
+                    progress,
+                    alone=not at_work(output.path),
+                    replaces=output.replaces,
                 )
             if not done:
                 stack.enter_context(locked(member, "a task is at work"))
         if done:
             staging.leave_empty()
-            progress.say(f"{output} is this build already, or lacks only --task-index {MERGE}: nothing to do")
+            progress.say(
+                f"{output} is this build already, or lacks only --task-index {MERGE}: nothing to do"
+            )
             return {"task": index, "tasks": total}
         job.scratch.mkdir(parents=True, exist_ok=True)
         stack.callback(shutil.rmtree, job.scratch, ignore_errors=True)
@@ -173,7 +220,9 @@ def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
     check_local(config)  # a hub that is asked for a tokenizer may take its time
     tokenizer = tokenizer_of(config)
     if config.continuation_bos and tokenizer.bos is None:
-        raise ConfigError("continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN")
+        raise ConfigError(
+            "continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN"
+        )
     for note in tokenizer.notes:
         progress.say(note)
     return tokenizer
@@ -182,18 +231,25 @@ def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
 def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:
     """What build.json holds."""
     return build_facts(
-        inputs, names=[source.name for source in job.sources], tokens=str(job.tokens),
+        inputs,
+        names=[source.name for source in job.sources],
+        tokens=str(job.tokens),
         source_bytes=sum(source.bytes for source in job.sources),
-    )  # fmt: skip
+    )
 
 
 def _inputs(
     config: BuildConfig, sources: Sequence[Source], tokenizer: Tokenizer, planner: Planner | None
 ) -> dict[str, Any]:
-    """Everything that decides the bytes of the output. A planner of the user's own enters by its name."""
+    """Everything that decides the bytes of the output.
+
+    A planner of the user's own enters by its name.
+    """
     options = config.identity()
     if planner is not None:
-        options["planner"] = f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__qualname__)}"
+        options["planner"] = (
+            f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__qualname__)}"
+        )
     inputs: dict[str, Any] = {
         "options": options,
         "sources": [source.facts() for source in sources],
@@ -201,7 +257,9 @@ def _inputs(
     }
     if is_mix(entries := config.entries()):
         files = Counter(source.entry for source in sources)
-        inputs["mix"] = [{"files": files[number]} | fact for number, fact in enumerate(facts(entries))]
+        inputs["mix"] = [
+            {"files": files[number]} | fact for number, fact in enumerate(facts(entries))
+        ]
     return inputs
 
 
@@ -245,7 +303,9 @@ class _Work:
     job: Job
     progress: Progress
     clock: _Clock
-    gate: dict[str, Any] | None = None  # how the engine was chosen; None where no text was tokenized
+    gate: dict[str, Any] | None = (
+        None  # how the engine was chosen; None where no text was tokenized
+    )
     needed: int = 0  # bytes of disk, predicted
     one_split_does: bool = False  # see `output.LocalOutput`
 
@@ -265,12 +325,24 @@ class _Work:
         with self.clock("sign off"):
             entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
         poisoned = collect_quarantine(job.tokens, files, job.staging)
-        report = write_report(job.staging, account, files, job.sources, job.config, entries, self.clock.total())
+        report = write_report(
+            job.staging, account, files, job.sources, job.config, entries, self.clock.total()
+        )
         write_settings(job.staging, job.config, inputs)
         run = {"num_proc": job.config.num_proc, "engine": self.gate}
         return sign(
-            job.staging, inputs, windows.layout, account, files, job.sources, entries, report, run, job.config, poisoned
-        )  # fmt: skip
+            job.staging,
+            inputs,
+            windows.layout,
+            account,
+            files,
+            job.sources,
+            entries,
+            report,
+            run,
+            job.config,
+            poisoned,
+        )
 
     def _shape(self) -> RowShape:
         """What rows become."""
@@ -295,7 +367,9 @@ class _Work:
         with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
             engine = self._loading(pool, self._shape())
             with self._workers(engine) as elsewhere:
-                return work_off(Shares(self.job, total, engine.result, elsewhere), index, self.progress)
+                return work_off(
+                    Shares(self.job, total, engine.result, elsewhere), index, self.progress
+                )
 
     def tokenize(self) -> list[TokenFile]:
         """Token files of the whole input; only what is not there yet is read and tokenized."""
@@ -316,7 +390,9 @@ class _Work:
         kept = config.keep_tokens
         if (files := stored(directory)) is not None:
             if kept or config.executor == "local":
-                self.progress.say(f"tokens reused{f' from {directory}' if kept else ''}: no text was read")
+                self.progress.say(
+                    f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
+                )
             return files
         there = committed(directory)
         done = sum(file.text_bytes for file in there) / 1e6
@@ -325,11 +401,14 @@ class _Work:
             for file in there:
                 self.early.add(file)
             self.progress.say(
-                f"going on after {documents:,} documents that were tokenized before, {done:,.0f} MB of text"
+                f"going on after {documents:,} documents that were tokenized before, {done:,.0f} "
+                "MB of text"
             )
         elif kept:
             what = "damaged tokens" if directory.exists() else "no tokens"
-            self.progress.say(f"{kept} has {what} of these sources, tokenizer and text options: tokenizing")
+            self.progress.say(
+                f"{kept} has {what} of these sources, tokenizer and text options: tokenizing"
+            )
         # Of compressed files nobody knows how much text they hold.
         plain = all(not source.compression and source.kind != "parquet" for source in sources)
         total = sum(source.bytes for source in sources) / 1e6 if plain else None
@@ -348,7 +427,14 @@ class _Work:
             try:
                 with self._workers(engine) as elsewhere:
                     files = tokenize(
-                        slices, directory, engine.result, self.job.tokenizer, config, report, there, elsewhere
+                        slices,
+                        directory,
+                        engine.result,
+                        self.job.tokenizer,
+                        config,
+                        report,
+                        there,
+                        elsewhere,
                     )
             except DocumentError as error:
                 raise bad_row(sources[error.source], error.row, error.detail) from None
@@ -364,7 +450,9 @@ class _Work:
         texts = pa.array([text[:2000] for text in sample], pa.large_string())
         ids, _ = engine.engine.encode(texts)
         size = int(text_bytes(texts).sum())
-        tokens = disk_space.predicted_tokens(self.job, (len(ids) + 2 * len(sample)) / size if size else None)
+        tokens = disk_space.predicted_tokens(
+            self.job, (len(ids) + 2 * len(sample)) / size if size else None
+        )
         self.needed = disk_space.needed_bytes(self.job, tokens)
         return disk_space.check_room(self.job, self.needed)
 
@@ -389,10 +477,15 @@ class _Work:
         if self.job.config.input_ids_column is not None:
             return sample
         for source in self.job.sources[:8]:
-            if (source.compression or isinstance(source.path, str)) and source.kind not in ("json", "csv"):
+            if (source.compression or isinstance(source.path, str)) and source.kind not in (
+                "json",
+                "csv",
+            ):
                 continue  # it would be unpacked, or fetched, twice
             table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
-            sample += table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
+            sample += (
+                table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
+            )
         return sample
 
     def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
@@ -441,23 +534,32 @@ class _Work:
                     shards += done.shards
                     self.progress.advance("pack", number + 1, len(windows), "windows")
             enough = any(shard.packs for shard in shards if shard.split == split)
-            if not enough and not (self.one_split_does and (shards or split != self.job.splits[-1])):
+            if not enough and not (
+                self.one_split_does and (shards or split != self.job.splits[-1])
+            ):
                 raise InputError(
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
         if reused and self.job.config.executor == "local":
-            self.progress.say(f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before")
+            self.progress.say(
+                f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
+            )
         return shards, account
 
-    def _window(self, windows: Windows, split: str, number: int, change: int = 0) -> tuple[WindowFile, bool]:
+    def _window(
+        self, windows: Windows, split: str, number: int, change: int = 0
+    ) -> tuple[WindowFile, bool]:
         """A window, and whether it was written before."""
         if (done := windows.finished(split, number, change)) is not None:
             return done, True
         return windows.write(split, number, change), False
 
     def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add or leave out per window. Counting them is a plan of every window, so only where it is asked."""
+        """Packs to add or leave out per window.
+
+        Counting them is a plan of every window, so only where it is asked.
+        """
         if self.job.config.packs_multiple_of == 1:
             return [0] * len(windows)
         counts = [windows.count(split, number) for number in range(len(windows))]

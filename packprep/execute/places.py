@@ -1,11 +1,14 @@
-"""Where every slice of the input lies, known before any text is tokenized, so that any process can begin anywhere.
+"""Where every slice of the input lies, known before any text is tokenized, so that any process
+can begin anywhere.
 
-Units are cut by amounts of text, so where one begins depends on all rows before it. To know that without one process
-reading everything, the rows of each source are measured by whoever comes first (8 bytes a row, in sizes/), and cutting
-the measures gives exactly the slices that reading would: places.json, which also says how many units there are in all.
+Units are cut by amounts of text, so where one begins depends on all rows before it. To know that
+without one process reading everything, the rows of each source are measured by whoever comes first
+(8 bytes a row, in sizes/), and cutting the measures gives exactly the slices that reading would:
+places.json, which also says how many units there are in all.
 
-It costs a second reading of the input, shared among the processes like the first. Of large files of plain JSON lines it
-is known too at which bytes some rows begin, so that no process reads what comes before its own.
+It costs a second reading of the input, shared among the processes like the first. Of large files of
+plain JSON lines it is known too at which bytes some rows begin, so that no process reads what comes
+before its own.
 """
 
 import bisect
@@ -36,7 +39,9 @@ _BEGINS_EVERY = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A slice that may not be made yet. It begins with row `row` of source `source`; before: see `Start`.
+    """A slice that may not be made yet.
+
+    It begins with row `row` of source `source`; before: see `Start`.
 
     near, byte: a row of that source not behind it, and where it begins.
     """
@@ -73,12 +78,18 @@ class Places:
         """Where to read slice `number` from."""
         place = self.slices[number]
         return Start(
-            unit=place.unit, number=place.slice, first_document=place.first_document, before=place.before,
-            rows=[*self.rows[: place.source], place.row], source=place.source, begin=RowPlace(place.near, place.byte),
-        )  # fmt: skip
+            unit=place.unit,
+            number=place.slice,
+            first_document=place.first_document,
+            before=place.before,
+            rows=[*self.rows[: place.source], place.row],
+            source=place.source,
+            begin=RowPlace(place.near, place.byte),
+        )
 
     def runs(self, parts: int) -> list[tuple[int, int]]:
-        """Slices to be made by one task, first and one past the last: about four tasks for each of `parts`.
+        """Slices to be made by one task, first and one past the last: about four tasks for each
+        of `parts`.
 
         A run begins in one source, so that none is read from its beginning more often than it must.
         """
@@ -87,7 +98,10 @@ class Places:
         numbers = range(len(self.slices))
         for _, run in itertools.groupby(numbers, lambda number: self.slices[number].source):
             inside = list(run)
-            found += [(inside[at], inside[min(at + most, len(inside)) - 1] + 1) for at in range(0, len(inside), most)]
+            found += [
+                (inside[at], inside[min(at + most, len(inside)) - 1] + 1)
+                for at in range(0, len(inside), most)
+            ]
         return found
 
 
@@ -96,7 +110,9 @@ def is_measured(job: Job, source: int) -> bool:
 
 
 def measure(job: Job, source: int, shape: RowShape) -> None:
-    """Read a source and keep the amount of text of each row, and where some rows of a large file begin."""
+    """Read a source and keep the amount of text of each row, and where some rows of a large file
+    begin.
+    """
     sizes: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     own = job.sources[source].reading.get("limit")
     left = min((limit for limit in (job.config.limit, own) if limit is not None), default=None)
@@ -117,10 +133,17 @@ def measure(job: Job, source: int, shape: RowShape) -> None:
 
 
 def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
-    """Rows and bytes of a large file of plain JSON lines where reading may begin; none of other sources."""
+    """Rows and bytes of a large file of plain JSON lines where reading may begin; none of other
+    sources.
+    """
     from packprep.sources.formats.jsonl import row_begins
 
-    if source.kind != "json" or source.compression or source.path is None or source.bytes < 2 * _BEGINS_EVERY:
+    if (
+        source.kind != "json"
+        or source.compression
+        or source.path is None
+        or source.bytes < 2 * _BEGINS_EVERY
+    ):
         return []
     with source.plain() as file:
         found, lines = row_begins(file, _BEGINS_EVERY)
@@ -128,12 +151,15 @@ def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
 
 
 def find_places(job: Job) -> Places:
-    """Cut the measures of all sources, which are there, into slices; or read what another process has found."""
+    """Cut the measures of all sources, which are there, into slices; or read what another
+    process has found.
+    """
     path = job.staging / PLACES
     try:
         loaded = json.loads(path.read_bytes())
         return Places(
-            [Place(**dict(zip(loaded["keys"], place, strict=True))) for place in loaded["slices"]], loaded["rows"]
+            [Place(**dict(zip(loaded["keys"], place, strict=True))) for place in loaded["slices"]],
+            loaded["rows"],
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass
@@ -143,8 +169,12 @@ def find_places(job: Job) -> Places:
     def measured(source: Source, _: RowPlace) -> Iterator[pa.Table]:
         with pa.memory_map(str(job.staging / SIZES / f"{number_of[id(source)]:06d}.arrow")) as file:
             table = pa.ipc.open_stream(file).read_all()
-        begins[number_of[id(source)]] = json.loads((table.schema.metadata or {}).get(_BEGINS, b"[]"))
-        table = table.append_column("problem", pa.nulls(len(table)))  # bad rows are found when they are tokenized
+        begins[number_of[id(source)]] = json.loads(
+            (table.schema.metadata or {}).get(_BEGINS, b"[]")
+        )
+        table = table.append_column(
+            "problem", pa.nulls(len(table))
+        )  # bad rows are found when they are tokenized
         for first in range(0, len(table), _ROWS):
             yield table.slice(first, _ROWS)
 
@@ -158,17 +188,28 @@ def find_places(job: Job) -> Places:
         documents = sum(len(piece) for _, piece in cut.pieces)
         slices.append(
             Place(
-                unit=cut.unit, slice=cut.number, first_document=cut.first_document, documents=documents,
-                text_bytes=cut.text_bytes, before=cut.before, source=source, row=row, near=near, byte=byte,
+                unit=cut.unit,
+                slice=cut.number,
+                first_document=cut.first_document,
+                documents=documents,
+                text_bytes=cut.text_bytes,
+                before=cut.before,
+                source=source,
+                row=row,
+                near=near,
+                byte=byte,
             )
-        )  # fmt: skip
+        )
         for of, piece in cut.pieces:
             read[of] += len(piece)
     places = Places(slices, [read[number] for number in range(len(job.sources))])
     facts = [asdict(place) for place in slices]
     content = {
-        "units": places.units, "documents": sum(places.rows), "rows": places.rows, "keys": [*facts[0]] if facts else [],
+        "units": places.units,
+        "documents": sum(places.rows),
+        "rows": places.rows,
+        "keys": [*facts[0]] if facts else [],
         "slices": [list(place.values()) for place in facts],
-    }  # fmt: skip
+    }
     write_file(path, canonical_json(content))
     return places

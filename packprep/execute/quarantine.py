@@ -1,4 +1,5 @@
-"""Rows that no worker survives: found by halving, kept in quarantine.jsonl, counted as skipped with reason "poisoned".
+"""Rows that no worker survives: found by halving, kept in quarantine.jsonl, counted as skipped
+with reason "poisoned".
 
 One line a row: `source`, `row`, `document` (its number over the whole input), `reason` and `text`.
 """
@@ -27,7 +28,8 @@ Failing = Sequence[tuple[int, str]]
 def rows_that_fail(rows: int, failure: Callable[[int, int], str | None]) -> list[tuple[int, str]]:
     """Each row that fails alone, found in about 2 log2(rows) calls a row.
 
-    failure: what the rows first..last - 1 do together, or None. Rows that only fail together are not found.
+    failure: what the rows first..last - 1 do together, or None. Rows that only fail together are
+    not found.
     """
     found: list[tuple[int, str]] = []
     left = [(0, rows)]
@@ -51,11 +53,15 @@ def quarantined(part: Slice, failing: Failing) -> Slice:
     for name in (name for name in READ if name in table.column_names):
         values = table[name].combine_chunks()
         column = table.schema.get_field_index(name)
-        table = table.set_column(column, name, pc.if_else(kept, values, pa.scalar(None, values.type)))
+        table = table.set_column(
+            column, name, pc.if_else(kept, values, pa.scalar(None, values.type))
+        )
     ends = np.cumsum([of.rows for of in part.parts])
     counts = np.diff(np.append(0, np.cumsum(bad))[np.append(0, ends)])
     parts = tuple(
-        Part(of.source, of.rows, dict(sorted({**of.skipped, BadRow.POISONED: int(count)}.items()))) if count else of
+        Part(of.source, of.rows, dict(sorted({**of.skipped, BadRow.POISONED: int(count)}.items())))
+        if count
+        else of
         for of, count in zip(part.parts, counts, strict=True)
     )
     return replace(part, table=table, parts=parts)
@@ -81,7 +87,9 @@ def write_quarantine(job: Job, part: Slice, failing: Failing) -> None:
 
 def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path) -> Path | None:
     """quarantine.jsonl of a whole build in `output`; None, and no file, where no row is in it."""
-    poisoned = [file for file in files if any(BadRow.POISONED in part.skipped for part in file.parts)]
+    poisoned = [
+        file for file in files if any(BadRow.POISONED in part.skipped for part in file.parts)
+    ]
     if not poisoned:
         return None
     lines = b"".join(_beside(directory, file.unit, file.slice).read_bytes() for file in poisoned)

@@ -1,8 +1,10 @@
-"""Executor ray: the tasks of shares.py, each wherever a Ray cluster has a free core and the memory it asks for.
+"""Executor ray: the tasks of shares.py, each wherever a Ray cluster has a free core and the
+memory it asks for.
 
-Ray carries task names and receipts only; text, tokens and shards move through files in the staging directory, which all
-nodes see at the same path. A task whose process or node dies is done again elsewhere, three times at most: it is the
-same from files to files, so nothing of the first try matters. What Ray has not done is done by this process afterwards.
+Ray carries task names and receipts only; text, tokens and shards move through files in the staging
+directory, which all nodes see at the same path. A task whose process or node dies is done again
+elsewhere, three times at most: it is the same from files to files, so nothing of the first try
+matters. What Ray has not done is done by this process afterwards.
 """
 
 import functools
@@ -36,7 +38,8 @@ Task = tuple[str, list[Any]]
 def run_on_ray(job: Job, progress: Progress) -> None:
     """Measure, tokenize and write all that Ray can; `job` is saved.
 
-    StoppedError where a task fails for good. Where the head of the cluster is lost the process ends with code 3.
+    StoppedError where a task fails for good. Where the head of the cluster is lost the process ends
+    with code 3.
     """
     with _connected(job.config.ray_address, job.config.num_proc) as ray:
         _Build(ray, job, progress).run()
@@ -45,20 +48,32 @@ def run_on_ray(job: Job, progress: Progress) -> None:
 @contextmanager
 def _connected(address: str | None, cores: int) -> Iterator[Any]:
     """Ray, connected to a cluster; to one of our own without an address."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of its own future
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # or Ray warns of its own future
     try:
         import ray
     except ModuleNotFoundError:
-        raise ConfigError("executor ray needs Ray, which is not installed: pip install packprep[ray]") from None
-    own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECTS} if address is None else {}
+        raise ConfigError(
+            "executor ray needs Ray, which is not installed: pip install packprep[ray]"
+        ) from None
+    own = (
+        {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECTS}
+        if address is None
+        else {}
+    )
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"no Ray cluster answers at {address or 'this machine'}: {reason}") from None
+        raise ConfigError(
+            f"no Ray cluster answers at {address or 'this machine'}: {reason}"
+        ) from None
     done = threading.Event()
-    threading.Thread(target=_watch, args=(ray.get_runtime_context().gcs_address, done), daemon=True).start()
+    threading.Thread(
+        target=_watch, args=(ray.get_runtime_context().gcs_address, done), daemon=True
+    ).start()
     try:
         with _interrupted(handlers):
             yield ray
@@ -98,13 +113,19 @@ def _interrupted(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _watch(head: str, done: threading.Event) -> None:
-    """End this process when the head of the cluster is gone: calls of Ray wait for it, and then end the process too."""
+    """End this process when the head of the cluster is gone: calls of Ray wait for it, and then
+    end the process too.
+    """
     missed = 0
     while not done.wait(_LOOK_EVERY):
         missed = 0 if _answers(head) else missed + 1
         if missed == _HEAD_MISSED:
             show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-            os.write(2, f"{show_cursor}packprep: the head of the Ray cluster, {head}, is gone; {_KEPT}\n".encode())
+            os.write(
+                2,
+                f"{show_cursor}packprep: the head of the Ray cluster, {head}, is gone; "
+                f"{_KEPT}\n".encode(),
+            )
             os._exit(3)
 
 
@@ -124,7 +145,11 @@ class _Build:
         self.hosts: set[str] = set()
 
     def run(self) -> None:
-        """All tasks. Where it raises, those that run end with the connection: Ray ends what a driver leaves behind."""
+        """All tasks.
+
+        Where it raises, those that run end with the connection: Ray ends what a driver leaves
+        behind.
+        """
         from packprep.tokens.token_files import BASE_MEMORY, slice_memory
 
         shares = self.shares
@@ -160,10 +185,14 @@ class _Build:
         shares.seal()
 
     def _submit(self, task: Task, memory: int, then: Callable[[], None] = lambda: None) -> None:
-        most = max((node["Resources"].get("memory", 0) for node in self.ray.nodes() if node["Alive"]), default=0)
+        most = max(
+            (node["Resources"].get("memory", 0) for node in self.ray.nodes() if node["Alive"]),
+            default=0,
+        )
         if memory > most:
             raise StoppedError(
-                f"a task needs {memory / 1e6:,.0f} MB of memory and no node of the cluster has more than "
+                f"a task needs {memory / 1e6:,.0f} MB of memory and no node of the cluster has "
+                "more than "
                 f"{most / 1e6:,.0f} MB; add a larger node, or start over with a smaller --window"
             )
         self.running[self._options(memory=memory).remote(*self._place, task)] = task, then
@@ -183,7 +212,9 @@ class _Build:
             raise  # a defect: its traceback is wanted
         except self.ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:300]
-            raise StoppedError(f"task {task[0]} {task[1]} failed {1 + TRIES} times: {reason}") from None
+            raise StoppedError(
+                f"task {task[0]} {task[1]} failed {1 + TRIES} times: {reason}"
+            ) from None
         if "input_error" in answer:
             raise InputError(answer["input_error"])
         if "store_error" in answer:
@@ -205,7 +236,9 @@ def _answers(address: str) -> bool:
 
 
 def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
-    """Do one task, in a process of Ray's. folder: working directory of the build. key: digest of its job.json."""
+    """Do one task, in a process of Ray's. folder: working directory of the build. key: digest of
+    its job.json.
+    """
     tell_libraries(RAYON_NUM_THREADS="1")
     os.chdir(folder)
     shares = _shares(staging, key)
@@ -237,14 +270,18 @@ def _node() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _shares(staging: str, key: str) -> Any:
-    """The tasks of a build; its engine is loaded once in a process, when text is tokenized first."""
+    """The tasks of a build; its engine is loaded once in a process, when text is tokenized
+    first.
+    """
     from dataclasses import replace
 
     from packprep.execute.job import load_job
     from packprep.execute.shares import Shares
 
     job, name = load_job(Path(staging))
-    job = replace(job, process=temporary_name(Path("ray")).stem, config=replace(job.config, num_proc=1))
+    job = replace(
+        job, process=temporary_name(Path("ray")).stem, config=replace(job.config, num_proc=1)
+    )
     job.scratch.mkdir(parents=True, exist_ok=True)
 
     @functools.lru_cache(maxsize=1)

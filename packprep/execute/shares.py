@@ -1,9 +1,11 @@
-"""A build done by many processes that share nothing but its staging directory: what there is to do, and doing it.
+"""A build done by many processes that share nothing but its staging directory: what there is to
+do, and doing it.
 
-Three kinds of tasks, each from files to files and with its result under its name last, so that it may be done by
-anyone, in any order, twice or by two at once: measuring a source (places.py), tokenizing a run of slices, and writing a
-window whose token files are all there. arraytasks.py does them one after another in the tasks of a job array,
-raytasks.py wherever there is a free core; what neither has done is left for the process that signs off.
+Three kinds of tasks, each from files to files and with its result under its name last, so that it
+may be done by anyone, in any order, twice or by two at once: measuring a source (places.py),
+tokenizing a run of slices, and writing a window whose token files are all there. arraytasks.py does
+them one after another in the tasks of a job array, raytasks.py wherever there is a free core; what
+neither has done is left for the process that signs off.
 """
 
 import itertools
@@ -57,7 +59,9 @@ class Shares:
 
     def unmeasured(self) -> list[int]:
         """Sources that nobody has measured."""
-        return [number for number in range(len(self.job.sources)) if not is_measured(self.job, number)]
+        return [
+            number for number in range(len(self.job.sources)) if not is_measured(self.job, number)
+        ]
 
     def measure(self, source: int) -> None:
         if not is_measured(self.job, source):
@@ -73,7 +77,9 @@ class Shares:
         return [number for number in range(*run) if self.places.slices[number].receipt not in there]
 
     def end(self) -> int:
-        """One past the last slice that is needed, as far as that is known: where max_tokens is reached, all are not."""
+        """One past the last slice that is needed, as far as that is known: where max_tokens is
+        reached, all are not.
+        """
         slices = self.places.slices
         most = self.job.config.tokens_to_read
         while most is not None and self._tokens < most and self._counted < len(slices):
@@ -86,32 +92,49 @@ class Shares:
         if most is None or self._tokens < most:
             return len(slices)
         last = slices[self._counted - 1].unit
-        return next((number for number, place in enumerate(slices) if place.unit > last), len(slices))
+        return next(
+            (number for number, place in enumerate(slices) if place.unit > last), len(slices)
+        )
 
     def seal(self) -> None:
-        """Write down that all token files are there, if they are and if that is all of the input."""
+        """Write down that all token files are there, if they are and if that is all of the
+        input.
+        """
         made = self._made()
-        if self.job.config.tokens_to_read is None and all(place.receipt in made for place in self.places.slices):
+        if self.job.config.tokens_to_read is None and all(
+            place.receipt in made for place in self.places.slices
+        ):
             seal(self.job.tokens, self.places.slices)
 
     def text_bytes(self, run: Run) -> int:
         return sum(place.text_bytes for place in self.places.slices[slice(*run)])
 
     def tokenize(self, run: Run, report: Callable[[TokenFile], None] = lambda _: None) -> None:
-        """Make the token files of a run that are not there. report: hears of each file, in order."""
+        """Make the token files of a run that are not there. report: hears of each file, in
+        order.
+        """
         missing = self.missing(run)
         if not missing:
             return
         config, scratch = self.job.config, self.job.scratch
-        slices = read_slices(self.job.sources, config, scratch, self.places.start(missing[0]), self.shape)
-        # Where the input ends is known only when all before it is tokenized: see `Windows`, which are not early then.
+        slices = read_slices(
+            self.job.sources, config, scratch, self.places.start(missing[0]), self.shape
+        )
+        # Where the input ends is known only when all before it is tokenized: see `Windows`, which
+        # are not early then.
         whole = replace(config, max_tokens=None)
         try:
             with closing(slices):
                 tokenize(
-                    itertools.islice(slices, run[1] - missing[0]), self.job.tokens, self.engine, self.job.tokenizer,
-                    whole, report, (), self.elsewhere,
-                )  # fmt: skip
+                    itertools.islice(slices, run[1] - missing[0]),
+                    self.job.tokens,
+                    self.engine,
+                    self.job.tokenizer,
+                    whole,
+                    report,
+                    (),
+                    self.elsewhere,
+                )
         except DocumentError as error:
             raise bad_row(self.job.sources[error.source], error.row, error.detail) from None
 
@@ -119,16 +142,24 @@ class Shares:
     def windows(self) -> Sequence[Sequence[int]]:
         """Slices of each window; none where windows depend on more than the amounts of text.
 
-        With max_tokens the last unit is known at the end only, with packs_multiple_of what the last windows leave out,
-        and a mix draws by tokens.
+        With max_tokens the last unit is known at the end only, with packs_multiple_of what the last
+        windows leave out, and a mix draws by tokens.
         """
         config = self.job.config
-        late = config.max_tokens is not None or config.packs_multiple_of != 1 or is_mix(config.entries())
+        late = (
+            config.max_tokens is not None
+            or config.packs_multiple_of != 1
+            or is_mix(config.entries())
+        )
         if late or self.job.planner is not None:
             return []
         number_of = {place: number for number, place in enumerate(self.places.slices)}
         windows = form_windows(self.places.slices, config)
-        check_windows(len(windows), max(sum(place.documents for place in window) for window in windows), config)
+        check_windows(
+            len(windows),
+            max(sum(place.documents for place in window) for window in windows),
+            config,
+        )
         return [[number_of[place] for place in window] for window in windows]
 
     def ready(self) -> Iterator[Window]:
@@ -137,7 +168,9 @@ class Shares:
         written = _names(self.job.receipts)
         slices = self.places.slices
         for number, window in enumerate(self.windows):
-            splits = [split for split in self.job.splits if receipt_name(split, number) not in written]
+            splits = [
+                split for split in self.job.splits if receipt_name(split, number) not in written
+            ]
             if splits and all(slices[part].receipt in made for part in window):
                 yield from ((split, number) for split in splits)
 
@@ -159,7 +192,9 @@ class Shares:
         """Plan and write a window; False where one of its token files turns out to be damaged."""
         split, number = window
         places = [self.places.slices[part] for part in self.windows[number]]
-        files = [read_receipt(self.job.tokens, file_name(place.unit, place.slice)) for place in places]
+        files = [
+            read_receipt(self.job.tokens, file_name(place.unit, place.slice)) for place in places
+        ]
         whole = [file for file in files if file is not None]
         if len(whole) < len(files):
             return False

@@ -1,4 +1,6 @@
-"""What libraries are told before they are imported or begin to work: threads, one allocator, silence."""
+"""What libraries are told before they are imported or begin to work: threads, one allocator,
+silence.
+"""
 
 import ctypes
 import os
@@ -9,12 +11,15 @@ from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
 
-# Threads of `tokenizers` are ours (see engines.py), those of numpy would be busy waiting for matrices, `datasets` need
-# not load torch, nor say our errors a second time.
+# Threads of `tokenizers` are ours (see engines.py), those of numpy would be busy waiting for
+# matrices, `datasets` need not load torch, nor say our errors a second time.
 _ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "USE_TORCH": "0",
-    "DATASETS_VERBOSITY": "critical", "RUST_BACKTRACE": "0",
-}  # fmt: skip
+    "TOKENIZERS_PARALLELISM": "false",
+    "OPENBLAS_NUM_THREADS": "1",
+    "USE_TORCH": "0",
+    "DATASETS_VERBOSITY": "critical",
+    "RUST_BACKTRACE": "0",
+}
 _M_ARENA_MAX = -8  # of glibc's mallopt
 _BPE = re.compile(rb'"model"\s*:\s*{\s*"type"\s*:\s*"BPE"')
 
@@ -26,7 +31,8 @@ def tell_libraries(**more: str) -> None:
 
 
 def share_machine(config: BuildConfig) -> None:
-    """Threads of the tokenizer follow `num_proc`, and one allocator serves all: what one part frees the next takes.
+    """Threads of the tokenizer follow `num_proc`, and one allocator serves all: what one part
+    frees the next takes.
 
     An allocator of Arrow's own was a sixth more memory at four times the text.
     """
@@ -43,19 +49,25 @@ def share_machine(config: BuildConfig) -> None:
 def arenas(config: BuildConfig, cores: int) -> int:
     """Arenas of glibc's malloc for a process that uses so many cores.
 
-    One for every thread was a third more memory. Only `tokenizers` makes so many small pieces that threads which share
-    one wait for each other, up to two thirds of the time: there each of the three kinds of threads that a build has for
-    a core gets its own, and so do the main one and those that load.
+    One for every thread was a third more memory. Only `tokenizers` makes so many small pieces that
+    threads which share one wait for each other, up to two thirds of the time: there each of the
+    three kinds of threads that a build has for a core gets its own, and so do the main one and
+    those that load.
     """
     return max(2, cores) if is_fast(config) else 4 * cores + 4
 
 
 def is_fast(config: BuildConfig) -> bool:
-    """Whether the engine will be fastokens, as far as can be told before it is loaded: it reads BPE."""
+    """Whether the engine will be fastokens, as far as can be told before it is loaded: it reads
+    BPE.
+    """
     if config.engine != "auto" or find_spec("fastokens") is None:
         return config.engine == "fastokens"
     path = Path(str(config.tokenizer))
     try:
-        return _BPE.search((path / "tokenizer.json" if path.is_dir() else path).read_bytes()) is not None
+        return (
+            _BPE.search((path / "tokenizer.json" if path.is_dir() else path).read_bytes())
+            is not None
+        )
     except OSError:
         return True  # of the hub, most likely BPE

@@ -1,4 +1,6 @@
-"""Token files to shard files, a window at a time; each finished window has a receipt and is never written twice."""
+"""Token files to shard files, a window at a time; each finished window has a receipt and is
+never written twice.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +23,24 @@ from packprep.schemas import canonical_json, digest_of, write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.tokens.token_files import BASE_MEMORY
-from packprep.windows.documents import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
+from packprep.windows.documents import (
+    Documents,
+    carried_columns,
+    file_schema,
+    form_windows,
+    held_out,
+    read_documents,
+)
 from packprep.windows.mix import Mix
 from packprep.windows.placement import MEMORY_PER_DOCUMENT, Packs
-from packprep.windows.planner import WindowPlan, account_by_source, packed_tokens, plan_window, resized, window_seed
+from packprep.windows.planner import (
+    WindowPlan,
+    account_by_source,
+    packed_tokens,
+    plan_window,
+    resized,
+    window_seed,
+)
 from packprep.windows.segments import TooLongError
 
 _BUFFERS = 40_000_000  # bytes of the batches that a window's shards are written from, two at a time
@@ -32,7 +48,9 @@ _BUFFERS = 40_000_000  # bytes of the batches that a window's shards are written
 
 @dataclass(frozen=True, kw_only=True)
 class WindowFile:
-    """Receipt of a written window of one split. made_from: digest of its token files and of what was asked of it."""
+    """Receipt of a written window of one split. made_from: digest of its token files and of what
+    was asked of it.
+    """
 
     made_from: str
     account: Account
@@ -46,11 +64,15 @@ def receipt_name(split: str, number: int) -> str:
 def check_windows(windows: int, most: int, config: BuildConfig) -> None:
     """Raises where windows cannot be planned. most: documents of the largest."""
     if config.strategy == "balanced" and windows > 1:
-        raise ConfigError(f"balanced packs one window and the input makes {windows}; choose a larger --window")
+        raise ConfigError(
+            f"balanced packs one window and the input makes {windows}; choose a larger --window"
+        )
     if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
         raise StoppedError(
-            f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of memory; give more "
-            f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a smaller --window"
+            f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of "
+            "memory; give more "
+            f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a "
+            "smaller --window"
         )
 
 
@@ -58,8 +80,8 @@ def check_windows(windows: int, most: int, config: BuildConfig) -> None:
 class Windows:
     """The windows of a build. clock: counts the time of a stage.
 
-    files: token files of the whole input; or, with `formed`, those of the windows that are known already. rows: of each
-    source, where `files` don't tell.
+    files: token files of the whole input; or, with `formed`, those of the windows that are known
+    already. rows: of each source, where `files` don't tell.
     """
 
     job: Job
@@ -82,18 +104,26 @@ class Windows:
         """Token files of each window."""
         if self.formed is not None:
             return self.formed
-        return dict(enumerate(self.mix.windows if self.mix else form_windows(self.files, self.job.config)))
+        return dict(
+            enumerate(self.mix.windows if self.mix else form_windows(self.files, self.job.config))
+        )
 
     @cached_property
     def layout(self) -> Layout:
         """The columns of the shards: what token files carry is known only now."""
-        return Layout.of(self.job.config, self.job.tokenizer, carried_columns(file_schema(self.job.tokens, self.files)))
+        return Layout.of(
+            self.job.config,
+            self.job.tokenizer,
+            carried_columns(file_schema(self.job.tokens, self.files)),
+        )
 
     def __len__(self) -> int:
         return len(self.windows)
 
     def check(self) -> None:
-        """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with this little memory."""
+        """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with
+        this little memory.
+        """
         check_windows(len(self), self._most, self.job.config)
 
     @property
@@ -113,11 +143,15 @@ class Windows:
         return max(sum(file.documents for file in window) for window in self.windows.values())
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
-        """The receipt of a window that was made from the same and whose shards are all there, digests checked."""
+        """The receipt of a window that was made from the same and whose shards are all there,
+        digests checked.
+        """
         try:
             loaded = json.loads(self._receipt(split, number).read_bytes())
             shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
-            found = WindowFile(made_from=loaded["made_from"], account=Account.of(loaded["account"]), shards=shards)
+            found = WindowFile(
+                made_from=loaded["made_from"], account=Account.of(loaded["account"]), shards=shards
+            )
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
         same = found.made_from == self._made_from(split, number, change)
@@ -138,12 +172,18 @@ class Windows:
         made_from = self._made_from(split, number, change)
         with self.clock("write"):
             shards = self._write_shards(written, split, number, made_from)
-        content = {"made_from": made_from, "account": account.facts(), "shards": [asdict(shard) for shard in shards]}
+        content = {
+            "made_from": made_from,
+            "account": account.facts(),
+            "shards": [asdict(shard) for shard in shards],
+        }
         write_file(self._receipt(split, number), canonical_json(content))
         return WindowFile(made_from=made_from, account=account, shards=shards)
 
     def count(self, split: str, number: int) -> int:
-        """Packs of a window before any is added or left out; kept as a receipt, for it takes a whole plan."""
+        """Packs of a window before any is added or left out; kept as a receipt, for it takes a
+        whole plan.
+        """
         path = self.job.receipts / f"{split}-{number:05d}.packs.json"
         made_from = self._made_from(split, number, 0)
         try:
@@ -169,7 +209,9 @@ class Windows:
         documents.mapped.relieve(len(documents) * MEMORY_PER_DOCUMENT)
         seed = window_seed(self.job.config, number, int(split == "validation"))
         with self._too_long(documents):
-            return plan_window(documents, self.job.tokenizer, self.job.config, seed, self.job.planner)
+            return plan_window(
+                documents, self.job.tokenizer, self.job.config, seed, self.job.planner
+            )
 
     def _packed_tokens(self, documents: Documents) -> NDArray[np.int64]:
         with self._too_long(documents):
@@ -182,14 +224,17 @@ class Windows:
             yield
         except TooLongError as error:
             raise InputError(
-                f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack holds "
+                f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack "
+                "holds "
                 f"{self.job.config.max_length:,}; choose --overflow split, truncate or drop"
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
         if self.mix:
             return self.mix.documents(number, split)
-        documents = read_documents(self.job.tokens, self.windows[number], self.job.config.max_memory)
+        documents = read_documents(
+            self.job.tokens, self.windows[number], self.job.config.max_memory
+        )
         if not self.job.config.holdout:
             return documents
         held = held_out(documents.id, self.job.config)
@@ -201,14 +246,18 @@ class Windows:
         firsts = first_documents(self.rows or rows_of_sources(self.files, len(self.job.sources)))
         return f"{self.job.sources[source].name} row {int(documents.id[document]) - firsts[source]}"
 
-    def _write_shards(self, packs: Packs, split: str, window: int, made_from: str) -> tuple[ShardFile, ...]:
+    def _write_shards(
+        self, packs: Packs, split: str, window: int, made_from: str
+    ) -> tuple[ShardFile, ...]:
         """Shards of one window; names say window and place until the number of shards is known."""
 
         def write(part: tuple[int, tuple[int, int]]) -> ShardFile:
             number, (first, last) = part
             name = f"{split}-{window:05d}-{number:05d}.arrow"
             receipt = self.job.receipts / f"{name}.json"
-            if (done := read_receipt(receipt, made_from)) is not None and done.intact(self.job.shards):
+            if (done := read_receipt(receipt, made_from)) is not None and done.intact(
+                self.job.shards
+            ):
                 return done
             shard = write_shard(self.job.shards, name, split, packs, first, last, self.layout)
             write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))

@@ -2,12 +2,13 @@
 
 One line in, a JSON task; one line out.
 
-    {"slice": {...}, "text": PATH}             -> {"done": receipt}  a token file, see `tokens.tokenize_slice`
-    {"slice": {...}, "text": PATH, "only": [first, last]}  -> {"done": null}  encode these rows, write nothing
+    {"slice": {...}, "text": PATH}  -> {"done": receipt}  a token file, see `tokenize_slice`
+    {"slice": {...}, "text": PATH, "only": [first, last]}
+                                    -> {"done": null}  encode these rows, write nothing
 
 A bad input or a full disk is an answer too; anything worse ends the process, which is for
-`packprep.execute.worker_pool` to see. It ends with its parent, ignores Ctrl-C (the parent ends it), and offers itself
-first to a system that is out of memory.
+`packprep.execute.worker_pool` to see. It ends with its parent, ignores Ctrl-C (the parent ends it),
+and offers itself first to a system that is out of memory.
 """
 
 import contextlib
@@ -48,7 +49,9 @@ class _Tasks:
         from packprep.execute.job import load_job
 
         job, name = load_job(staging)
-        self.job = replace(job, config=replace(job.config, num_proc=1))  # the build runs as many workers
+        self.job = replace(
+            job, config=replace(job.config, num_proc=1)
+        )  # the build runs as many workers
         self.engine = self.job.engine(name)
         self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
@@ -65,9 +68,17 @@ class _Tasks:
         except Exception as error:
             if (refused := system_error(error)) is None:
                 raise
-            return {"os_error": [refused.errno, refused.strerror, refused.filename and str(refused.filename)]}
+            return {
+                "os_error": [
+                    refused.errno,
+                    refused.strerror,
+                    refused.filename and str(refused.filename),
+                ]
+            }
 
-    def _tokenize(self, slice: dict[str, Any], text: str, only: list[int] | None = None) -> dict[str, Any] | None:
+    def _tokenize(
+        self, slice: dict[str, Any], text: str, only: list[int] | None = None
+    ) -> dict[str, Any] | None:
         import numpy as np
         import pyarrow as pa
 
@@ -85,7 +96,11 @@ class _Tasks:
         parts = tuple(Part(**part) for part in slice.pop("parts"))
         part = Slice(table=table, parts=parts, **slice)
         with quiet_datasets():
-            return asdict(tokenize_slice(part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config))
+            return asdict(
+                tokenize_slice(
+                    part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config
+                )
+            )
 
 
 def _belong_to_parent() -> None:

@@ -1,8 +1,10 @@
-"""Worker processes for text that may kill its tokenizer: one that dies, hangs or grows is replaced, its slice retried.
+"""Worker processes for text that may kill its tokenizer: one that dies, hangs or grows is
+replaced, its slice retried.
 
-Threads of one process are faster and the default. Processes cost a copy of the text on disk and a second of start-up
-each, and give this: whatever a row does to a tokenizer, the build goes on or ends with a sentence that names the rows.
-A slice that fails three times stops the build, or, where bad rows are skipped, is halved until the rows are found.
+Threads of one process are faster and the default. Processes cost a copy of the text on disk and a
+second of start-up each, and give this: whatever a row does to a tokenizer, the build goes on or
+ends with a sentence that names the rows. A slice that fails three times stops the build, or, where
+bad rows are skipped, is halved until the rows are found.
 """
 
 import contextlib
@@ -47,7 +49,10 @@ class WorkerDied(Exception):  # noqa: N818 - an event that is dealt with here
 
 
 class Workers:
-    """Worker processes of a build, started when they are needed. `tokenize` may be called by `workers` threads."""
+    """Worker processes of a build, started when they are needed.
+
+    `tokenize` may be called by `workers` threads.
+    """
 
     def __init__(self, job: Job, workers: int, say: Callable[[str], None]) -> None:
         self.job = job
@@ -80,14 +85,21 @@ class Workers:
             except WorkerDied as death:
                 if self.job.config.on_error == "stop":
                     raise StoppedError(
-                        f"{self._place(part)}: {TRIES} times the process that tokenized them {death}; "
+                        f"{self._place(part)}: {TRIES} times the process that tokenized them "
+                        f"{death}; "
                         "to go on without the row that does it, add --on-error skip"
                     ) from None
-                self.say(f"{self._place(part)}: looking for the row; the process that tokenized them {death}")
-                failing = rows_that_fail(len(part.table), lambda first, last: self._failure(part, text, first, last))
+                self.say(
+                    f"{self._place(part)}: looking for the row; the process that tokenized them "
+                    f"{death}"
+                )
+                failing = rows_that_fail(
+                    len(part.table), lambda first, last: self._failure(part, text, first, last)
+                )
         if not failing:
             raise StoppedError(
-                f"{self._place(part)}: {TRIES} times the process that tokenized them died, and no row of them does it "
+                f"{self._place(part)}: {TRIES} times the process that tokenized them died, and no "
+                "row of them does it "
                 "alone; give more --max-memory, or more --unit-timeout"
             )
         write_quarantine(self.job, part, failing)
@@ -97,7 +109,8 @@ class Workers:
                 return self._receipt(without, text)
             except WorkerDied as death:
                 raise StoppedError(
-                    f"{self._place(part)}: without {len(failing)} rows the process that tokenized them still {death}"
+                    f"{self._place(part)}: without {len(failing)} rows the process that tokenized "
+                    f"them still {death}"
                 ) from None
 
     def _receipt(self, part: Slice, text: Path) -> TokenFile:
@@ -109,12 +122,19 @@ class Workers:
             except WorkerDied as death:
                 if tried == TRIES:
                     raise
-                self.say(f"{self._place(part)}: the process that tokenized them {death}; trying again")
+                self.say(
+                    f"{self._place(part)}: the process that tokenized them {death}; trying again"
+                )
         raise AssertionError
 
     def _failure(self, part: Slice, text: Path, first: int, last: int) -> str | None:
-        """What these rows alone do to a worker; None where they do nothing. The time allowed is their share."""
-        share = int(text_bytes(part.table["text"].slice(first, last - first)).sum()) / max(part.text_bytes, 1)
+        """What these rows alone do to a worker; None where they do nothing.
+
+        The time allowed is their share.
+        """
+        share = int(text_bytes(part.table["text"].slice(first, last - first)).sum()) / max(
+            part.text_bytes, 1
+        )
         task = {"slice": _facts(part), "text": str(text), "only": [first, last]}
         try:
             self._call(task, min(self.timeout, max(_FEW_ROWS, 2 * share * self.timeout)))
@@ -175,12 +195,18 @@ class _Worker:
     """One process and the pipes to it. Used by one thread at a time."""
 
     def __init__(self, job: Job, stop: threading.Event) -> None:
-        # A group of its own: Ctrl-C in the terminal is for the build, which ends it. One core: others have the rest.
+        # A group of its own: Ctrl-C in the terminal is for the build, which ends it. One core:
+        # others have the rest.
         self._process = subprocess.Popen(
-            [*COMMAND, str(job.staging)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={"MALLOC_ARENA_MAX": str(arenas(job.config, 1))} | os.environ | {"RAYON_NUM_THREADS": "1"},
+            [*COMMAND, str(job.staging)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"MALLOC_ARENA_MAX": str(arenas(job.config, 1))}
+            | os.environ
+            | {"RAYON_NUM_THREADS": "1"},
             process_group=0,
-        )  # fmt: skip
+        )
         self._stop = stop
         self._read = b""
         self._said = b""
@@ -224,7 +250,10 @@ class _Worker:
             if time.monotonic() > deadline:
                 raise WorkerDied(f"was not done after {timeout:,.0f} seconds")
             if (taken := self._memory()) > memory:
-                raise WorkerDied(f"took {taken / 1e6:,.0f} MB of memory, where {memory / 1e6:,.0f} MB are its share")
+                raise WorkerDied(
+                    f"took {taken / 1e6:,.0f} MB of memory, where {memory / 1e6:,.0f} MB are its "
+                    "share"
+                )
         line, _, self._read = self._read.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -239,7 +268,9 @@ class _Worker:
                     pipe.close()
 
     def _memory(self) -> int:
-        """Bytes of memory of its own, without files that it maps; 0 where the system doesn't say."""
+        """Bytes of memory of its own, without files that it maps; 0 where the system doesn't
+        say.
+        """
         held = resident(self.pid)
         return 0 if held is None else held[0] - held[1]
 
@@ -262,6 +293,10 @@ class _Worker:
 def _facts(part: Slice) -> dict[str, Any]:
     """A slice without its table, as plain JSON values."""
     return {
-        "unit": part.unit, "number": part.number, "first_document": part.first_document,
-        "text_bytes": part.text_bytes, "parts": [asdict(of) for of in part.parts], "first_rows": part.first_rows,
-    }  # fmt: skip
+        "unit": part.unit,
+        "number": part.number,
+        "first_document": part.first_document,
+        "text_bytes": part.text_bytes,
+        "parts": [asdict(of) for of in part.parts],
+        "first_rows": part.first_rows,
+    }

@@ -1,12 +1,15 @@
-"""The ledger against the data: every document once, every token of it once, each with its BOS and EOS.
+"""The ledger against the data: every document once, every token of it once, each with its BOS
+and EOS.
 
-`Coverage` hears of every record batch that `verify` reads. A whole document is one bit. Only segments that may be
-pieces of a longer document are remembered, 40 bytes each and at most a few per pack, and laid end to end at the end:
+`Coverage` hears of every record batch that `verify` reads. A whole document is one bit. Only
+segments that may be pieces of a longer document are remembered, 40 bytes each and at most a few per
+pack, and laid end to end at the end:
 
-    document 7: [0, 4096) [4096, 8192) [8192, 9000) with EOS at 9000       nothing lost, nothing twice
+    document 7: [0, 4096) [4096, 8192) [8192, 9000) with EOS at 9000   nothing lost or twice
 
-So memory is an eighth of a byte per input row and a thousandth of the data. What no pack says (how long a document
-was) is known as sums only: those are compared with the manifest's ledger and report.json, source by source.
+So memory is an eighth of a byte per input row and a thousandth of the data. What no pack says (how
+long a document was) is known as sums only: those are compared with the manifest's ledger and
+report.json, source by source.
 """
 
 import threading
@@ -26,14 +29,25 @@ from packprep.schemas import FILLER, NO_LOSS, BatchView, Finding, Findings, Form
 Int64 = NDArray[np.int64]
 
 _WHOLE = tuple(reason for reason in Dropped if reason.takes == "whole documents")
-_TAILS = tuple(reason for reason in Dropped if reason.takes == "tails")  # any other may take whatever part
-# Options that say how documents were cut, filters and labels apart: a merged output keeps those its parts agree on.
-_CUTTING = options_in("segments") - {"max_length", "min_len", "max_len", "min_loss_tokens", "train_overlap"}
+_TAILS = tuple(
+    reason for reason in Dropped if reason.takes == "tails"
+)  # any other may take whatever part
+# Options that say how documents were cut, filters and labels apart: a merged output keeps those its
+# parts agree on.
+_CUTTING = options_in("segments") - {
+    "max_length",
+    "min_len",
+    "max_len",
+    "min_loss_tokens",
+    "train_overlap",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a manifest says about how documents were cut and what stands around them. bos, eos: id or None."""
+    """What a manifest says about how documents were cut and what stands around them. bos, eos:
+    id or None.
+    """
 
     bos: int | None
     eos: int | None
@@ -53,7 +67,10 @@ class Policy:
     @staticmethod
     def of(manifest: Manifest) -> "Policy":
         """FormatError for values no build writes."""
-        options, tokenizer = manifest.data["inputs"].get("options"), manifest.data["inputs"].get("tokenizer")
+        options, tokenizer = (
+            manifest.data["inputs"].get("options"),
+            manifest.data["inputs"].get("tokenizer"),
+        )
         try:
             ends = {end: tokenizer.get(end) for end in ("bos", "eos")}
             ids = {end: None if token is None else int(token["id"]) for end, token in ends.items()}
@@ -73,27 +90,36 @@ class Policy:
                 repeated=int(manifest.data.get("repeated", {}).get("documents", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise FormatError("manifest.json has inputs that no build writes; restore the file") from None
+            raise FormatError(
+                "manifest.json has inputs that no build writes; restore the file"
+            ) from None
 
     @property
     def any_part_may_lack(self) -> bool:
-        """Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, so any document may lack any part; or
-        pairs were truncated, each on both of its sides."""
+        """Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, so any document
+        may lack any part; or pairs were truncated, each on both of its sides.
+        """
         return (self.pairs and self.truncated > 0) or bool(set(self.dropped) - {*_WHOLE, *_TAILS})
 
     @property
     def one_piece(self) -> bool:
-        """Whether a segment is all that is left of a document, wherever in the document it begins."""
+        """Whether a segment is all that is left of a document, wherever in the document it
+        begins.
+        """
         return self.cut_left and not (self.wrapped or self.pairs)
 
     @property
     def copies_may_lack_beginnings(self) -> bool:
         """Whether a mix repeats documents and copies cannot be counted by their beginnings."""
-        return self.repeated > 0 and (self.any_part_may_lack or (self.cut_left and not self.one_piece))
+        return self.repeated > 0 and (
+            self.any_part_may_lack or (self.cut_left and not self.one_piece)
+        )
 
 
 class _Piece(NamedTuple):
-    """Arrays, [pieces] each: a segment that may not be the whole document. shard: number in the list of files."""
+    """Arrays, [pieces] each: a segment that may not be the whole document. shard: number in the
+    list of files.
+    """
 
     document: Int64
     start: Int64
@@ -117,12 +143,23 @@ class Coverage:
         count = len(self.sources.names)
         self.by_source = {
             key: np.zeros(count, np.int64)
-            for key in ("documents", "begun", "bos", "ended", "eos", "segments", "tokens_packed", "filler")
+            for key in (
+                "documents",
+                "begun",
+                "bos",
+                "ended",
+                "eos",
+                "segments",
+                "tokens_packed",
+                "filler",
+            )
         }
         self.repeated: list[Int64] = []  # documents whose beginning was seen before
         self._seen = np.zeros(self.sources.total // 8 + 1, np.uint8)
         self._pieces: list[_Piece] = []
-        self._lacking: Int64 = np.empty(0, np.int64)  # documents of which later pieces are there and the first is not
+        self._lacking: Int64 = np.empty(
+            0, np.int64
+        )  # documents of which later pieces are there and the first is not
         self._lock = threading.Lock()
         names = {column.name for column in manifest.columns}
         self.knows_documents = {"document_ids", "document_starts"} <= names
@@ -132,26 +169,39 @@ class Coverage:
         """Count a batch of shard number `shard`; tell `findings` what is wrong in it by itself."""
         lengths, real = view.ends - view.starts, np.clip(view.real, 0, view.ends - view.starts)
         totals = {
-            "packs": len(view.pack_segments) - 1, "segments": len(lengths), "tokens_packed": int(lengths.sum()),
+            "packs": len(view.pack_segments) - 1,
+            "segments": len(lengths),
+            "tokens_packed": int(lengths.sum()),
             "filler": int((lengths - real).sum()),
-        }  # fmt: skip
+        }
         with self._lock:
             self.totals.update(totals)
             if self.knows_documents:
                 self._add_documents(view, shard, lengths, real, findings)
 
-    def _add_documents(self, view: BatchView, shard: int, lengths: Int64, real: Int64, findings: Findings) -> None:
-        ids, starts, tokens = (view.columns[name] for name in ("document_ids", "document_starts", "tokens"))
+    def _add_documents(
+        self, view: BatchView, shard: int, lengths: Int64, real: Int64, findings: Findings
+    ) -> None:
+        ids, starts, tokens = (
+            view.columns[name] for name in ("document_ids", "document_starts", "tokens")
+        )
         unknown = ids >= self.sources.total
         findings.many(
             "document",
             np.flatnonzero(unknown),
             lambda at: view.segment(
-                at, "document", f"the document id is {ids[at]}; the sources have {self.sources.total} rows"
+                at,
+                "document",
+                f"the document id is {ids[at]}; the sources have {self.sources.total} rows",
             ),
         )
         kept = np.flatnonzero((ids > FILLER) & ~unknown & (real > 0) & (starts >= 0))
-        ids, starts, lengths, real = ids[kept], starts[kept].astype(np.int64), lengths[kept], real[kept]
+        ids, starts, lengths, real = (
+            ids[kept],
+            starts[kept].astype(np.int64),
+            lengths[kept],
+            real[kept],
+        )
         source, at = self.sources.of(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
@@ -163,13 +213,19 @@ class Coverage:
         self.totals["copies"] += int(copies.sum())
 
         bos, eos = self.policy.bos, self.policy.eos
-        extra = later if self.policy.continuation_bos and bos is not None else np.zeros(len(ids), np.bool_)
+        extra = (
+            later
+            if self.policy.continuation_bos and bos is not None
+            else np.zeros(len(ids), np.bool_)
+        )
         self.totals["continuation_bos"] += int(extra.sum())
 
         def wrong(kind: str, which: NDArray[np.bool_], what: str) -> None:
             def finding(at: int) -> Finding:
                 return view.segment(
-                    int(kept[at]), kind, what.format(row=self.sources.row(int(ids[at])), first=first[at], last=last[at])
+                    int(kept[at]),
+                    kind,
+                    what.format(row=self.sources.row(int(ids[at])), first=first[at], last=last[at]),
                 )
 
             findings.many(kind, np.flatnonzero(which), finding)
@@ -177,11 +233,15 @@ class Coverage:
         if bos is not None:
             due = begins | extra
             self._count("bos", source[begins & (first == bos)])
-            wrong("BOS", due & (first != bos), f"{{row}} begins with id {{first}}; expected BOS {bos}")
+            wrong(
+                "BOS", due & (first != bos), f"{{row}} begins with id {{first}}; expected BOS {bos}"
+            )
             if bos != eos:
                 second = tokens[np.minimum(at + 1, len(tokens) - 1)]
                 doubled = due & (real > 1) & (first == bos) & (second == bos)
-                wrong("doubled BOS", doubled, f"{{row}} begins with BOS {bos} twice; expected it once")
+                wrong(
+                    "doubled BOS", doubled, f"{{row}} begins with BOS {bos} twice; expected it once"
+                )
 
         full = real >= self.policy.max_length
         cut = later | full | self.policy.pairs
@@ -197,10 +257,15 @@ class Coverage:
             if bos != eos:
                 before = tokens[np.maximum(at + real - 2, 0)]
                 wrong(
-                    "doubled EOS", ended & (real > 1) & (before == eos), "{row} ends with EOS twice; expected it once"
+                    "doubled EOS",
+                    ended & (real > 1) & (before == eos),
+                    "{row} ends with EOS twice; expected it once",
                 )
         if (labels := view.columns.get("labels")) is not None:
-            told = "the first token has a label: a trainer that shifts labels would predict it from another document"
+            told = (
+                "the first token has a label: a trainer that shifts labels would predict it "
+                "from another document"
+            )
             wrong("label at start", labels[at] != NO_LOSS, told)
         self._see(ids[copies])
         if cut.any():
@@ -208,20 +273,27 @@ class Coverage:
             pack = np.searchsorted(view.pack_segments, kept[pieces], side="right") - 1
             self._pieces.append(
                 _Piece(
-                    document=ids[pieces].astype(np.int64), start=starts[pieces],
+                    document=ids[pieces].astype(np.int64),
+                    start=starts[pieces],
                     end=(starts + real - extra)[pieces],
-                    ends_in_eos=(last[pieces] == eos) if eos is not None else np.ones(len(pieces), np.bool_),
-                    full=full[pieces], shard=np.full(len(pieces), shard), pack=view.first_pack + pack,
+                    ends_in_eos=(last[pieces] == eos)
+                    if eos is not None
+                    else np.ones(len(pieces), np.bool_),
+                    full=full[pieces],
+                    shard=np.full(len(pieces), shard),
+                    pack=view.first_pack + pack,
                     segment=kept[pieces] - view.pack_segments[pack],
                 )
-            )  # fmt: skip
+            )
 
     def _count(self, key: str, source: Int64, weights: Int64 | None = None) -> None:
         counts = np.bincount(source, weights, minlength=len(self.sources.names))
         self.by_source[key] += counts.astype(np.int64)
 
     def _see(self, documents: Int64) -> None:
-        """Mark documents of which a copy begins in a pack; remember those that were marked before."""
+        """Mark documents of which a copy begins in a pack; remember those that were marked
+        before.
+        """
         distinct, counts = np.unique(documents, return_counts=True)
         before = self._were_seen(distinct)
         np.bitwise_or.at(self._seen, distinct >> 3, _bit(distinct))
@@ -234,7 +306,9 @@ class Coverage:
         return seen
 
     def finish(self, report: Mapping[str, Any] | None, findings: Findings) -> None:
-        """Compare what was counted with the manifest's ledger and, source by source, with report.json."""
+        """Compare what was counted with the manifest's ledger and, source by source, with
+        report.json.
+        """
         if self.knows_documents:
             self._count_copies(findings)
             self._lay_end_to_end(findings)
@@ -242,10 +316,15 @@ class Coverage:
                 self._compare_sources(report, findings)
         ledger = self.manifest.ledger
         keys = ["tokens_packed", *(["filler"] if self.knows_filler else [])]
-        keys += ["continuation_bos", "overlap"] if self.knows_documents and self.policy.says_cuts else []
+        keys += (
+            ["continuation_bos", "overlap"]
+            if self.knows_documents and self.policy.says_cuts
+            else []
+        )
         for key in keys:
             found, said = self.totals[key], ledger[key]
-            # The ledger counts what was planned; packs left out as a remainder took some of it along.
+            # The ledger counts what was planned; packs left out as a remainder took some of it
+            # along.
             less = key in ("continuation_bos", "overlap") and self.policy.any_part_may_lack
             less |= key == "overlap" and self.policy.repeated > 0
             if found > said or (found < said and not less):
@@ -253,18 +332,25 @@ class Coverage:
                 findings.add(Finding(kind="ledger", file="manifest.json", what=what))
 
     def _count_copies(self, findings: Findings) -> None:
-        """Of a mix: as many copies as the manifest says. What is repeated is known by its beginnings."""
+        """Of a mix: as many copies as the manifest says.
+
+        What is repeated is known by its beginnings.
+        """
         policy, copies = self.policy, self.totals["copies"] - int(np.unpackbits(self._seen).sum())
         less = policy.copies_may_lack_beginnings
-        if policy.repeated and (copies > policy.repeated or (copies < policy.repeated and not less)):
+        if policy.repeated and (
+            copies > policy.repeated or (copies < policy.repeated and not less)
+        ):
             what = f"it has {policy.repeated:,} repeated documents, the shards hold {copies:,}"
             findings.add(Finding(kind="repeated document", file="manifest.json", what=what))
 
     def _lay_end_to_end(self, findings: Findings) -> None:
-        """Pieces of each document in order: each begins where the one before ended, and the last one has EOS.
+        """Pieces of each document in order: each begins where the one before ended, and the last
+        one has EOS.
 
-        Not of documents that a mix repeats: which piece is of which copy is not known. Where copies lack their
-        beginnings, a document may be repeated all the same, and pieces of its copies are laid out together.
+        Not of documents that a mix repeats: which piece is of which copy is not known. Where copies
+        lack their beginnings, a document may be repeated all the same, and pieces of its copies are
+        laid out together.
         """
         if not self._pieces:
             return
@@ -286,9 +372,12 @@ class Coverage:
                 values = {name: int(array[number]) for name, array in numbers.items()}
                 row = self.sources.row(int(piece.document[at]))
                 return Finding(
-                    kind=kind, what=what.format(row=row, **values), file=self.shards[int(piece.shard[at])],
-                    pack=int(piece.pack[at]), segment=int(piece.segment[at]),
-                )  # fmt: skip
+                    kind=kind,
+                    what=what.format(row=row, **values),
+                    file=self.shards[int(piece.shard[at])],
+                    pack=int(piece.pack[at]),
+                    segment=int(piece.segment[at]),
+                )
 
             findings.many(kind, np.arange(len(pieces)), finding)
 
@@ -298,11 +387,14 @@ class Coverage:
         due = piece.end[later - 1] - policy.stride
         gap, again = piece.start[later] > due, piece.start[later] < due
         overlap = np.maximum(piece.end[later - 1] - piece.start[later], 0)
-        if policy.copies_may_lack_beginnings:  # pieces that overlap more than stride are of two copies
+        if (
+            policy.copies_may_lack_beginnings
+        ):  # pieces that overlap more than stride are of two copies
             overlap = overlap[~again]
         self.totals["overlap"] += int(overlap.sum())
         start = piece.start[firsts]
-        # Documents cut to max_length tokens, at the end that truncation_side names, lack what stood there.
+        # Documents cut to max_length tokens, at the end that truncation_side names, lack what stood
+        # there.
         truncated = (piece.end[lasts] - start == policy.max_length) & (policy.truncated > 0)
         headless = (start > 0) & ~(truncated & policy.cut_left)
         tail_dropped = piece.full[lasts] & (Dropped.SHORT_TAIL in policy.dropped)
@@ -316,7 +408,13 @@ class Coverage:
             wrong("EOS", lasts[endless], told, end=piece.end[lasts[endless]])
         told = "{row}: its tokens {start} to {due} stand here again"
         again &= policy.says_cuts and not policy.copies_may_lack_beginnings
-        wrong("repeated tokens", later[again], told, due=due[again] - 1, start=piece.start[later[again]])
+        wrong(
+            "repeated tokens",
+            later[again],
+            told,
+            due=due[again] - 1,
+            start=piece.start[later[again]],
+        )
 
         documents = piece.document[firsts]
         source = self.sources.of(documents)
@@ -333,11 +431,19 @@ class Coverage:
                 expected["segments"] = int(said["segments"])
                 rows = said["documents"]
                 whole = [count for reason, count in rows["dropped"].items() if reason in _WHOLE]
-                expected["documents"] = rows["in"] - rows["empty"] - sum(rows["skipped"].values()) - sum(whole)
+                expected["documents"] = (
+                    rows["in"] - rows["empty"] - sum(rows["skipped"].values()) - sum(whole)
+                )
                 for key, right in expected.items():
                     found = int(self.by_source[key][number])
-                    if found > right or (found < right and not (key == "documents" and self.policy.any_part_may_lack)):
-                        what = f"{self.sources.names[number]} has {right:,} {key} there, {found:,} in the shards"
+                    if found > right or (
+                        found < right and not (key == "documents" and self.policy.any_part_may_lack)
+                    ):
+                        what = (
+                            f"{self.sources.names[number]} has {right:,} {key} there, "
+                            f"{found:,} "
+                            "in the shards"
+                        )
                         if key == "documents" and found < right:
                             what += self._unseen(number, right - found)
                         kind = "lost documents" if key == "documents" else "ledger"
@@ -347,7 +453,9 @@ class Coverage:
             findings.add(Finding(kind="report", file="report.json", what=what))
 
     def _unseen(self, source: int, missing: int) -> str:
-        """Which rows of a source are in no pack: the lost ones, and those that had no tokens or were dropped."""
+        """Which rows of a source are in no pack: the lost ones, and those that had no tokens or
+        were dropped.
+        """
         first, rows = int(self.sources.firsts[source]), self.sources.rows[source]
         bits = np.unpackbits(self._seen[first // 8 : (first + rows) // 8 + 1], bitorder="little")
         absent = np.flatnonzero(bits[first % 8 : first % 8 + rows] == 0)
@@ -355,7 +463,9 @@ class Coverage:
         shown = ", ".join(map(str, absent[:10].tolist())) + (", ..." if len(absent) > 10 else "")
         if len(absent) == missing:
             return f"; lost: row {shown}"
-        return f"; lost are {missing:,} of the {len(absent):,} rows that are in no pack: row {shown}"
+        return (
+            f"; lost are {missing:,} of the {len(absent):,} rows that are in no pack: row {shown}"
+        )
 
 
 def _bit(documents: Int64) -> NDArray[np.uint8]:

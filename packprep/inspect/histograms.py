@@ -1,7 +1,9 @@
-"""What the packs of a finished output look like: lengths, documents per pack, fill and attention cost, as counts.
+"""What the packs of a finished output look like: lengths, documents per pack, fill and attention
+cost, as counts.
 
-One pass over the shards that touches the boundaries and never a token: some milliseconds per million segments. Memory
-is that of one window of the build, about 50 bytes for each of its segments; what is kept of it are counts by value.
+One pass over the shards that touches the boundaries and never a token: some milliseconds per
+million segments. Memory is that of one window of the build, about 50 bytes for each of its
+segments; what is kept of it are counts by value.
 """
 
 from collections.abc import Iterator
@@ -15,18 +17,29 @@ from numpy.typing import NDArray
 from packprep.config.build_config import BuildConfig
 from packprep.inspect.report_file import report_of
 from packprep.packing.plan import ATTENTION_COST
-from packprep.schemas import FILLER, NO_LOSS, FormatError, Manifest, Output, check_file, list_view, read_manifest
+from packprep.schemas import (
+    FILLER,
+    NO_LOSS,
+    FormatError,
+    Manifest,
+    Output,
+    check_file,
+    list_view,
+    read_manifest,
+)
 from packprep.support.progress import Progress, Silent
 
 Int64 = NDArray[np.int64]
 
 COST_UNIT = 10_000
-"""Attention cost is counted in parts of the cost of one document that fills a pack: 10,000 is that cost."""
+"""Units of attention cost; one document that fills a pack costs 10,000."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each value occurs. values: int64 [distinct], rising; counts: int64 [distinct], 1 or more."""
+    """How often each value occurs. values: int64 [distinct], rising; counts: int64 [distinct], 1
+    or more.
+    """
 
     values: Int64
     counts: Int64
@@ -61,10 +74,11 @@ class Counts:
 class Measured:
     """Counts over all splits of an output.
 
-    documents: tokens of each document, from its first token in the shards to its last, repeated ones once. segments:
-    tokens of each segment without padding. documents_per_pack: segments that are no filler. fill: tokens of each pack
-    that are no filler. cost: attention cost of each pack in 1 / COST_UNIT of that of one document of max_length.
-    loss_tokens: labels other than -100; None where no labels are stored.
+    documents: tokens of each document, from its first token in the shards to its last, repeated
+    ones once. segments: tokens of each segment without padding. documents_per_pack: segments that
+    are no filler. fill: tokens of each pack that are no filler. cost: attention cost of each pack
+    in 1 / COST_UNIT of that of one document of max_length. loss_tokens: labels other than -100;
+    None where no labels are stored.
     """
 
     max_length: int
@@ -80,9 +94,10 @@ class Measured:
 class WindowPacks:
     """Boundaries of the packs that one window of a build wrote to one split.
 
-    lengths, real: int64 [segments], tokens with and without padding. pack: int64 [segments], of this window, from 0.
-    document: int64 [segments], -1 is filler; start: int64 [segments], both as schemas/README.md has them; None where
-    the column was not written. extra: int64 [segments], 1 where a BOS that is not the document's begins the segment.
+    lengths, real: int64 [segments], tokens with and without padding. pack: int64 [segments], of
+    this window, from 0. document: int64 [segments], -1 is filler; start: int64 [segments], both as
+    schemas/README.md has them; None where the column was not written. extra: int64 [segments], 1
+    where a BOS that is not the document's begins the segment.
     """
 
     window: int
@@ -97,7 +112,9 @@ class WindowPacks:
     loss_tokens: int
 
     def document_lengths(self) -> Int64:
-        """Tokens of each document in input order, [documents]: from its first token in the shards to its last."""
+        """Tokens of each document in input order, [documents]: from its first token in the
+        shards to its last.
+        """
         if self.document is None or self.start is None:
             return self.real[self.real > 0]  # pieces of one document cannot be told from documents
         kept = self.document != FILLER
@@ -107,7 +124,9 @@ class WindowPacks:
         first = np.flatnonzero(np.diff(document[order], prepend=-1))
         if not first.size:
             return np.empty(0, np.int64)
-        lengths: Int64 = np.maximum.reduceat(end[order], first) - np.minimum.reduceat(start[order], first)
+        lengths: Int64 = np.maximum.reduceat(end[order], first) - np.minimum.reduceat(
+            start[order], first
+        )
         return lengths
 
 
@@ -134,7 +153,9 @@ def measure(output: Output, progress: Progress | None = None) -> Measured:
         for name in names:
             counts[name] = [_sum([*counts[name], _count(values[name])])]
         loss_tokens += window.loss_tokens
-        progress.advance("measure", sum(part.total for part in counts["fill"]), manifest.num_packs, "packs")
+        progress.advance(
+            "measure", sum(part.total for part in counts["fill"]), manifest.num_packs, "packs"
+        )
     has_labels = any(column.name == "labels" for column in manifest.columns)
     return Measured(
         max_length=manifest.max_length,
@@ -164,7 +185,9 @@ def attention_cost(manifest: Manifest) -> tuple[float, float]:
 
 
 def log_edges(most: int, per_doubling: int = 2) -> Int64:
-    """Edges of bins that widen evenly on a logarithmic scale, from 1 to past `most`: 1, 2, 3, 4, 6, 8, 11, ..."""
+    """Edges of bins that widen evenly on a logarithmic scale, from 1 to past `most`: 1, 2, 3, 4,
+    6, 8, 11, ...
+    """
     doublings = max(1, int(most).bit_length())
     steps = np.arange(doublings * per_doubling + 1) / per_doubling
     edges: Int64 = np.unique(np.round(2.0**steps).astype(np.int64))
@@ -172,7 +195,9 @@ def log_edges(most: int, per_doubling: int = 2) -> Int64:
 
 
 def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
-    """The packs of every split, window by window as the build wrote them; FormatError where a shard is damaged."""
+    """The packs of every split, window by window as the build wrote them; FormatError where a
+    shard is damaged.
+    """
     windows: dict[str, list[int]] = {}
     for window in (report_of(output, manifest) or {}).get("windows", []):
         windows.setdefault(window["split"], []).append(window["packs"])
@@ -197,7 +222,9 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
                     packs += len(batch)
                     yield _measured(batch, manifest, split, entry.path)
         except pa.ArrowException as error:
-            raise FormatError(f"{path} is not a whole Arrow stream: {error}; restore the file or build again") from None
+            raise FormatError(
+                f"{path} is not a whole Arrow stream: {error}; restore the file or build again"
+            ) from None
         if packs != entry.packs:
             raise FormatError(f"{path} holds {packs} packs; the manifest says {entry.packs}")
 
@@ -206,7 +233,9 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
     """The boundaries of one record batch."""
     columns = {column.name: list_view(batch, column.name, where) for column in manifest.columns}
     flat = {
-        name: columns[name].values[columns[name].offsets[0] : columns[name].offsets[-1]].astype(np.int64)
+        name: columns[name]
+        .values[columns[name].offsets[0] : columns[name].offsets[-1]]
+        .astype(np.int64)
         for name in ("cu_seqlens", "document_ids", "document_starts", "segment_lengths")
         if name in columns
     }
@@ -216,10 +245,21 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
     inner[np.cumsum(boundaries)[:-1] - 1] = False
     lengths = np.diff(flat["cu_seqlens"])[inner]
     pack = np.repeat(np.arange(len(batch)), np.maximum(boundaries - 1, 0))
-    document, start, real = (flat.get(name) for name in ("document_ids", "document_starts", "segment_lengths"))
-    sound = all(len(values) == len(pack) for values in (lengths, document, start, real) if values is not None)
-    if not sound or (np.bincount(pack, lengths, len(batch)) != np.diff(columns["tokens"].offsets)).any():
-        raise FormatError(f"{where} has boundaries that do not fit its tokens; packprep verify says in which pack")
+    document, start, real = (
+        flat.get(name) for name in ("document_ids", "document_starts", "segment_lengths")
+    )
+    sound = all(
+        len(values) == len(pack)
+        for values in (lengths, document, start, real)
+        if values is not None
+    )
+    if (
+        not sound
+        or (np.bincount(pack, lengths, len(batch)) != np.diff(columns["tokens"].offsets)).any()
+    ):
+        raise FormatError(
+            f"{where} has boundaries that do not fit its tokens; packprep verify says in which pack"
+        )
     if real is None:
         real = lengths if document is None else np.where(document == FILLER, 0, lengths)
     options = manifest.data["inputs"]["options"]
@@ -227,11 +267,23 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
     if start is not None and options.get("continuation_bos"):
         extra[(start > 0) & (real > 0)] = 1
     labels = columns.get("labels")
-    trained = 0 if labels is None else int((labels.values[labels.offsets[0] : labels.offsets[-1]] != NO_LOSS).sum())
+    trained = (
+        0
+        if labels is None
+        else int((labels.values[labels.offsets[0] : labels.offsets[-1]] != NO_LOSS).sum())
+    )
     return WindowPacks(
-        window=0, split=split, packs=len(batch), lengths=lengths, real=real, pack=pack, document=document, start=start,
-        extra=extra, loss_tokens=trained,
-    )  # fmt: skip
+        window=0,
+        split=split,
+        packs=len(batch),
+        lengths=lengths,
+        real=real,
+        pack=pack,
+        document=document,
+        start=start,
+        extra=extra,
+        loss_tokens=trained,
+    )
 
 
 def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
@@ -247,7 +299,9 @@ def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
         packs=int(firsts[-1]),
         lengths=together("lengths"),
         real=together("real"),
-        pack=np.concatenate([part.pack + first for part, first in zip(parts, firsts[:-1], strict=True)]),
+        pack=np.concatenate(
+            [part.pack + first for part, first in zip(parts, firsts[:-1], strict=True)]
+        ),
         document=None if parts[0].document is None else together("document"),
         start=None if parts[0].start is None else together("start"),
         extra=together("extra"),

@@ -1,7 +1,8 @@
-"""Where things are in an output: the segments of a pack, the rows they come from, and the packs that hold a row.
+"""Where things are in an output: the segments of a pack, the rows they come from, and the packs
+that hold a row.
 
-Nothing is verified here beyond what is read; shards are mapped, so that finding a document in a terabyte touches its
-`document_ids` alone: eight bytes per segment.
+Nothing is verified here beyond what is read; shards are mapped, so that finding a document in a
+terabyte touches its `document_ids` alone: eight bytes per segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,9 @@ from packprep.support.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Place:
-    """Where a segment stands. pack: number in its split; pack_in_shard: in its file, as `verify` names it."""
+    """Where a segment stands. pack: number in its split; pack_in_shard: in its file, as `verify`
+    names it.
+    """
 
     split: str
     pack: int
@@ -42,9 +45,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a pack. begin, end: tokens of the pack, padding included. real: tokens that are no padding.
+    """A segment of a pack. begin, end: tokens of the pack, padding included. real: tokens that
+    are no padding.
 
-    document, start: input row and offset in the document, None where the shards do not say; document -1 is filler.
+    document, start: input row and offset in the document, None where the shards do not say;
+    document -1 is filler.
     """
 
     place: Place
@@ -69,14 +74,23 @@ class FoundPack:
 def split_of(manifest: Manifest, split: str | None) -> str:
     """The split asked for, or the first one."""
     if split is not None and split not in manifest.splits:
-        raise ConfigError(f"there is no split {split!r}; the splits are {', '.join(manifest.splits)}")
+        raise ConfigError(
+            f"there is no split {split!r}; the splits are {', '.join(manifest.splits)}"
+        )
     return split or next(iter(manifest.splits))
 
 
 def find_pack(
-    directory: Output, manifest: Manifest, pack: int, split: str | None = None, shard: str | None = None
+    directory: Output,
+    manifest: Manifest,
+    pack: int,
+    split: str | None = None,
+    shard: str | None = None,
 ) -> FoundPack:
-    """Pack `pack` of a split, or of one shard. ConfigError where there is none, FormatError where it is damaged."""
+    """Pack `pack` of a split, or of one shard.
+
+    ConfigError where there is none, FormatError where it is damaged.
+    """
     split = split_of(manifest, split)
     first, wanted = 0, pack
     for entry in manifest.shards(split):
@@ -87,15 +101,21 @@ def find_pack(
         if wanted < packs:
             return _read_pack(directory, manifest, entry, wanted, first)
         if shard is not None:
-            raise ConfigError(f"{entry.path} has {packs:,} packs, numbered from 0; pack {pack} is not among them")
+            raise ConfigError(
+                f"{entry.path} has {packs:,} packs, numbered from 0; pack {pack} is not among them"
+            )
         wanted, first = wanted - packs, first + packs
     if shard is not None:
         names = [Path(entry.path).name for entry in manifest.shards(split)]
         raise ConfigError(f"split {split} has no shard {shard!r}{nearest(shard, names)}")
-    raise ConfigError(f"split {split} has {first:,} packs, numbered from 0; pack {pack} is not among them")
+    raise ConfigError(
+        f"split {split} has {first:,} packs, numbered from 0; pack {pack} is not among them"
+    )
 
 
-def _read_pack(directory: Output, manifest: Manifest, entry: FileEntry, wanted: int, first: int) -> FoundPack:
+def _read_pack(
+    directory: Output, manifest: Manifest, entry: FileEntry, wanted: int, first: int
+) -> FoundPack:
     """Pack `wanted` of a shard. first: number in the split of the shard's first pack."""
     begun = 0
     for batch in _batches(directory, entry):
@@ -103,14 +123,25 @@ def _read_pack(directory: Output, manifest: Manifest, entry: FileEntry, wanted: 
             findings = Findings()
             views = list(
                 sound_parts(
-                    batch.slice(wanted - begun, 1), manifest.columns, max_length=manifest.max_length,
-                    vocab_size=manifest.vocab_size, where=entry.path, first_pack=wanted, findings=findings,
+                    batch.slice(wanted - begun, 1),
+                    manifest.columns,
+                    max_length=manifest.max_length,
+                    vocab_size=manifest.vocab_size,
+                    where=entry.path,
+                    first_pack=wanted,
+                    findings=findings,
                 )
-            )  # fmt: skip
-            if not views:  # a pack that breaks other rules can be shown, one without boundaries cannot
+            )
+            if (
+                not views
+            ):  # a pack that breaks other rules can be shown, one without boundaries cannot
                 raise FormatError(str(next(iter(findings))))
             return FoundPack(
-                str(entry.split), first + wanted, entry.path, _segments(views[0], entry, first), views[0].columns
+                str(entry.split),
+                first + wanted,
+                entry.path,
+                _segments(views[0], entry, first),
+                views[0].columns,
             )
         begun += len(batch)
     raise FormatError(f"{entry.path} holds {begun:,} packs; the manifest says {entry.packs:,}")
@@ -120,21 +151,32 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[Segment, .
     documents, starts = (view.columns.get(name) for name in ("document_ids", "document_starts"))
     return tuple(
         Segment(
-            place=Place(str(entry.split), first + view.first_pack, number, entry.path, view.first_pack),
-            begin=begin, end=end, real=real,
+            place=Place(
+                str(entry.split), first + view.first_pack, number, entry.path, view.first_pack
+            ),
+            begin=begin,
+            end=end,
+            real=real,
             document=None if documents is None else int(documents[number]),
             start=None if starts is None else int(starts[number]),
         )
         for number, (begin, end, real) in enumerate(
             zip(view.starts.tolist(), view.ends.tolist(), view.real.tolist(), strict=True)
         )
-    )  # fmt: skip
+    )
 
 
-def find_documents(directory: Output, manifest: Manifest, documents: Sequence[int]) -> list[Segment]:
-    """The segments of some documents in all splits, by document and place in it. One pass over the document_ids."""
+def find_documents(
+    directory: Output, manifest: Manifest, documents: Sequence[int]
+) -> list[Segment]:
+    """The segments of some documents in all splits, by document and place in it.
+
+    One pass over the document_ids.
+    """
     if "document_ids" not in {column.name for column in manifest.columns}:
-        raise ConfigError(f"the shards of {directory} have no document_ids, so no document can be found in them")
+        raise ConfigError(
+            f"the shards of {directory} have no document_ids, so no document can be found in them"
+        )
     found = []
     for split in manifest.splits:
         first = 0
@@ -142,18 +184,23 @@ def find_documents(directory: Output, manifest: Manifest, documents: Sequence[in
             begun = 0
             for batch in _batches(directory, entry):
                 ids = list_view(batch, "document_ids", entry.path)
-                at = np.flatnonzero(np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents))
+                at = np.flatnonzero(
+                    np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents)
+                )
                 packs = np.searchsorted(ids.offsets - ids.offsets[0], at, side="right") - 1
                 for pack in np.unique(packs).tolist():
                     read = _read_pack(directory, manifest, entry, begun + pack, first)
                     found += [segment for segment in read.segments if segment.document in documents]
                 begun += len(batch)
             first += int(entry.packs or 0)
-    return sorted(found, key=lambda found: (found.document or 0, found.start or 0, found.place.pack))
+    return sorted(
+        found, key=lambda found: (found.document or 0, found.start or 0, found.place.pack)
+    )
 
 
 def document_number(sources: Sources, name: str) -> int:
-    """Document id of "SOURCE:ROW", SOURCE being a path as the build was given it or its end; or of a bare number.
+    """Document id of "SOURCE:ROW", SOURCE being a path as the build was given it or its end; or
+    of a bare number.
 
     ConfigError where no source or several have that name, or the row is not one of its rows.
     """
@@ -162,19 +209,33 @@ def document_number(sources: Sources, name: str) -> int:
         raise ConfigError(f"{name!r} is not of the form SOURCE:ROW, such as {sources.names[0]}:17")
     if not source:
         if int(row) >= sources.total:
-            raise ConfigError(f"there is no document {row}; the sources have {sources.total:,} rows, numbered from 0")
+            raise ConfigError(
+                f"there is no document {row}; the sources have {sources.total:,} rows, numbered "
+                "from 0"
+            )
         return int(row)
     numbers = [number for number, known in enumerate(sources.names) if known == source]
     if not numbers:
         parts = Path(source).parts
-        numbers = [number for number, known in enumerate(sources.names) if Path(known).parts[-len(parts) :] == parts]
+        numbers = [
+            number
+            for number, known in enumerate(sources.names)
+            if Path(known).parts[-len(parts) :] == parts
+        ]
     if len(numbers) != 1:
         listed = ", ".join(sources.names[number] for number in numbers[:4])
         if numbers:
-            raise ConfigError(f"{source} is the name of {len(numbers)} sources ({listed}); give more of the path")
-        raise ConfigError(f"{source} is no source of this output{nearest(source, sources.names[:100])}")
+            raise ConfigError(
+                f"{source} is the name of {len(numbers)} sources ({listed}); give more of the path"
+            )
+        raise ConfigError(
+            f"{source} is no source of this output{nearest(source, sources.names[:100])}"
+        )
     if int(row) >= sources.rows[numbers[0]]:
-        raise ConfigError(f"{source} has {sources.rows[numbers[0]]:,} rows, numbered from 0; there is no row {row}")
+        raise ConfigError(
+            f"{source} has {sources.rows[numbers[0]]:,} rows, numbered from 0; there is no row "
+            f"{row}"
+        )
     return int(sources.firsts[numbers[0]]) + int(row)
 
 
@@ -187,4 +248,6 @@ def _batches(directory: Output, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     except UNREADABLE as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{path} is not a whole Arrow stream: {error}; see packprep verify") from None
+        raise FormatError(
+            f"{path} is not a whole Arrow stream: {error}; see packprep verify"
+        ) from None

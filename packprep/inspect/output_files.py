@@ -1,4 +1,6 @@
-"""The files of an output as `verify` reads them: each once, from begin to end, wherever they are."""
+"""The files of an output as `verify` reads them: each once, from begin to end, wherever they
+are.
+"""
 
 import contextlib
 import json
@@ -40,7 +42,10 @@ class DirectoryFiles:
         return self.directory
 
     def find(self, entry: FileEntry, tell: Callable[[str], None]) -> Opened | None:
-        """What opens a file; None where it is not there. A wrong size is told, and the file is read all the same."""
+        """What opens a file; None where it is not there.
+
+        A wrong size is told, and the file is read all the same.
+        """
         try:
             return opener(check_file(self.directory, entry))
         except FormatError as error:
@@ -56,7 +61,10 @@ class DirectoryFiles:
 
     def surplus(self, manifest: Manifest) -> list[str]:
         """Names of files that the manifest does not list."""
-        return [path.relative_to(self.directory).as_posix() for path in surplus_files(self.directory, manifest)]
+        return [
+            path.relative_to(self.directory).as_posix()
+            for path in surplus_files(self.directory, manifest)
+        ]
 
 
 class StoreFiles:
@@ -66,7 +74,9 @@ class StoreFiles:
         with asked(InputError):
             self.store = Store(url)
             if self.store.find(MANIFEST) is None:
-                raise InputError(f"{url} has no {MANIFEST}; what others have packed is verified in a directory")
+                raise InputError(
+                    f"{url} has no {MANIFEST}; what others have packed is verified in a directory"
+                )
 
     def output(self) -> Output:
         return RemoteOutput(self.store.url)
@@ -97,7 +107,9 @@ def files_of(output: Any) -> DirectoryFiles | StoreFiles:
 
 
 def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
-    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that can be read."""
+    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that
+    can be read.
+    """
     try:
         return [int(json.loads(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
     except (OSError, ValueError, KeyError, TypeError):

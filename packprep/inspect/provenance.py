@@ -1,4 +1,6 @@
-"""From document ids to sources and rows, by the manifest's table of sources and the paths of its run part."""
+"""From document ids to sources and rows, by the manifest's table of sources and the paths of its
+run part.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,10 @@ class Sources:
         self.firsts = np.array([source["first_document"] for source in sources], np.int64)
         self.total = sum(self.rows)
         if self.firsts.tolist() != [sum(self.rows[:number]) for number in range(len(sources))]:
-            raise FormatError("manifest.json has sources whose first_document are not the sums of documents before")
+            raise FormatError(
+                "manifest.json has sources whose first_document are not the sums of documents "
+                "before"
+            )
 
     def of(self, documents: Int64) -> Int64:
         """Number of the source of each document."""

@@ -18,16 +18,23 @@ def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any
     if not isinstance(path, Path) or path.is_dir():
         report = report_of(path, manifest or read_manifest(path))
         if report is None:
-            raise InputError(f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build")
+            raise InputError(
+                f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build"
+            )
     else:
         report = read_json(path, f"a {NAME} or an output of packprep build")
     if "report_version" not in report:
-        raise InputError(f"{path} is no report of packprep: it has no report_version; expected a {NAME}")
+        raise InputError(
+            f"{path} is no report of packprep: it has no report_version; expected a {NAME}"
+        )
     return report
 
 
 def report_of(output: Output, manifest: Manifest) -> dict[str, Any] | None:
-    """The report that the manifest lists; None where it lists none. FormatError where the file is another one."""
+    """The report that the manifest lists; None where it lists none.
+
+    FormatError where the file is another one.
+    """
     found = [entry for entry in manifest.all_files if entry.path == NAME]
     return read_json(check_file(output, found[0], "sha256"), f"a {NAME}") if found else None
 

@@ -1,8 +1,10 @@
-"""A sample of documents read from their sources again, tokenized by the reference engine, and compared id by id.
+"""A sample of documents read from their sources again, tokenized by the reference engine, and
+compared id by id.
 
-The sample is drawn over input rows, so it finds both a document whose tokens are wrong and one that is not there:
-what the options say of each row (dropped, cut, split) is worked out anew from its length. Sources are opened here and
-nowhere else after a build, only after their digest is right, and read up to the last row that is wanted.
+The sample is drawn over input rows, so it finds both a document whose tokens are wrong and one that
+is not there: what the options say of each row (dropped, cut, split) is worked out anew from its
+length. Sources are opened here and nowhere else after a build, only after their digest is right,
+and read up to the last row that is wanted.
 """
 
 import re
@@ -38,7 +40,8 @@ from packprep.tokens.encode import cut_text, encode_table
 
 Ids = NDArray[np.int32]
 
-# Options that decide which tokens of a text are in packs; a merged output keeps those its parts agree on.
+# Options that decide which tokens of a text are in packs; a merged output keeps those its parts
+# agree on.
 _SHAPING = options_in("rows", "tokens", "segments")
 
 
@@ -52,9 +55,13 @@ class _Piece:
 
 
 class Sample:
-    """Which rows are compared, and the segments of theirs that go by while shards are read (in several threads)."""
+    """Which rows are compared, and the segments of theirs that go by while shards are read (in
+    several threads).
+    """
 
-    def __init__(self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()) -> None:
+    def __init__(
+        self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()
+    ) -> None:
         """leave_out: documents that must not be tokenized here."""
         self.coverage = coverage
         total = coverage.sources.total
@@ -81,15 +88,23 @@ class Sample:
                 self.pieces.setdefault(int(ids[segment]), []).append(piece)
 
 
-def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress) -> None:
-    """Tokenize the sampled rows again and tell `verdict` what differs, and which sources are missing or changed."""
+def compare(
+    sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress
+) -> None:
+    """Tokenize the sampled rows again and tell `verdict` what differs, and which sources are
+    missing or changed.
+    """
     coverage = sample.coverage
     if not coverage.knows_documents:
-        verdict.not_checked.append("documents against their sources: the shards have no document_ids")
+        verdict.not_checked.append(
+            "documents against their sources: the shards have no document_ids"
+        )
         return
     shaping = _SHAPING & BuildConfig().identity().keys()
     if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
-        what = f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
+        what = (
+            f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
+        )
         verdict.not_checked.append(f"documents against their sources: {what}")
         return
     try:
@@ -110,7 +125,14 @@ def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokeni
                 wanted = rows - int(coverage.sources.firsts[number])
                 for row, ids in _encoded(source, wanted, loaded, config, Path(scratch)):
                     document = row + int(coverage.sources.firsts[number])
-                    _compare(document, ids, sample.pieces.get(document, []), coverage, config, verdict.findings)
+                    _compare(
+                        document,
+                        ids,
+                        sample.pieces.get(document, []),
+                        coverage,
+                        config,
+                        verdict.findings,
+                    )
                     compared += 1
                     progress.advance("compare", compared, len(sample.rows), "documents")
             except PackprepError as error:
@@ -119,45 +141,78 @@ def compare(sample: Sample, verdict: Verdict, *, root: str | Path | None, tokeni
 
 
 def _config(manifest: Manifest) -> BuildConfig:
-    """The options of the build, as far as they shape tokens. ConfigError for options this packprep does not know."""
+    """The options of the build, as far as they shape tokens.
+
+    ConfigError for options this packprep does not know.
+    """
     options = dict(manifest.data["inputs"]["options"])
     options.pop("planner", None)
     known = {field.name for field in fields(BuildConfig)}
     if unknown := sorted(set(options) - known):
         raise ConfigError(
-            f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a newer one"
+            f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
+            "newer one"
         )
     given = manifest.run.get("given", {})
-    more = {key: given[key] for key in ("name", "split", "revision", "tokenizer_revision") if given.get(key)}
+    more = {
+        key: given[key]
+        for key in ("name", "split", "revision", "tokenizer_revision")
+        if given.get(key)
+    }
     return BuildConfig(**options | more | {"group_column": None})
 
 
-def _tokenizer(coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
-    """The tokenizer of the build; of rows that are token ids, only what was added to them, which the manifest says."""
+def _tokenizer(
+    coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
+) -> Tokenizer:
+    """The tokenizer of the build; of rows that are token ids, only what was added to them, which
+    the manifest says.
+    """
     if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
         return _with_template(coverage.manifest, config, moved, root)
     if config.input_ids_column is None:
-        return recorded_tokenizer(coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos)
-    bos, eos = (None if id_ is None else Special("", id_) for id_ in (coverage.policy.bos, coverage.policy.eos))
-    return Tokenizer(json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0)
+        return recorded_tokenizer(
+            coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos
+        )
+    bos, eos = (
+        None if id_ is None else Special("", id_)
+        for id_ in (coverage.policy.bos, coverage.policy.eos)
+    )
+    return Tokenizer(
+        json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0
+    )
 
 
-def _with_template(manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None) -> Tokenizer:
-    """The tokenizer with the chat template of the build. ConfigError where that is not to be found."""
+def _with_template(
+    manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None
+) -> Tokenizer:
+    """The tokenizer with the chat template of the build.
+
+    ConfigError where that is not to be found.
+    """
     from packprep.chat.template import load_chat_template
 
     tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
     file = manifest.run.get("given", {}).get("chat_template")
     path = None if file is None else Path(root or "", file)
-    template = load_chat_template(tokenizer, path, date=config.template_date, variables=config.variables())
+    template = load_chat_template(
+        tokenizer, path, date=config.template_date, variables=config.variables()
+    )
     if template.facts() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
         where = path or "the tokenizer's chat template"
-        raise ConfigError(f"{where} is not the chat template of this output; restore it to compare documents")
+        raise ConfigError(
+            f"{where} is not the chat template of this output; restore it to compare documents"
+        )
     return with_template(tokenizer, template)
 
 
 def _source(
-    manifest: Manifest, number: int, name: str, config: BuildConfig, root: str | Path | None, scratch: Path
+    manifest: Manifest,
+    number: int,
+    name: str,
+    config: BuildConfig,
+    root: str | Path | None,
+    scratch: Path,
 ) -> Source:
     """A source as it is now. ConfigError where it is missing or has changed."""
     said = manifest.data["inputs"]["sources"][number]
@@ -166,23 +221,41 @@ def _source(
     elsewhere = said.get("kind") == "hub" or is_url(name)
     path = name if elsewhere else str(Path(root or "", name))
     if not elsewhere and not Path(path).exists():
-        where = "" if Path(name).is_absolute() else "; run where the build ran, or say with --root where paths start"
+        where = (
+            ""
+            if Path(name).is_absolute()
+            else "; run where the build ran, or say with --root where paths start"
+        )
         raise ConfigError(f"the source {path} does not exist{where}")
     found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)
     if len(found) != 1 or found[0].sha256 != said["sha256"]:
-        raise ConfigError(f"the source {path} has changed since the build; its documents were not compared")
+        raise ConfigError(
+            f"the source {path} has changed since the build; its documents were not compared"
+        )
     return found[0]
 
 
 def _encoded(
-    source: Source, rows: NDArray[np.int64], tokenizer: Tokenizer, config: BuildConfig, scratch: Path
+    source: Source,
+    rows: NDArray[np.int64],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    scratch: Path,
 ) -> Iterator[tuple[int, Ids]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no usable text."""
+    """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no
+    usable text.
+    """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
         columns = ["text", "trained", "specials"] if config.chats else ["text"]
-        columns += [f"second_{name}".removesuffix("_text") for name in columns] if config.pair_columns else []
-        engine = choose_engine("hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens)
+        columns += (
+            [f"second_{name}".removesuffix("_text") for name in columns]
+            if config.pair_columns
+            else []
+        )
+        engine = choose_engine(
+            "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
+        )
     shape = row_shape([source], config, scratch, tokenizer)
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
     first = 0
@@ -204,7 +277,12 @@ def _encoded(
 
 
 def _compare(
-    document: int, ids: Ids, pieces: Sequence[_Piece], coverage: Coverage, config: BuildConfig, findings: Findings
+    document: int,
+    ids: Ids,
+    pieces: Sequence[_Piece],
+    coverage: Coverage,
+    config: BuildConfig,
+    findings: Findings,
 ) -> None:
     """One document against its segments: the same ids, and every token it should have once."""
     row, policy = coverage.sources.row(document), coverage.policy
@@ -234,7 +312,11 @@ def _compare(
         reached = max(reached, stop)
     tail_may_lack = end - reached < config.min_len and Dropped.SHORT_TAIL in policy.dropped
     if reached < end and not tail_may_lack and not policy.any_part_may_lack:
-        what = f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack" if pieces else f"{row} is in no pack"
+        what = (
+            f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack"
+            if pieces
+            else f"{row} is in no pack"
+        )
         findings.add(Finding(kind="lost tokens", what=what))
 
 
@@ -253,14 +335,24 @@ def _compare_ids(row: str, ids: Ids, piece: _Piece, findings: Findings) -> None:
 
 
 def _compare_sides(
-    row: str, ids: Ids, pieces: Sequence[_Piece], config: BuildConfig, policy: Policy, findings: Findings
+    row: str,
+    ids: Ids,
+    pieces: Sequence[_Piece],
+    config: BuildConfig,
+    policy: Policy,
+    findings: Findings,
 ) -> None:
-    """A pair against its segments: two or none, with its ids. What it may lack, its sides' lengths decide."""
+    """A pair against its segments: two or none, with its ids.
+
+    What it may lack, its sides' lengths decide.
+    """
     for piece in pieces:
         _compare_ids(row, ids, piece, findings)
     sides = Counter(piece.start for piece in pieces)
     copies = max(sides.values(), default=0)
-    whole = len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
+    whole = (
+        len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
+    )
     if not whole and not policy.any_part_may_lack:
         what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
         findings.add(replace(pieces[0].place, kind="pair", what=what))
@@ -269,11 +361,17 @@ def _compare_sides(
 
 
 def _two_parts(piece: Ids, ids: Ids) -> bool:
-    """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its labels say where."""
-    piece, ids = piece.astype(np.int32), ids.astype(np.int32)  # token files of a small vocabulary hold uint16
+    """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its
+    labels say where.
+    """
+    piece, ids = (
+        piece.astype(np.int32),
+        ids.astype(np.int32),
+    )  # token files of a small vocabulary hold uint16
     same = piece == ids[: len(piece)]
     front = len(piece) if same.all() else int(np.argmin(same))
-    # Any shorter beginning would need a longer part of the document behind it, so the longest one decides.
+    # Any shorter beginning would need a longer part of the document behind it, so the longest one
+    # decides.
     wanted, text, at = piece[front:].tobytes(), ids.tobytes(), 0
     while (at := text.find(wanted, at)) >= 0:
         if at % ids.itemsize == 0:
@@ -291,5 +389,9 @@ def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
     if not length or too_short or too_long or (over and config.overflow == "drop"):
         return 0, 0
     if over and config.overflow == "truncate":
-        return (length - config.max_length, length) if config.truncation_side == "left" else (0, config.max_length)
+        return (
+            (length - config.max_length, length)
+            if config.truncation_side == "left"
+            else (0, config.max_length)
+        )
     return 0, length

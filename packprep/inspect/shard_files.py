@@ -1,4 +1,5 @@
-"""Shard files read once, from begin to end, several at a time: hashed on the way, their record batches handed on.
+"""Shard files read once, from begin to end, several at a time: hashed on the way, their record
+batches handed on.
 
 Files are read, not mapped: a disk that fails is then an error, and not the end of the process.
 """
@@ -17,7 +18,8 @@ import pyarrow as pa
 from packprep.schemas import BatchView, Finding, Findings, FormatError
 from packprep.support.progress import Progress
 
-# What Arrow raises for a damaged file; a length that was hit by a flipped bit asks for more memory than there is.
+# What Arrow raises for a damaged file; a length that was hit by a flipped bit asks for more memory
+# than there is.
 UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
 Opened = Callable[[], BinaryIO]
 """Opens a file to be read from its beginning."""
@@ -54,7 +56,9 @@ class Checked:
 def in_threads(
     check: Callable[[_File, Told], Checked], files: Sequence[_File], total: int, progress: Progress
 ) -> list[Checked]:
-    """check(file, told) of all files, as many at a time as there are cores, eight at most; results in order."""
+    """check(file, told) of all files, as many at a time as there are cores, eight at most;
+    results in order.
+    """
     lock, done = threading.Lock(), 0
 
     def told(read: int) -> None:
@@ -86,7 +90,8 @@ def read_shard(
     schema: Callable[[pa.Schema], None],
     take: Callable[[pa.RecordBatch], None],
 ) -> None:
-    """Give `schema` and every record batch of an Arrow stream; digest, size, packs and a missing end go to `checked`.
+    """Give `schema` and every record batch of an Arrow stream; digest, size, packs and a missing
+    end go to `checked`.
 
     schema, take: raise FormatError for a file of which nothing more can be said.
     """
@@ -101,12 +106,17 @@ def read_shard(
         return
     if not checked.whole:
         return
-    # A stream cut between two record batches reads like a shorter one: only this marker and the counts tell.
+    # A stream cut between two record batches reads like a shorter one: only this marker and the
+    # counts tell.
     if rest:
         what = f"{rest:,} bytes follow the end of the Arrow stream; expected none"
         checked.findings.add(Finding(kind="end of stream", file=name, what=what))
     elif file.last != _END_OF_STREAM:
-        what = f"it ends after {checked.packs} packs without the end marker of an Arrow stream: it was cut off"
+        what = (
+            f"it ends after {checked.packs} packs without the end marker of an Arrow stream: "
+            "it "
+            "was cut off"
+        )
         checked.findings.add(Finding(kind="end of stream", file=name, what=what))
 
 
@@ -134,12 +144,17 @@ def _read_stream(
 
 
 def _cannot_be_read(name: str, checked: Checked, error: OSError) -> None:
-    checked.findings.add(Finding(kind="file", file=name, what=f"it cannot be read: {error.strerror}"))
+    checked.findings.add(
+        Finding(kind="file", file=name, what=f"it cannot be read: {error.strerror}")
+    )
     checked.whole = False
 
 
 class _Hashed:
-    """A file read once; hashes what goes by and remembers the last bytes. Arrow reads through it."""
+    """A file read once; hashes what goes by and remembers the last bytes.
+
+    Arrow reads through it.
+    """
 
     def __init__(self, file: BinaryIO, told: Told) -> None:
         self._file = file

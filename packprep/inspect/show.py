@@ -1,7 +1,9 @@
-"""A segment as lines of text, each with the position of its first token, so that a person can see what is trained.
+"""A segment as lines of text, each with the position of its first token, so that a person can
+see what is trained.
 
-Tokens are decoded one by one. Some tokens are only part of a character; they are shown together with those that
-complete it. A line ends where the text has a line feed (shown as ⏎) or where the terminal ends.
+Tokens are decoded one by one. Some tokens are only part of a character; they are shown together
+with those that complete it. A line ends where the text has a line feed (shown as ⏎) or where the
+terminal ends.
 """
 
 import re
@@ -31,9 +33,14 @@ class Piece:
 
 
 def pieces_as_text(
-    ids: NDArray[np.int32], tokenizer: Any, special: frozenset[int], labels: NDArray[np.int32] | None
+    ids: NDArray[np.int32],
+    tokenizer: Any,
+    special: frozenset[int],
+    labels: NDArray[np.int32] | None,
 ) -> Iterator[Piece]:
-    """The tokens of a segment as text. special: ids shown as what they are. labels: of these tokens, None for none."""
+    """The tokens of a segment as text. special: ids shown as what they are. labels: of these
+    tokens, None for none.
+    """
     from tokenizers.decoders import DecodeStream
 
     stream, begin = DecodeStream(skip_special_tokens=False), 0
@@ -44,15 +51,27 @@ def pieces_as_text(
         # A character is whole, or what comes next is another kind of token.
         if text is None and not last and trained[position + 1] == trained[position]:
             continue
-        whole = text if text is not None else tokenizer.decode(ids[begin : position + 1].tolist(), False)
+        whole = (
+            text
+            if text is not None
+            else tokenizer.decode(ids[begin : position + 1].tolist(), False)
+        )
         for part in re.findall(r"[^\n]*\n|[^\n]+", whole):
-            yield Piece(begin, part.translate(_VISIBLE), bool(trained[begin]), token in special, part.endswith("\n"))
+            yield Piece(
+                begin,
+                part.translate(_VISIBLE),
+                bool(trained[begin]),
+                token in special,
+                part.endswith("\n"),
+            )
         if text is None and not last:
             stream = DecodeStream(skip_special_tokens=False)
         begin = position + 1
 
 
-def pieces_as_ids(ids: NDArray[np.int32], special: frozenset[int], labels: NDArray[np.int32] | None) -> Iterator[Piece]:
+def pieces_as_ids(
+    ids: NDArray[np.int32], special: frozenset[int], labels: NDArray[np.int32] | None
+) -> Iterator[Piece]:
     """The tokens of a segment as their ids."""
     for position, token in enumerate(ids.tolist()):
         trained = labels is None or int(labels[position]) != NO_LOSS
@@ -60,7 +79,9 @@ def pieces_as_ids(ids: NDArray[np.int32], special: frozenset[int], labels: NDArr
 
 
 def lines(pieces: Iterator[Piece], width: int) -> Iterator[list[Piece]]:
-    """Pieces line by line, each line at most `width` columns of a terminal where a piece allows it."""
+    """Pieces line by line, each line at most `width` columns of a terminal where a piece allows
+    it.
+    """
     from rich.cells import cell_len
 
     line: list[Piece] = []

@@ -1,4 +1,6 @@
-"""What `packprep stats` shows of an output beside its report: histograms drawn as text, and the steps of an epoch."""
+"""What `packprep stats` shows of an output beside its report: histograms drawn as text, and the
+steps of an epoch.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +16,18 @@ from packprep.packing.account import Sums
 from packprep.schemas import Manifest, Output
 from packprep.support.errors import ConfigError
 
-_FILL_SHARES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1)  # most packs are in the last few
+_FILL_SHARES = (
+    0,
+    0.5,
+    0.75,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    0.995,
+    0.999,
+    1,
+)  # most packs are in the last few
 _BAR = 40  # letters of the longest bar
 
 
@@ -34,7 +47,8 @@ class Histogram:
         number = max((len(f"{count:,}") for count in self.counts.tolist()), default=0)
         most = max(self.counts.tolist(), default=0) or 1
         return [
-            f"{name.rjust(label)}  {f'{count:,}'.rjust(number)}  {block * -(-count * _BAR // most)}".rstrip()
+            f"{name.rjust(label)}  {f'{count:,}'.rjust(number)}  "
+            f"{block * -(-count * _BAR // most)}".rstrip()
             for name, count in zip(self.labels, self.counts.tolist(), strict=True)
         ]
 
@@ -48,12 +62,16 @@ def _shows(letter: str) -> bool:
 
 
 def histograms(measured: Measured) -> list[Histogram]:
-    """Length of documents, documents per pack, fill and attention cost; bins without any at either end left out."""
+    """Length of documents, documents per pack, fill and attention cost; bins without any at
+    either end left out.
+    """
     shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
     fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)
     fill_labels = [f"{low} to {high}" for low, high in pairwise(shares)] + ["100%"]
     # In packs of a few tokens some of these shares are the same number of tokens.
-    fill_labels = [label for label, wide in zip(fill_labels, np.diff(fills) > 0, strict=True) if wide]
+    fill_labels = [
+        label for label, wide in zip(fill_labels, np.diff(fills) > 0, strict=True) if wide
+    ]
     cost_edges = np.append(np.arange(0, COST_UNIT, COST_UNIT // 10), COST_UNIT + 1).astype(np.int64)
     return [
         _counted("document length, tokens", measured.documents),
@@ -83,10 +101,15 @@ def _counted(title: str, counts: Counts) -> Histogram:
 
 
 def _ranges(edges: NDArray[np.int64]) -> list[str]:
-    return [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in pairwise(edges.tolist())]
+    return [
+        f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
+        for low, high in pairwise(edges.tolist())
+    ]
 
 
-def _histogram(title: str, counts: Counts, edges: NDArray[np.int64], labels: Sequence[str], show: Any) -> Histogram:
+def _histogram(
+    title: str, counts: Counts, edges: NDArray[np.int64], labels: Sequence[str], show: Any
+) -> Histogram:
     held = counts.bins(edges)
     filled = np.flatnonzero(held)
     first, last = (int(filled[0]), int(filled[-1]) + 1) if filled.size else (0, 0)
@@ -99,22 +122,32 @@ def summaries(measured: Measured) -> dict[str, dict[str, Any]]:
     """Mean and quantiles of each quantity and its exact counts, for machines."""
     return {
         name: {
-            "total": counts.total, "mean": counts.mean,
-            **{key: counts.quantile(share) for key, share in (("p5", 0.05), ("p50", 0.5), ("p95", 0.95), ("max", 1.0))},
-            "values": counts.values.tolist(), "counts": counts.counts.tolist(),
+            "total": counts.total,
+            "mean": counts.mean,
+            **{
+                key: counts.quantile(share)
+                for key, share in (("p5", 0.05), ("p50", 0.5), ("p95", 0.95), ("max", 1.0))
+            },
+            "values": counts.values.tolist(),
+            "counts": counts.counts.tolist(),
         }
         for name in ("documents", "segments", "documents_per_pack", "fill", "cost")
         for counts in [getattr(measured, name)]
-    }  # fmt: skip
+    }
 
 
 def training(
-    output: Output, manifest: Manifest, measured: Measured, global_batch_size: int | None, world_size: int
+    output: Output,
+    manifest: Manifest,
+    measured: Measured,
+    global_batch_size: int | None,
+    world_size: int,
 ) -> dict[str, Any]:
     """What a trainer needs to know of one split, "train" where there are several.
 
-    global_batch_size: packs of one optimizer step over all ranks; None leaves out what depends on it. world_size:
-    ranks. Tokens are of documents, filler left out; loss tokens are there only where labels are. Raises ConfigError.
+    global_batch_size: packs of one optimizer step over all ranks; None leaves out what depends on
+    it. world_size: ranks. Tokens are of documents, filler left out; loss tokens are there only
+    where labels are. Raises ConfigError.
     """
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits))
     packs = manifest.splits[split].packs
@@ -133,37 +166,57 @@ def training(
         return facts
     if global_batch_size % world_size:
         raise ConfigError(
-            f"global batch size {global_batch_size:,} is not a multiple of world size {world_size:,}; "
+            f"global batch size {global_batch_size:,} is not a multiple of world size "
+            f"{world_size:,}; "
             "every rank takes as many packs a step"
         )
     steps = packs // global_batch_size
     facts |= {
-        "global_batch_size": global_batch_size, "world_size": world_size,
-        "packs_per_rank": global_batch_size // world_size, "steps_per_epoch": steps,
+        "global_batch_size": global_batch_size,
+        "world_size": world_size,
+        "packs_per_rank": global_batch_size // world_size,
+        "steps_per_epoch": steps,
         "packs_left_over": packs - steps * global_batch_size,
         "slots_per_step": global_batch_size * manifest.max_length,
-    }  # fmt: skip
+    }
     names = {"documents_per_step": segments, "tokens_per_step": real}
     names |= {"loss_tokens_per_step": loss} if "loss_tokens" in facts else {}
-    return facts | {name: total * global_batch_size / packs if packs else 0.0 for name, total in names.items()}
+    return facts | {
+        name: total * global_batch_size / packs if packs else 0.0 for name, total in names.items()
+    }
 
 
 def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The same as rows of a table."""
-    rows = [(f"packs of {facts['split']}", f"{facts['packs']:,}"), ("documents and pieces", f"{facts['documents']:,}")]
+    rows = [
+        (f"packs of {facts['split']}", f"{facts['packs']:,}"),
+        ("documents and pieces", f"{facts['documents']:,}"),
+    ]
     rows.append(("tokens", f"{facts['tokens']:,} ({facts['token_utilization']:.3%} of all places)"))
     if "loss_tokens" in facts:
-        rows.append(("loss tokens", f"{facts['loss_tokens']:,} ({facts['loss_utilization']:.3%} of all places)"))
+        rows.append(
+            (
+                "loss tokens",
+                f"{facts['loss_tokens']:,} ({facts['loss_utilization']:.3%} of all places)",
+            )
+        )
     if "steps_per_epoch" not in facts:
         return rows
     left = facts["packs_left_over"]
-    more = f", {facts['steps_per_epoch'] + 1:,} if the {left:,} packs left over are a step too" if left else ""
+    more = (
+        f", {facts['steps_per_epoch'] + 1:,} if the {left:,} packs left over are a step too"
+        if left
+        else ""
+    )
     rows.append(("steps per epoch", f"{facts['steps_per_epoch']:,}{more}"))
     ranks = f"{facts['packs_per_rank']:,} on each of {facts['world_size']:,} ranks"
     rows.append(("packs per step", f"{facts['global_batch_size']:,}, {ranks}"))
     rows.append(("documents per step", f"{facts['documents_per_step']:,.1f} on average"))
     rows.append(
-        ("tokens per step", f"{facts['tokens_per_step']:,.0f} of {facts['slots_per_step']:,} places, on average")
+        (
+            "tokens per step",
+            f"{facts['tokens_per_step']:,.0f} of {facts['slots_per_step']:,} places, on average",
+        )
     )
     if "loss_tokens_per_step" in facts:
         rows.append(("loss tokens per step", f"{facts['loss_tokens_per_step']:,.0f} on average"))
@@ -171,16 +224,22 @@ def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row per source: name; documents: all, empty, skipped, dropped; tokens: in, packed, lost; BOS and EOS rates."""
+    """A row per source: name; documents: all, empty, skipped, dropped; tokens: in, packed, lost;
+    BOS and EOS rates.
+    """
     rows = []
     for source in report["sources"]:
         documents, tokens = source["documents"], source["tokens"]
         lost = {"truncated": tokens["truncated"]} | tokens["dropped"]
         named = ", ".join(f"{count:,} {reason}" for reason, count in lost.items() if count)
         counts = (
-            documents["in"], documents["empty"], sum(documents["skipped"].values()),
-            sum(documents["dropped"].values()), tokens["tokens_in"], Sums.of_ledger(tokens).tokens_kept,
-        )  # fmt: skip
+            documents["in"],
+            documents["empty"],
+            sum(documents["skipped"].values()),
+            sum(documents["dropped"].values()),
+            tokens["tokens_in"],
+            Sums.of_ledger(tokens).tokens_kept,
+        )
         rates = (f"{source[key]:.2%}" if key in source else "" for key in ("bos_rate", "eos_rate"))
         rows.append((source["name"], *(f"{count:,}" for count in counts), named or "0", *rates))
     return rows

@@ -1,4 +1,7 @@
-"""How far a build is, running or stopped, from what it left on disk. Nothing is changed and nothing is locked."""
+"""How far a build is, running or stopped, from what it left on disk.
+
+Nothing is changed and nothing is locked.
+"""
 
 import json
 import time
@@ -16,9 +19,9 @@ from packprep.support.file_lock import holder
 def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
     """What `packprep status` shows; ConfigError where there is no build.
 
-    state: finished, running, stopped, starting (no build.json yet), or waiting: of an array, no task is at work.
-    stage: tokenize, pack or sign off. Of an append it is how far what is new is; `documents_there` and `packs_there`
-    are those it is appended to.
+    state: finished, running, stopped, starting (no build.json yet), or waiting: of an array, no
+    task is at work. stage: tokenize, pack or sign off. Of an append it is how far what is new is;
+    `documents_there` and `packs_there` are those it is appended to.
     """
     if not is_url(name) and (appended := _appended(Path(name))) is not None:
         return appended
@@ -34,7 +37,9 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
         put_together = {"builds": builds} if builds else {}
         return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | put_together
     if not running and not staging.exists():
-        raise ConfigError(f"{output} is no output and {staging} no unfinished build; check the path")
+        raise ConfigError(
+            f"{output} is no output and {staging} no unfinished build; check the path"
+        )
     left = "waiting" if tasks is not None else "stopped"
     found = {"state": ("running" if build else "starting") if running else left}
     if by is not None and by.alive:
@@ -75,11 +80,16 @@ def _documents(manifest: Manifest) -> int:
 def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
     receipts = [_read(path) for path in tokens.glob("unit-*.json")]
     files = [receipt for receipt in receipts if receipt]
-    shards = [shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))]
+    shards = [
+        shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))
+    ]
     windows = [path for path in (staging / "receipts").glob("*.json") if path.name.count(".") == 1]
     packing = (tokens / "files.json").exists()
     signing = (staging / MANIFEST).exists() or (staging / "names.json").exists()
-    newest = max((path.stat().st_mtime for path in (staging, tokens, staging / "receipts") if path.exists()), default=0)
+    newest = max(
+        (path.stat().st_mtime for path in (staging, tokens, staging / "receipts") if path.exists()),
+        default=0,
+    )
     return {
         "stage": "sign off" if signing else "pack" if packing else "tokenize",
         "text_bytes": sum(file["text_bytes"] for file in files),

@@ -1,4 +1,5 @@
-"""Packed datasets without a manifest, as TRL or any other packer saves them with `save_to_disk`: their invariants.
+"""Packed datasets without a manifest, as TRL or any other packer saves them with `save_to_disk`:
+their invariants.
 
     tokens and cu_seqlens              this format's names
     input_ids and seq_lengths          TRL's: a length per segment instead of boundaries
@@ -29,18 +30,27 @@ from packprep.support.errors import InputError
 from packprep.support.progress import Progress
 
 _TRL = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
-_MASKS = ("completion_mask", "assistant_masks", "loss_mask")  # a value per token, whatever a trainer makes of them
+_MASKS = (
+    "completion_mask",
+    "assistant_masks",
+    "loss_mask",
+)  # a value per token, whatever a trainer makes of them
 _LARGEST = 2**31 - 1
 
 
-def verify_unsigned(directory: Path, verdict: Verdict, vocab_size: int | None, progress: Progress) -> None:
+def verify_unsigned(
+    directory: Path, verdict: Verdict, vocab_size: int | None, progress: Progress
+) -> None:
     """Check every Arrow file of a saved dataset, or of each split of a saved DatasetDict.
 
     InputError where `directory` is neither, or has no boundaries to check.
     """
     report = directory / "report.json"
     if report.exists() and b'"report_version"' in report.read_bytes():
-        what = "it is missing, and report.json says that packprep built this; restore it or build again"
+        what = (
+            "it is missing, and report.json says that packprep built this; restore it or build "
+            "again"
+        )
         verdict.findings.add(Finding(kind="manifest", file=MANIFEST, what=what))
     files = [file for folder in _folders(directory) for file in saved_files(folder)]
     missing = [file for file in files if not file.is_file()]
@@ -73,8 +83,14 @@ def _folders(directory: Path) -> list[Path]:
         splits = json.loads((directory / "dataset_dict.json").read_bytes())["splits"]
         return [directory / split for split in splits]
     except OSError:
-        what = "is not a directory" if not directory.is_dir() else f"has neither {MANIFEST} nor state.json"
-        raise InputError(f"{directory} {what}; expected an output of packprep, or of save_to_disk") from None
+        what = (
+            "is not a directory"
+            if not directory.is_dir()
+            else f"has neither {MANIFEST} nor state.json"
+        )
+        raise InputError(
+            f"{directory} {what}; expected an output of packprep, or of save_to_disk"
+        ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(
             f"{directory / 'dataset_dict.json'} lists no splits; expected what save_to_disk writes"
@@ -90,9 +106,14 @@ def _check_file(path: Path, name: str, vocab_size: int | None, told: Told) -> Ch
 
     def take(batch: pa.RecordBatch) -> None:
         for view in sound_parts(
-            _as_standard(batch, columns, name), columns, max_length=_LARGEST, vocab_size=vocab_size or _LARGEST,
-            where=name, first_pack=checked.packs, findings=checked.findings,
-        ):  # fmt: skip
+            _as_standard(batch, columns, name),
+            columns,
+            max_length=_LARGEST,
+            vocab_size=vocab_size or _LARGEST,
+            where=name,
+            first_pack=checked.packs,
+            findings=checked.findings,
+        ):
             checked.count(view)
 
     read_shard(opener(path), name, checked, told, schema, take)
@@ -100,12 +121,16 @@ def _check_file(path: Path, name: str, vocab_size: int | None, told: Told) -> Ch
 
 
 def _columns(schema: pa.Schema, where: str) -> list[Column]:
-    """The columns that are checked, under the format's names. FormatError where boundaries are missing."""
+    """The columns that are checked, under the format's names.
+
+    FormatError where boundaries are missing.
+    """
     there = {field.name for field in schema if _is_list_of_integers(field.type)}
     names = {name for name in STANDARD_COLUMNS if _stored(name, there) in there}
     if not {"tokens", "cu_seqlens"} <= names:
         raise FormatError(
-            f"{where} has the columns {', '.join(schema.names)}; expected lists of integers tokens and cu_seqlens, or "
+            f"{where} has the columns {', '.join(schema.names)}; expected lists of integers tokens "
+            "and cu_seqlens, or "
             "input_ids and seq_lengths as TRL packs them"
         )
     masks = [Column(name=name, kind="token", dtype="int32") for name in _MASKS if name in there]
@@ -114,7 +139,11 @@ def _columns(schema: pa.Schema, where: str) -> list[Column]:
 
 def _stored(name: str, there: set[str]) -> str:
     """What the file calls a column."""
-    return _TRL.get(name, name) if set(_TRL.values()) <= there and not {"tokens", "cu_seqlens"} <= there else name
+    return (
+        _TRL.get(name, name)
+        if set(_TRL.values()) <= there and not {"tokens", "cu_seqlens"} <= there
+        else name
+    )
 
 
 def _is_list_of_integers(kind: pa.DataType) -> bool:
@@ -123,7 +152,10 @@ def _is_list_of_integers(kind: pa.DataType) -> bool:
 
 
 def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa.RecordBatch:
-    """The batch with the format's names and types. FormatError for nulls and for numbers that do not fit."""
+    """The batch with the format's names and types.
+
+    FormatError for nulls and for numbers that do not fit.
+    """
     there = set(batch.schema.names)
     arrays = []
     for column in columns:
@@ -131,18 +163,27 @@ def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa
         view = list_view(batch, stored, where)
         if stored == _TRL["cu_seqlens"]:
             view = _boundaries(view)
-        values, limits = view.values[view.offsets[0] : view.offsets[-1]], np.iinfo(column.numpy_dtype)
+        values, limits = (
+            view.values[view.offsets[0] : view.offsets[-1]],
+            np.iinfo(column.numpy_dtype),
+        )
         if len(values) and (values.min() < limits.min or values.max() > limits.max):
-            raise FormatError(f"{where} column {stored} has numbers that are no {column.dtype}; expected none")
+            raise FormatError(
+                f"{where} column {stored} has numbers that are no {column.dtype}; expected none"
+            )
         offsets = (view.offsets - view.offsets[0]).astype(np.int32)
-        arrays.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(column.numpy_dtype))))
+        arrays.append(
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(column.numpy_dtype)))
+        )
     return pa.record_batch(arrays, names=[column.name for column in columns])
 
 
 def _boundaries(lengths: ListView) -> ListView:
     """Lengths of segments as cu_seqlens: rows [3, 5], [2] -> [0, 3, 8], [0, 2]."""
     offsets = (lengths.offsets - lengths.offsets[0]).astype(np.int64)
-    ends = np.append(0, np.cumsum(lengths.values[lengths.offsets[0] : lengths.offsets[-1]], dtype=np.int64))
+    ends = np.append(
+        0, np.cumsum(lengths.values[lengths.offsets[0] : lengths.offsets[-1]], dtype=np.int64)
+    )
     rows = np.arange(len(offsets))
     values = np.zeros(len(ends) - 1 + len(offsets) - 1, np.int64)
     first = np.zeros(len(values), np.bool_)

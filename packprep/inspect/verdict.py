@@ -1,4 +1,6 @@
-"""The result of `packprep verify`: what was checked and what was found, filled in by the checks one after another."""
+"""The result of `packprep verify`: what was checked and what was found, filled in by the checks
+one after another.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +10,9 @@ from packprep.schemas import Findings
 
 @dataclass(kw_only=True)
 class Verdict:
-    """What was checked and what was found. not_checked: a sentence for each thing that could not be."""
+    """What was checked and what was found. not_checked: a sentence for each thing that could not
+    be.
+    """
 
     output: str
     level: str

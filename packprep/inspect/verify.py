@@ -1,8 +1,11 @@
-"""Is an output what its manifest says? Every file, every invariant, every document; all findings, not the first.
+"""Is an output what its manifest says? Every file, every invariant, every document; all
+findings, not the first.
 
-fast   reads every byte once, hashes it and checks it on the way, a file per thread: the speed of sha256, 1.5 GB a
-       second and core. Memory: a record batch per thread, and what `packprep.inspect.coverage` keeps.
-full   also tokenizes a sample of documents from their sources again (`packprep.inspect.retokenize`).
+fast   reads every byte once, hashes it and checks it on the way, a file per thread: the speed of
+       sha256, 1.5 GB a second and core. Memory: a record batch per thread, and what
+       `packprep.inspect.coverage` keeps.
+full   also tokenizes a sample of documents from their sources again
+       (`packprep.inspect.retokenize`).
 
 A directory without a manifest, saved by TRL or any other packer, is checked for the invariants
 (`packprep.inspect.unsigned`).
@@ -18,7 +21,12 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.coverage import Coverage
-from packprep.inspect.output_files import DirectoryFiles, StoreFiles, files_of, quarantined_documents
+from packprep.inspect.output_files import (
+    DirectoryFiles,
+    StoreFiles,
+    files_of,
+    quarantined_documents,
+)
 from packprep.inspect.shard_files import Checked, Opened, Told, in_threads, read_file, read_shard
 from packprep.inspect.verdict import Verdict
 from packprep.schemas import (
@@ -56,18 +64,21 @@ def verify(
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Check the output of a build, or the invariants of another packed dataset saved with `save_to_disk`.
+    """Check the output of a build, or the invariants of another packed dataset saved with
+    `save_to_disk`.
 
-    sample, seed: at level full, how many documents are tokenized again and which. root: where relative source paths
-    start. tokenizer: where it is now, if not where it was. vocab_size: bound of the ids where there is no manifest.
-    max_findings: how many are kept of each kind; all are counted.
-    What is wrong is a finding; InputError where there is nothing to verify at all.
+    sample, seed: at level full, how many documents are tokenized again and which. root: where
+    relative source paths start. tokenizer: where it is now, if not where it was. vocab_size: bound
+    of the ids where there is no manifest. max_findings: how many are kept of each kind; all are
+    counted. What is wrong is a finding; InputError where there is nothing to verify at all.
     """
     files, progress = files_of(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
     if isinstance(files, DirectoryFiles) and not (files.directory / MANIFEST).exists():
         if level == "full":
-            raise InputError(f"{output} has no {MANIFEST}, so its sources are not known; leave --level full out")
+            raise InputError(
+                f"{output} has no {MANIFEST}, so its sources are not known; leave --level full out"
+            )
         from packprep.inspect.unsigned import verify_unsigned
 
         verify_unsigned(files.directory, verdict, vocab_size, progress)
@@ -85,7 +96,9 @@ def verify(
     if level == "full":
         from packprep.inspect.retokenize import Sample, compare
 
-        retokenized = Sample(coverage, sample, seed, quarantined_documents(files))  # those would kill this process
+        retokenized = Sample(
+            coverage, sample, seed, quarantined_documents(files)
+        )  # those would kill this process
     checked = _check_files(files, manifest, coverage, retokenized, verdict, progress)
     report = _report(files, manifest, verdict.findings)
     _check_dataset_files(files, manifest, verdict.findings)
@@ -93,7 +106,9 @@ def verify(
         coverage.finish(report, verdict.findings)
         _tell_repeated(there, coverage, verdict.findings)
     else:
-        verdict.not_checked.append("the ledger, and whether documents are lost: not every shard could be read")
+        verdict.not_checked.append(
+            "the ledger, and whether documents are lost: not every shard could be read"
+        )
     _say_what_was_not_checked(coverage, verdict)
     verdict.packs, verdict.segments, verdict.tokens = (
         coverage.totals[key] for key in ("packs", "segments", "tokens_packed")
@@ -126,7 +141,9 @@ def _check_files(
     for entry, result in zip(entries, checked, strict=True):
         if result.digest not in (None, entry.sha256):
             other = held.get(str(result.digest))
-            what = f"it holds what {other} should hold" if other else f"it has sha256 {result.digest}"
+            what = (
+                f"it holds what {other} should hold" if other else f"it has sha256 {result.digest}"
+            )
             what = f"{what}; expected sha256 {entry.sha256}"
             verdict.findings.add(Finding(kind="sha256", file=entry.path, what=what))
         verdict.findings.update(result.findings)
@@ -137,8 +154,15 @@ def _check_files(
     for entry, result in zip(entries, checked, strict=True):
         if entry.split is not None:
             segments[entry.split] += result.segments
-    for split, found in segments.items():  # packs and tokens of a split are sums that the manifest itself must keep
-        if found != (said := manifest.splits[split].segments) and all(result.whole for result in checked):
+    for (
+        split,
+        found,
+    ) in (
+        segments.items()
+    ):  # packs and tokens of a split are sums that the manifest itself must keep
+        if found != (said := manifest.splits[split].segments) and all(
+            result.whole for result in checked
+        ):
             what = f"split {split} has {said:,} segments, its shards hold {found:,}"
             verdict.findings.add(Finding(kind="ledger", file=MANIFEST, what=what))
     return list(checked)
@@ -152,16 +176,25 @@ def _check_file(files: Files, entry: FileEntry, told: Told) -> Checked:
 
 
 def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
-    """What opens a file; None where it is not there. A wrong size is a finding and the file is read all the same."""
+    """What opens a file; None where it is not there.
+
+    A wrong size is a finding and the file is read all the same.
+    """
     opened = files.find(
-        entry, lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}"))
+        entry,
+        lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}")),
     )
     checked.whole = opened is not None
     return opened
 
 
 def _check_shard(
-    files: Files, entry: FileEntry, number: int, coverage: Coverage, sample: "Sample | None", told: Told
+    files: Files,
+    entry: FileEntry,
+    number: int,
+    coverage: Coverage,
+    sample: "Sample | None",
+    told: Told,
 ) -> Checked:
     """Digest, schema, every invariant of every pack, the end and the counts of one shard."""
     checked, manifest = Checked(), coverage.manifest
@@ -170,20 +203,34 @@ def _check_shard(
 
     def take(batch: pa.RecordBatch) -> None:
         for view in sound_parts(
-            batch, manifest.columns, max_length=manifest.max_length, vocab_size=manifest.vocab_size,
-            where=entry.path, first_pack=checked.packs, findings=checked.findings,
-        ):  # fmt: skip
+            batch,
+            manifest.columns,
+            max_length=manifest.max_length,
+            vocab_size=manifest.vocab_size,
+            where=entry.path,
+            first_pack=checked.packs,
+            findings=checked.findings,
+        ):
             checked.count(view)
             coverage.add(view, number, checked.findings)
             if sample is not None:
                 sample.add(view)
 
     read_shard(
-        opened, entry.path, checked, told, lambda schema: check_schema(schema, manifest.columns, entry.path), take
+        opened,
+        entry.path,
+        checked,
+        told,
+        lambda schema: check_schema(schema, manifest.columns, entry.path),
+        take,
     )
     counts = [("packs", checked.packs, entry.packs)]
     # Packs with wrong boundaries are not counted.
-    counts += [("tokens", checked.tokens, entry.tokens)] if "boundaries" not in checked.findings.counts else []
+    counts += (
+        [("tokens", checked.tokens, entry.tokens)]
+        if "boundaries" not in checked.findings.counts
+        else []
+    )
     for what, found, said in counts:
         if checked.whole and found != said:
             told_counts = f"it holds {found:,} {what}; the manifest says {said:,}"
@@ -202,7 +249,11 @@ def _report(files: Files, manifest: Manifest, findings: Findings) -> Mapping[str
     except OSError:
         return None  # missing: told already, if the manifest lists it
     except (ValueError, KeyError, TypeError, RecursionError):
-        findings.add(Finding(kind="report", file="report.json", what="it is not a report that packprep wrote"))
+        findings.add(
+            Finding(
+                kind="report", file="report.json", what="it is not a report that packprep wrote"
+            )
+        )
         return None
     for key, (found, said) in pairs.items():
         if found != said:
@@ -224,12 +275,18 @@ def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -
         except (ValueError, KeyError, TypeError, RecursionError):
             names = []
         if names != [shard.path for shard in shards]:
-            what = f"it lists {', '.join(names) or 'no files'}; the manifest lists other shards of {split}"
+            what = (
+                f"it lists {', '.join(names) or 'no files'}; the manifest lists other shards "
+                "of "
+                f"{split}"
+            )
             findings.add(Finding(kind="state.json", file=state.as_posix(), what=what))
 
 
 def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> None:
-    """Documents that begin in more than one place; where that is takes another look at the document_ids."""
+    """Documents that begin in more than one place; where that is takes another look at the
+    document_ids.
+    """
     if not coverage.repeated or coverage.policy.repeated:
         return  # a mix says how many copies there are, and they were counted
     from packprep.inspect.lookup import find_documents
@@ -239,7 +296,10 @@ def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> No
     with contextlib.suppress(FormatError):  # a damaged shard is a finding already
         for found in find_documents(output, coverage.manifest, documents[: findings.keep].tolist()):
             if (found.start == 0 or coverage.policy.one_piece) and found.document is not None:
-                where = f"{found.place.shard} pack {found.place.pack_in_shard} segment {found.place.segment}"
+                where = (
+                    f"{found.place.shard} pack {found.place.pack_in_shard} segment "
+                    f"{found.place.segment}"
+                )
                 places.setdefault(found.document, []).append(where)
 
     def finding(document: int) -> Finding:
@@ -252,17 +312,24 @@ def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> No
 
 def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
     if not coverage.knows_documents:
-        verdict.not_checked.append("documents, BOS and EOS: the shards have no document_ids and document_starts")
+        verdict.not_checked.append(
+            "documents, BOS and EOS: the shards have no document_ids and document_starts"
+        )
     elif not coverage.policy.says_ends:
         verdict.not_checked.append("BOS and EOS: the manifest does not say what they are")
     if coverage.knows_documents and not coverage.policy.says_cuts:
-        verdict.not_checked.append("where documents were cut: the outputs merged here were cut in different ways")
+        verdict.not_checked.append(
+            "where documents were cut: the outputs merged here were cut in different ways"
+        )
     if not coverage.knows_filler:
-        verdict.not_checked.append("filler: the shards have neither document_ids nor segment_lengths")
+        verdict.not_checked.append(
+            "filler: the shards have neither document_ids nor segment_lengths"
+        )
 
 
 def _rates(coverage: Coverage) -> list[dict[str, Any]]:
-    """What share of the documents of each source begins with BOS and ends with EOS; None where none should.
+    """What share of the documents of each source begins with BOS and ends with EOS; None where
+    none should.
 
     Only documents whose beginning, or whose end, is in a pack count.
     """
@@ -273,8 +340,12 @@ def _rates(coverage: Coverage) -> list[dict[str, Any]]:
         {
             "source": name,
             "documents": int(counts["documents"][number]),
-            "bos": None if policy.bos is None else _share(counts["bos"][number], counts["begun"][number]),
-            "eos": None if policy.eos is None else _share(counts["eos"][number], counts["ended"][number]),
+            "bos": None
+            if policy.bos is None
+            else _share(counts["bos"][number], counts["begun"][number]),
+            "eos": None
+            if policy.eos is None
+            else _share(counts["eos"][number], counts["ended"][number]),
         }
         for number, name in enumerate(coverage.sources.names)
     ]

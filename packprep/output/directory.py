@@ -1,7 +1,9 @@
-"""The output: absent or complete. A build works in OUT.incomplete beside it, and one rename makes it OUT.
+"""The output: absent or complete.
 
-Two others are classes of their own with the same methods: one that only grows (appending.py), and one in a store, where
-nothing is renamed (storeoutput.py).
+A build works in OUT.incomplete beside it, and one rename makes it OUT.
+
+Two others are classes of their own with the same methods: one that only grows (appending.py), and
+one in a store, where nothing is renamed (storeoutput.py).
 """
 
 import ctypes
@@ -46,7 +48,9 @@ class LocalOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """What a build holds beside the lock of `path`; shared: for a task, which does not even hold that. Nothing."""
+        """What a build holds beside the lock of `path`; shared: for a task, which does not even
+        hold that. Nothing.
+        """
         yield
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
@@ -61,8 +65,12 @@ class LocalOutput:
             raise ConfigError(f"{self} exists and is not an output of packprep; choose another -o")
         return True
 
-    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
-        """The manifest of an output of the same inputs; None where there is none to keep; ConfigError for any other."""
+    def already_built(
+        self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
+    ) -> Manifest | None:
+        """The manifest of an output of the same inputs; None where there is none to keep;
+        ConfigError for any other.
+        """
         if not self.check():
             return None
         manifest = read_manifest(self.path)
@@ -71,10 +79,15 @@ class LocalOutput:
         if config.overwrite:
             return None
         changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
-        raise ConfigError(f"{self} was built with other settings ({changed}); choose another -o, or --overwrite")
+        raise ConfigError(
+            f"{self} was built with other settings ({changed}); choose another -o, or --overwrite"
+        )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """For what is already built: take away what its build may have left. Returns the manifest of the output."""
+        """For what is already built: take away what its build may have left.
+
+        Returns the manifest of the output.
+        """
         remove_replaced(self.path)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
@@ -83,7 +96,10 @@ class LocalOutput:
         """Called once before shards are written."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Let what is signed in the staging directory take its place. Returns the manifest of the output."""
+        """Let what is signed in the staging directory take its place.
+
+        Returns the manifest of the output.
+        """
         publish(staging, self.path)
         return manifest
 
@@ -97,7 +113,9 @@ class LocalOutput:
 
 
 def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":
-    """What a build of all sources makes; one that adds to an output makes what `appending.output_of` says."""
+    """What a build of all sources makes; one that adds to an output makes what
+    `appending.output_of` says.
+    """
     if not is_url(config.output):
         return LocalOutput(config)
     from packprep.output.remote import StoreOutput
@@ -115,7 +133,9 @@ def shards_of(config: BuildConfig, staging: Path) -> ShardFolder:
 
 
 def publish(staging: Path, output: Path) -> None:
-    """Take away what is not part of the output; one rename makes it appear. Until then an old one stays in its place.
+    """Take away what is not part of the output; one rename makes it appear.
+
+    Until then an old one stays in its place.
 
     May be called again after it was interrupted anywhere.
     """
@@ -149,9 +169,14 @@ def replaced_of(output: Path) -> Path:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Swap two directories at once, so that readers always find one of them; False where the system can't."""
+    """Swap two directories at once, so that readers always find one of them; False where the
+    system can't.
+    """
     if sys.platform != "linux":
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     at_cwd, exchange = -100, 2
-    return rename is not None and rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0
+    return (
+        rename is not None
+        and rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0
+    )

@@ -1,13 +1,17 @@
-"""How an output appears in a store, which has no rename: readers see nothing or all of it, and two builds never mix.
+"""How an output appears in a store, which has no rename: readers see nothing or all of it, and
+two builds never mix.
 
-1. The whole of what will be there is written down as OUT.incomplete/publication.json, created only where there is none:
-   the manifest, every small file, and which shard gets which name. Nothing of it changes any more, whoever goes on.
-2. Shards are copied to their names inside the store; then come the small files, those that `datasets` begins with last.
+1. The whole of what will be there is written down as OUT.incomplete/publication.json, created only
+   where there is none: the manifest, every small file, and which shard gets which name. Nothing of
+   it changes any more, whoever goes on.
+2. Shards are copied to their names inside the store; then come the small files, those that
+   `datasets` begins with last.
 3. manifest.json is created, again only where there is none: now the output is there.
 4. What builds have left in OUT.incomplete goes.
 
-Every step may be done twice and by two at once, for all that write here write the same bytes: a build that wakes up
-after another one took its place copies what is there already, or finds its own shards gone and the output finished.
+Every step may be done twice and by two at once, for all that write here write the same bytes: a
+build that wakes up after another one took its place copies what is there already, or finds its own
+shards gone and the output finished.
 """
 
 import json
@@ -16,18 +20,32 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from packprep.schemas import MANIFEST, FormatError, Manifest, Store, canonical_json, inside, parse_manifest
+from packprep.schemas import (
+    MANIFEST,
+    FormatError,
+    Manifest,
+    Store,
+    canonical_json,
+    inside,
+    parse_manifest,
+)
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.progress import Progress
 
 RECORD = "publication.json"
 _AT_ONCE = 8  # copies under way
-_OPENED_FIRST = ("dataset_info.json", "state.json", "dataset_dict.json")  # in this order, behind every other file
+_OPENED_FIRST = (
+    "dataset_info.json",
+    "state.json",
+    "dataset_dict.json",
+)  # in this order, behind every other file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What will be at the URL. shards: from names in OUT.incomplete to final ones. files: text of every other file."""
+    """What will be at the URL. shards: from names in OUT.incomplete to final ones. files: text
+    of every other file.
+    """
 
     shards: dict[str, str]
     files: dict[str, str]
@@ -39,7 +57,8 @@ class Publication:
 
 
 def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publication:
-    """The publication of an output that is signed in its staging directory. folder: of the shards, in OUT.incomplete.
+    """The publication of an output that is signed in its staging directory. folder: of the
+    shards, in OUT.incomplete.
 
     moves: final names of shards by their working ones.
     """
@@ -57,31 +76,43 @@ def pending(work: Store) -> Publication | None:
     """What a build has begun to publish and has not finished, if there is such a thing."""
     try:
         loaded = json.loads(work.read(RECORD))
-        return Publication(shards=loaded["shards"], files=loaded["files"], manifest=loaded["manifest"])
+        return Publication(
+            shards=loaded["shards"], files=loaded["files"], manifest=loaded["manifest"]
+        )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise FormatError(f"{work.where(RECORD)} is not what packprep writes; delete it to go on") from None
+        raise FormatError(
+            f"{work.where(RECORD)} is not what packprep writes; delete it to go on"
+        ) from None
 
 
 def begin(output: Store, work: Store, mine: Publication) -> Publication:
-    """Write down what will be published, or take over what another build of the same has written down.
+    """Write down what will be published, or take over what another build of the same has written
+    down.
 
     StoppedError where another one was faster; the same command then says what is there.
     """
     if not work.create(RECORD, canonical_json(asdict(mine))):
         theirs = pending(work)
         if theirs is None or theirs.parsed.data != mine.parsed.data:
-            raise StoppedError(f"{output.url} is being published by another build; wait until it is done")
+            raise StoppedError(
+                f"{output.url} is being published by another build; wait until it is done"
+            )
         return theirs
     if output.find(MANIFEST) is not None:  # since we looked
         work.delete([RECORD])
-        raise StoppedError(f"{output.url} was published by another build meanwhile; run the same command to see")
+        raise StoppedError(
+            f"{output.url} was published by another build meanwhile; run the same command to see"
+        )
     return mine
 
 
 def finish(output: Store, work: Store, publication: Publication, progress: Progress) -> Manifest:
-    """Do what is not done yet. ConfigError where somebody has deleted shards, for which there is no way on."""
+    """Do what is not done yet.
+
+    ConfigError where somebody has deleted shards, for which there is no way on.
+    """
     manifest = publication.parsed
     sizes = {entry.path: entry.bytes for entry in manifest.files if entry.is_shard}
     there = output.list()
@@ -102,7 +133,8 @@ def finish(output: Store, work: Store, publication: Publication, progress: Progr
         if (found := published(output)) is not None and found.data == manifest.data:
             return found  # another process was faster and has taken the shards away
         raise ConfigError(
-            f"a shard of {output.url} is gone before it was published ({error}); delete {output.url} and {work.url}, "
+            f"a shard of {output.url} is gone before it was published ({error}); delete "
+            f"{output.url} and {work.url}, "
             "and build again"
         ) from None
     for path in sorted(publication.files, key=_place):
@@ -126,8 +158,12 @@ def published(output: Store) -> Manifest | None:
 
 
 def tidy(work: Store) -> None:
-    """Take away all that builds have left in OUT.incomplete, but locks: those belong to their holders."""
+    """Take away all that builds have left in OUT.incomplete, but locks: those belong to their
+    holders.
+    """
     left = [name for name in work.list() if not name.startswith("lock.")]
     work.delete([name for name in left if name != RECORD])
-    work.delete([name for name in left if name == RECORD])  # last: without it nobody would know what was begun
+    work.delete(
+        [name for name in left if name == RECORD]
+    )  # last: without it nobody would know what was begun
     work.forget_uploads("")

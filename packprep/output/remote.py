@@ -1,7 +1,9 @@
-"""An output in a store: it is built in a directory of this machine, but for its shards, and published by its manifest.
+"""An output in a store: it is built in a directory of this machine, but for its shards, and
+published by its manifest.
 
-Beside OUT stands OUT.incomplete, as beside a directory: the lock, a folder of shards for each staging directory that
-works for it, and what is being published (publishing.py). Token files and receipts lie in WORK_DIR/NAME.incomplete.
+Beside OUT stands OUT.incomplete, as beside a directory: the lock, a folder of shards for each
+staging directory that works for it, and what is being published (publishing.py). Token files and
+receipts lie in WORK_DIR/NAME.incomplete.
 """
 
 import contextlib
@@ -27,7 +29,9 @@ from packprep.support.progress import Progress
 
 
 class StoreOutput:
-    """See `output.LocalOutput`. path: where it would be in the working directory: staging and lock stand beside it."""
+    """See `output.LocalOutput`. path: where it would be in the working directory: staging and
+    lock stand beside it.
+    """
 
     def __init__(self, config: BuildConfig) -> None:
         self.url = config.output.rstrip("/")
@@ -35,10 +39,13 @@ class StoreOutput:
         bucket, _, name = rest.rpartition("/")
         if "@" in bucket.partition("/")[0]:
             raise ConfigError(
-                f"{self.url} holds credentials; put them into the environment or the store's own configuration"
+                f"{self.url} holds credentials; put them into the environment or the store's own "
+                "configuration"
             )
         if not bucket or not name:
-            raise ConfigError(f"{self.url} is a whole bucket; give a folder in it, such as {self.url}/packed")
+            raise ConfigError(
+                f"{self.url} is a whole bucket; give a folder in it, such as {self.url}/packed"
+            )
         self.path = Path(config.work_dir or ".", name)
         self._lock: StoreLock | None = None
 
@@ -62,26 +69,45 @@ class StoreOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Keep builds of other machines and directories out. shared: tasks with this staging directory come and go."""
-        with store_locked(self.work, f"{self} is being built", _token(staging, self.url), shared=shared) as self._lock:
+        """Keep builds of other machines and directories out. shared: tasks with this staging
+        directory come and go.
+        """
+        with store_locked(
+            self.work, f"{self} is being built", _token(staging, self.url), shared=shared
+        ) as self._lock:
             yield
 
-    def already_built(self, inputs: dict[str, Any], config: BuildConfig, progress: Progress) -> Manifest | None:
-        """See `LocalOutput.already_built`; an output of the same inputs that is half published is finished first."""
+    def already_built(
+        self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
+    ) -> Manifest | None:
+        """See `LocalOutput.already_built`; an output of the same inputs that is half published
+        is finished first.
+        """
         manifest = published(self.store)
         if manifest is None and (record := pending(self.work)) is not None:
             what = f"{self} is being published by a build with other settings"
-            self._check_same(record.parsed, inputs, what, f"finish that one, or delete {self} and {self.work.url}")
+            self._check_same(
+                record.parsed,
+                inputs,
+                what,
+                f"finish that one, or delete {self} and {self.work.url}",
+            )
             progress.say(f"{self} is signed off: publishing goes on")
             manifest = finish(self.store, self.work, record, progress)
         if manifest is not None:
-            self._check_same(manifest, inputs, f"{self} was built with other settings", "or delete it first")
+            self._check_same(
+                manifest, inputs, f"{self} was built with other settings", "or delete it first"
+            )
             return manifest
         if found := next(iter(self.store.list()), None):
-            raise ConfigError(f"{self} holds {found} and is not an output of packprep; choose another -o")
+            raise ConfigError(
+                f"{self} holds {found} and is not an output of packprep; choose another -o"
+            )
         return None
 
-    def _check_same(self, manifest: Manifest, inputs: dict[str, Any], what: str, advice: str) -> None:
+    def _check_same(
+        self, manifest: Manifest, inputs: dict[str, Any], what: str, advice: str
+    ) -> None:
         if manifest.identity != digest_of(inputs):
             changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
             raise ConfigError(f"{what} ({changed}); choose another -o, {advice}")
@@ -100,7 +126,9 @@ class StoreOutput:
         self.work.forget_uploads(_token(staging, self.url))
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Make what is signed in the staging directory appear at the URL; the directory then goes."""
+        """Make what is signed in the staging directory appear at the URL; the directory then
+        goes.
+        """
         if self._lock is not None:
             self._lock.check()
         moves = json.loads((staging / NAMES).read_bytes())
@@ -127,7 +155,9 @@ def store_shards(url: str, staging: Path) -> StoreShards:
 
 
 def _token(staging: Path, url: str) -> str:
-    """Which folder in OUT.incomplete is this staging directory's: no other one ever has the same."""
+    """Which folder in OUT.incomplete is this staging directory's: no other one ever has the
+    same.
+    """
     path = staging / STORE
     try:
         known = json.loads(path.read_bytes())
@@ -137,6 +167,7 @@ def _token(staging: Path, url: str) -> str:
         write_file(path, canonical_json({"output": output, "token": token}))
     if output != url:
         raise ConfigError(
-            f"{staging} is an unfinished build of {output}; choose another --work-dir, or finish that one"
+            f"{staging} is an unfinished build of {output}; choose another --work-dir, or finish "
+            "that one"
         )
     return token

@@ -1,12 +1,14 @@
-"""One build at a time on an output in a store, where nobody holds anything: an object says who works there, and since
-when is told by the clock of the store.
+"""One build at a time on an output in a store, where nobody holds anything: an object says who
+works there, and since when is told by the clock of the store.
 
-Whoever finds no lock creates one, which only one of several can. Its holder writes it anew every few seconds; one that
-was not for a minute, or whose process on this host is gone, is passed over by creating its successor, lock.NONCE.json,
-which again only one can; so a holder that was asleep finds his successor and stops, and no lock is ever taken from two.
+Whoever finds no lock creates one, which only one of several can. Its holder writes it anew every
+few seconds; one that was not for a minute, or whose process on this host is gone, is passed over by
+creating its successor, lock.NONCE.json, which again only one can; so a holder that was asleep finds
+his successor and stops, and no lock is ever taken from two.
 
-A lock belongs to a staging directory, not to a process: the same command after a kill goes on at once, and the tasks of
-an array have it together. It saves work and keeps nothing else: see publishing.py for why no two builds can mix.
+A lock belongs to a staging directory, not to a process: the same command after a kill goes on at
+once, and the tasks of an array have it together. It saves work and keeps nothing else: see
+publishing.py for why no two builds can mix.
 """
 
 import contextlib
@@ -28,7 +30,8 @@ FIRST = "lock.json"
 
 @dataclass(frozen=True, kw_only=True)
 class _Lock:
-    """What a lock says. owner: token of a staging directory. nonce: of this lock, which no other ever has.
+    """What a lock says. owner: token of a staging directory. nonce: of this lock, which no other
+    ever has.
 
     shared: processes with the same owner come and go, so that one of them is gone says nothing.
     """
@@ -59,18 +62,23 @@ class StoreLock:
     def check(self) -> None:
         """Write the lock anew; StoppedError where another build has passed it over."""
         last = next(reversed(_chain(self._store)), None)
-        if last is None and self._store.create(FIRST, _content(self._lock)):  # somebody has tidied up
+        if last is None and self._store.create(
+            FIRST, _content(self._lock)
+        ):  # somebody has tidied up
             self._lock = replace(self._lock, name=FIRST)
         elif last is not None and last.nonce == self._lock.nonce:
             self._store.write(last.name, _content(self._lock))
         else:
             by = f" by {last.holder}" if last is not None else ""
             raise StoppedError(
-                f"{self._what}{by} now, after this process was not heard of for a minute; wait until it is done"
+                f"{self._what}{by} now, after this process was not heard of for a minute; wait "
+                "until it is done"
             )
 
     def release(self) -> None:
-        """Take the locks away, the first one first: whoever comes finds none of them, or all that are left."""
+        """Take the locks away, the first one first: whoever comes finds none of them, or all
+        that are left.
+        """
         found = _chain(self._store)
         if found and found[-1].nonce == self._lock.nonce:
             for lock in found:
@@ -81,8 +89,9 @@ class StoreLock:
 def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterator[StoreLock]:
     """Hold the lock of what a build works with. Held where another one has it.
 
-    what: beginning of that sentence, e.g. "s3://bucket/packed is being built". owner: token of the staging directory.
-    shared: others with the same one may be at work, so the lock is left there for a minute.
+    what: beginning of that sentence, e.g. "s3://bucket/packed is being built". owner: token of the
+    staging directory. shared: others with the same one may be at work, so the lock is left there
+    for a minute.
     """
     with asked():
         lock = StoreLock(store, what, owner, shared=shared)
@@ -110,7 +119,10 @@ def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterat
 
 
 def store_holder(store: Store) -> Holder | None:
-    """Who holds the lock there; None where nobody does who was heard of in the last minute. Looks only."""
+    """Who holds the lock there; None where nobody does who was heard of in the last minute.
+
+    Looks only.
+    """
     try:
         found = _chain(store)
         return found[-1].holder if found and not _stale(store, found[-1]) else None
@@ -127,7 +139,8 @@ def _taken(store: Store, what: str, owner: str, shared: bool) -> _Lock:
         try:
             if found and not _stale(store, found[-1]):
                 raise Held(
-                    f"{what} by {found[-1].holder}, which holds {store.where(found[-1].name)}; wait until it is done "
+                    f"{what} by {found[-1].holder}, which holds {store.where(found[-1].name)}; "
+                    "wait until it is done "
                     "or choose another place"
                 )
         except FileNotFoundError:
@@ -137,13 +150,17 @@ def _taken(store: Store, what: str, owner: str, shared: bool) -> _Lock:
         if store.create(name, _content(mine)):
             if store.create(name, _content(mine)):
                 raise ConfigError(
-                    f"{store.url} lets one object take the place of another where only a new one was asked for "
-                    "(If-None-Match), or its package is too old to ask, so builds could not be kept apart; build in a "
+                    f"{store.url} lets one object take the place of another where only a new one "
+                    "was asked for "
+                    "(If-None-Match), or its package is too old to ask, so builds could not be "
+                    "kept apart; build in a "
                     "directory and copy it there"
                 )
             if _chain(store)[-1:] == [mine]:
                 return mine
-            store.delete([name])  # the one before was released meanwhile, so nobody would find this one
+            store.delete(
+                [name]
+            )  # the one before was released meanwhile, so nobody would find this one
     raise ConfigError(f"{store.where(FIRST)} changes all the time; look at what builds there")
 
 
@@ -163,7 +180,9 @@ def _read(store: Store, name: str) -> _Lock | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{store.where(name)} is not a lock that packprep wrote; delete it to go on") from None
+        raise ConfigError(
+            f"{store.where(name)} is not a lock that packprep wrote; delete it to go on"
+        ) from None
 
 
 def _content(lock: _Lock) -> bytes:

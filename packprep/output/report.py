@@ -1,4 +1,6 @@
-"""The account of a build: report.json for machines, a table for people. Every token is in it, exactly once.
+"""The account of a build: report.json for machines, a table for people.
+
+Every token is in it, exactly once.
 
 The keys of report.json are stable; `packprep.schemas` holds their JSON Schema.
 """
@@ -22,7 +24,9 @@ if TYPE_CHECKING:  # commands that only read a report need not load the compiler
 
 @dataclass
 class Account:
-    """The sums of a build by source, added up window by window, and what is known of each window."""
+    """The sums of a build by source, added up window by window, and what is known of each
+    window.
+    """
 
     sources: list[Sums]  # by source; the last is filler packs, which have none
     windows: list[dict[str, Any]] = field(default_factory=list)
@@ -37,7 +41,9 @@ class Account:
     def of(facts: Mapping[str, Any]) -> "Account":
         """The account that `facts` was taken of."""
         counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
-        return Account(list(map(Sums.from_json, facts["sources"])), facts["windows"], Counter(counts))
+        return Account(
+            list(map(Sums.from_json, facts["sources"])), facts["windows"], Counter(counts)
+        )
 
     def facts(self) -> dict[str, Any]:
         """The same as plain JSON values."""
@@ -56,23 +62,39 @@ class Account:
         self.mix = asked
         self._add([*left_out, Sums()])
 
-    def add(self, window: int, split: str, plan: "WindowPlan", written: "Packs", by_source: Sequence[Sums]) -> None:
+    def add(
+        self,
+        window: int,
+        split: str,
+        plan: "WindowPlan",
+        written: "Packs",
+        by_source: Sequence[Sums],
+    ) -> None:
         trained = split == "train"
-        self._add([replace(source, trained_tokens=source.tokens_kept * trained) for source in by_source])
+        self._add(
+            [replace(source, trained_tokens=source.tokens_kept * trained) for source in by_source]
+        )
         sizes, counts = np.unique(np.diff(written.offsets), return_counts=True)
         self.segments_per_pack.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
         self.windows.append(
             {
-                "window": window, "split": split, "packs": len(written), "segments": len(written.order),
-                "tokens": int(written.lengths.sum()), "bound": plan.bound,
+                "window": window,
+                "split": split,
+                "packs": len(written),
+                "segments": len(written.order),
+                "tokens": int(written.lengths.sum()),
+                "bound": plan.bound,
                 "gap": Sums(planned=len(plan.packs), bound=plan.bound).gap,
-                "bias": plan.bias, "straggler": plan.straggler,
+                "bias": plan.bias,
+                "straggler": plan.straggler,
             }
-        )  # fmt: skip
+        )
 
     def total(self, max_length: int) -> Sums:
         """The sums of the whole build. max_length: of its packs."""
-        return Sums.total([*self.sources, *(_packs_of(window, max_length) for window in self.windows)])
+        return Sums.total(
+            [*self.sources, *(_packs_of(window, max_length) for window in self.windows)]
+        )
 
     def _add(self, sources: Sequence[Sums]) -> None:
         self.sources = [total + more for total, more in zip(self.sources, sources, strict=True)]
@@ -93,7 +115,9 @@ def _packs_of(window: Mapping[str, Any], max_length: int) -> Sums:
 def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> dict[str, Any]:
-    """The part of report.json that the build's inputs decide; the pipeline adds seconds, bytes and digest."""
+    """The part of report.json that the build's inputs decide; the pipeline adds seconds, bytes
+    and digest.
+    """
     by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
     mix = {} if account.mix is None else {"mix": _of_mix(account.mix, files, account.sources)}
     return {
@@ -104,12 +128,16 @@ def make_report(
         "documents_per_pack": percentiles(account.segments_per_pack),
         "splits": _splits(account.windows),
         "windows": account.windows,
-        "sources": [{"name": source.name} | table for source, table in zip(sources, by_source, strict=True)],
+        "sources": [
+            {"name": source.name} | table for source, table in zip(sources, by_source, strict=True)
+        ],
         **mix,
     }
 
 
-def _of_source(numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Sums]) -> dict[str, Any]:
+def _of_source(
+    numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Sums]
+) -> dict[str, Any]:
     """The account of one input file, or of several together. counted: by input file."""
     sums = Sums.total(counted[number] for number in numbers)
     parts = [part for file in files for part in file.parts if part.source in numbers]
@@ -128,9 +156,15 @@ def _of_source(numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Se
     return {"documents": documents, "tokens": sums.ledger, "segments": sums.segments, **sums.rates}
 
 
-def _of_mix(asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]) -> dict[str, Any]:
-    """Asked and achieved shares of each source of a mix, in the training split, and its account in both splits."""
-    sums = [Sums.total(counted[number] for number in source["files"]) for source in asked["sources"]]
+def _of_mix(
+    asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]
+) -> dict[str, Any]:
+    """Asked and achieved shares of each source of a mix, in the training split, and its account
+    in both splits.
+    """
+    sums = [
+        Sums.total(counted[number] for number in source["files"]) for source in asked["sources"]
+    ]
     whole = sum(source.trained_tokens for source in sums) or 1
     sources = []
     for source, of_files in zip(asked["sources"], sums, strict=True):
@@ -138,7 +172,11 @@ def _of_mix(asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Seq
         repeated = {"documents": of_files.repeated_documents, "tokens": of_files.repeated_tokens}
         sources.append(
             {key: source[key] for key in ("name", "asked", "asked_share")}
-            | {"share": tokens / whole, "trained_tokens": tokens, "epochs": tokens / (source["available"] or 1)}
+            | {
+                "share": tokens / whole,
+                "trained_tokens": tokens,
+                "epochs": tokens / (source["available"] or 1),
+            }
             | {"repeated": repeated, "account": _of_source(source["files"], files, counted)}
         )
     return {"limited_by": asked["limited_by"], "sources": sources}
@@ -163,7 +201,10 @@ def percentiles(counts: Counter[int]) -> dict[str, int]:
         return {"p50": 0, "p95": 0, "max": 0}
     values = np.array(sorted(counts))
     ranks = np.cumsum([counts[value] for value in values])
-    at = {name: int(values[np.searchsorted(ranks, share * ranks[-1])]) for name, share in (("p50", 0.5), ("p95", 0.95))}
+    at = {
+        name: int(values[np.searchsorted(ranks, share * ranks[-1])])
+        for name, share in (("p50", 0.5), ("p95", 0.95))
+    }
     return at | {"max": int(values[-1])}
 
 
@@ -179,13 +220,31 @@ def _splits(windows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows of the closing table: what, and the figure as text."""
     documents, tokens, seconds = report["documents"], report["tokens"], report["seconds"]
-    rows = [("documents", f"{documents['in']:,}" + _parts({"empty": documents["empty"]} | documents["skipped"]))]
+    rows = [
+        (
+            "documents",
+            f"{documents['in']:,}" + _parts({"empty": documents["empty"]} | documents["skipped"]),
+        )
+    ]
     rows.append(
-        ("tokens in", f"{tokens['tokens_in']:,}" + _parts({"BOS": tokens["bos_added"], "EOS": tokens["eos_added"]}))
+        (
+            "tokens in",
+            f"{tokens['tokens_in']:,}"
+            + _parts({"BOS": tokens["bos_added"], "EOS": tokens["eos_added"]}),
+        )
     )
     if mix := report.get("mix"):
-        repeated = {key: sum(source["repeated"][key] for source in mix["sources"]) for key in ("documents", "tokens")}
-        rows.append(("repeated", f"{repeated['tokens']:,} of these, in {repeated['documents']:,} copies of documents"))
+        repeated = {
+            key: sum(source["repeated"][key] for source in mix["sources"])
+            for key in ("documents", "tokens")
+        }
+        rows.append(
+            (
+                "repeated",
+                f"{repeated['tokens']:,} of these, in {repeated['documents']:,} copies of "
+                "documents",
+            )
+        )
     rows.append(("tokens packed", f"{tokens['tokens_packed']:,}"))
     counted = {
         "overlap": "overlap",
@@ -196,29 +255,64 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(shown, f"{tokens[key]:,}") for key, shown in counted.items() if tokens[key]]
     for reason, count in tokens["dropped"].items():
         held = documents["dropped"].get(reason)
-        rows.append((f"dropped, {reason}", f"{count:,}" + (f" in {held:,} documents" if held else "")))
+        rows.append(
+            (f"dropped, {reason}", f"{count:,}" + (f" in {held:,} documents" if held else ""))
+        )
     if documents["cut"]:
-        rows.append(("text cut", f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents"))
+        rows.append(
+            (
+                "text cut",
+                f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents",
+            )
+        )
     rows.append(("tokens lost", f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"))
     if tokens["dropped"].get(Dropped.NOT_DRAWN):
         drawn = Sums.of_ledger(tokens).drawn
-        rows[-1] = ("tokens lost", f"{drawn.tokens_lost:,} ({drawn.tokens_lost_share:.3%}) of those drawn")
+        rows[-1] = (
+            "tokens lost",
+            f"{drawn.tokens_lost:,} ({drawn.tokens_lost_share:.3%}) of those drawn",
+        )
     rows += [_mixed(source) for source in mix["sources"]] if mix else []
-    splits = {name: counts["packs"] for name, counts in report["splits"].items()} if len(report["splits"]) > 1 else {}
+    splits = (
+        {name: counts["packs"] for name, counts in report["splits"].items()}
+        if len(report["splits"]) > 1
+        else {}
+    )
     rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
     rows.append(("utilization", f"{report['utilization']:.3%}"))
     if "loss_tokens" in report:
-        rows.append(("tokens trained", f"{report['loss_tokens']:,} ({report['loss_utilization']:.3%} of all packs)"))
-    rows.append(("lower bound", f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})"))
-    rows.append(("bias", f"{report['bias']:.2f} (0: packs mix all lengths, 1: packs of one length)"))
+        rows.append(
+            (
+                "tokens trained",
+                f"{report['loss_tokens']:,} ({report['loss_utilization']:.3%} of all packs)",
+            )
+        )
+    rows.append(
+        (
+            "lower bound",
+            f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})",
+        )
+    )
+    rows.append(
+        ("bias", f"{report['bias']:.2f} (0: packs mix all lengths, 1: packs of one length)")
+    )
     rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))
     spread = report["documents_per_pack"]
-    rows.append(("documents per pack", f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}"))
+    rows.append(
+        (
+            "documents per pack",
+            f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}",
+        )
+    )
     rows.append(("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"))
     parts = ", ".join(f"{name} {spent:.1f}" for name, spent in seconds.items() if name != "total")
     rows.append(("seconds", f"{seconds['total']:.1f} ({parts})"))
     rows.append(
-        ("tokens/s", f"{report['tokens_per_second']:,.0f}; peak memory {report['peak_memory_bytes'] / 1e6:,.0f} MB")
+        (
+            "tokens/s",
+            f"{report['tokens_per_second']:,.0f}; peak memory "
+            f"{report['peak_memory_bytes'] / 1e6:,.0f} MB",
+        )
     )
     rows.append(("sha256", report["sha256"]))
     return rows
@@ -227,7 +321,10 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _mixed(source: Mapping[str, Any]) -> tuple[str, str]:
     """Row of one source of a mix."""
     shares = f"{source['share']:.3%} of tokens, asked {source['asked_share']:.3%}"
-    return f"mix, {source['name']}", f"{shares}; {source['trained_tokens']:,} tokens, {source['epochs']:.3f} epochs"
+    return (
+        f"mix, {source['name']}",
+        f"{shares}; {source['trained_tokens']:,} tokens, {source['epochs']:.3f} epochs",
+    )
 
 
 def _parts(counts: Mapping[str, int]) -> str:

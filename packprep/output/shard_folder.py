@@ -1,7 +1,9 @@
-"""Where the shards of a build are written under their working names: a folder of the staging directory, or of a store.
+"""Where the shards of a build are written under their working names: a folder of the staging
+directory, or of a store.
 
-Either way a shard appears when it is whole, and its receipt (`shards.ShardFile`), written afterwards, says how to see
-that it is still the same: by its digest, read at the speed of a disk, or by its version, which is one request.
+Either way a shard appears when it is whole, and its receipt (`shards.ShardFile`), written
+afterwards, says how to see that it is still the same: by its digest, read at the speed of a disk,
+or by its version, which is one request.
 """
 
 import ctypes
@@ -40,7 +42,9 @@ class LocalShards:
 
     @contextmanager
     def writing(self, name: str, size: int = 0) -> Iterator[Any]:
-        """A file that has its name, and is on disk, when the block ends. size: bytes it will have at least."""
+        """A file that has its name, and is on disk, when the block ends. size: bytes it will
+        have at least.
+        """
         path = self.directory / name
         self.directory.mkdir(exist_ok=True)
         temporary = temporary_name(path)
@@ -61,7 +65,9 @@ class LocalShards:
 
 
 class _WrittenSoon:
-    """A file that the disk begins to write while it is made, so that the sync at the end has little to wait for."""
+    """A file that the disk begins to write while it is made, so that the sync at the end has
+    little to wait for.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -78,7 +84,8 @@ class _WrittenSoon:
 
 
 def _reserve(handle: int, size: int) -> None:
-    """Take so much of the disk at once: writing has a third less to do than where it is taken page by page. Linux only.
+    """Take so much of the disk at once: writing has a third less to do than where it is taken
+    page by page. Linux only.
 
     A disk that cannot, or has no room, says so when it is written to.
     """
@@ -87,7 +94,9 @@ def _reserve(handle: int, size: int) -> None:
 
 
 def _begin_to_store(handle: int, first: int, last: int) -> None:
-    """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux only."""
+    """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux
+    only.
+    """
     if (begin := _of_linux("sync_file_range", c_int, c_int64, c_int64, c_uint)) is not None:
         begin(handle, first, last - first, _BEGIN_TO_WRITE)
 
@@ -102,7 +111,9 @@ def _of_linux(name: str, *arguments: Any) -> Any:
 
 
 class StoreShards:
-    """Shards in a folder of a store: sent while they are written, so that no copy of them is ever here."""
+    """Shards in a folder of a store: sent while they are written, so that no copy of them is
+    ever here.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -118,9 +129,13 @@ class StoreShards:
         return stored.version if stored is not None else ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """See `LocalShards.intact`: asks for size and version, reads nothing; so never in a store without versions."""
+        """See `LocalShards.intact`: asks for size and version, reads nothing; so never in a
+        store without versions.
+        """
         expected = Stored(size, version)
-        return version != "" and (self._there.get(name) == expected or self._store.find(name) == expected)
+        return version != "" and (
+            self._there.get(name) == expected or self._store.find(name) == expected
+        )
 
     @cached_property
     def _there(self) -> dict[str, Stored]:

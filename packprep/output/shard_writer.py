@@ -1,7 +1,8 @@
-"""Packs to shard files: Arrow IPC streams of record batches of about half a million tokens, hashed while written.
+"""Packs to shard files: Arrow IPC streams of record batches of about half a million tokens,
+hashed while written.
 
-`datasets.load_from_disk` opens streams only, and `save_to_disk` is not used because older readers cannot open what
-newer writers save, and because it writes in place and checks nothing.
+`datasets.load_from_disk` opens streams only, and `save_to_disk` is not used because older readers
+cannot open what newer writers save, and because it writes in place and checks nothing.
 """
 
 import hashlib
@@ -59,7 +60,8 @@ class Layout:
 
     @staticmethod
     def of(config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()) -> "Layout":
-        """Padding and repeated tokens need labels that say they carry no loss, and padding the real lengths too.
+        """Padding and repeated tokens need labels that say they carry no loss, and padding the
+        real lengths too.
 
         carried: columns of the token files, beside their tokens.
         """
@@ -121,7 +123,9 @@ def shard_bytes(packs: Packs, layout: Layout) -> Int64:
 
 
 def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, packs: Count) -> Count:
-    """Bytes of the columns of so many packs, of each where these are arrays; what frames them is some kB a batch."""
+    """Bytes of the columns of so many packs, of each where these are arrays; what frames them is
+    some kB a batch.
+    """
     per = {"token": tokens, "segment": segments, "boundary": segments + packs}
     return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in columns)
 
@@ -134,27 +138,45 @@ def write_shard(
     def checked(part: tuple[int, int]) -> pa.RecordBatch:
         batch = record_batch(packs, first + part[0], first + part[1], layout)
         check_batch(
-            batch, layout.columns, max_length=layout.max_length, vocab_size=layout.vocab_size, where=name,
+            batch,
+            layout.columns,
+            max_length=layout.max_length,
+            vocab_size=layout.vocab_size,
+            where=name,
             first_pack=part[0],
-        )  # fmt: skip
+        )
         return batch
 
-    tokens, segments = int(packs.lengths[first:last].sum()), int(packs.offsets[last] - packs.offsets[first])
+    tokens, segments = (
+        int(packs.lengths[first:last].sum()),
+        int(packs.offsets[last] - packs.offsets[first]),
+    )
     content = column_bytes(layout.columns, tokens, segments, last - first)
     parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
     with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
         batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
         size, sha256 = write_batches(folder, name, batches, layout.schema, content)
     return ShardFile(
-        name=name, split=split, bytes=size, sha256=sha256, packs=last - first, segments=segments, tokens=tokens,
+        name=name,
+        split=split,
+        bytes=size,
+        sha256=sha256,
+        packs=last - first,
+        segments=segments,
+        tokens=tokens,
         version=folder.version(name),
-    )  # fmt: skip
+    )
 
 
 def write_batches(
-    folder: ShardFolder, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, content: int = 0
+    folder: ShardFolder,
+    name: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    content: int = 0,
 ) -> tuple[int, str]:
-    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and sha256.
+    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and
+    sha256.
 
     content: bytes of its columns, where that is known.
     """
@@ -174,7 +196,11 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
     tokens = np.empty(int(ends[-1]), np.int32)
     _gather(rows, documents.tokens, layout.bos_id, layout.pad_id, tokens)
     offsets = rows.offsets
-    starts = {"token": ends[offsets], "segment": offsets, "boundary": offsets + np.arange(len(offsets))}
+    starts = {
+        "token": ends[offsets],
+        "segment": offsets,
+        "boundary": offsets + np.arange(len(offsets)),
+    }
     arrays = []
     for column in layout.columns:
         values = np.empty(int(starts[column.kind][-1]), column.numpy_dtype)
@@ -192,7 +218,9 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
             case "segment_lengths":
                 values[:] = rows.real
             case "labels":
-                _fill_labels(rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values)
+                _fill_labels(
+                    rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values
+                )
             case "pair_ids":
                 values[:] = rows.document_id
             case "pair_sides":
@@ -202,13 +230,17 @@ def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.Reco
                 _gather(rows, documents.aligned[name], 0, 0, values)
             case name:
                 values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
-        arrays.append(pa.ListArray.from_arrays(_array(starts[column.kind].astype(np.int32)), _array(values)))
+        arrays.append(
+            pa.ListArray.from_arrays(_array(starts[column.kind].astype(np.int32)), _array(values))
+        )
     return pa.record_batch(arrays, schema=layout.schema)
 
 
 def _array(values: NDArray[Any]) -> pa.Array:
     """The same memory. pa.array would import pandas: 0.15 s and 55 MB."""
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
+    )
 
 
 def _gather(rows: Rows, column: Pointers, before: int, after: int, out: NDArray[Any]) -> None:
@@ -218,9 +250,15 @@ def _gather(rows: Rows, column: Pointers, before: int, after: int, out: NDArray[
 
 
 def _fill_labels(
-    rows: Rows, stored: Pointers | None, tokens: NDArray[np.int32], train_overlap: bool, out: NDArray[np.int32]
+    rows: Rows,
+    stored: Pointers | None,
+    tokens: NDArray[np.int32],
+    train_overlap: bool,
+    out: NDArray[np.int32],
 ) -> None:
-    """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks, where rows have them."""
+    """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks,
+    where rows have them.
+    """
     if stored is None:
         out[:] = tokens
     elif stored.dtype == np.int8:
@@ -236,7 +274,9 @@ def _fill_labels(
 
 
 class _Hashing:
-    """A file that knows the digest of what went through it: one thread hashes what another one writes."""
+    """A file that knows the digest of what went through it: one thread hashes what another one
+    writes.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -257,7 +297,9 @@ class _Hashing:
         return view.nbytes
 
     def _hash(self, at_most: int) -> None:
-        """Hand over what came since; returns when at most so much of it, which stays in memory, is still waiting."""
+        """Hand over what came since; returns when at most so much of it, which stays in memory,
+        is still waiting.
+        """
         self._hashing.append(self._pool.submit(self._update, self._unhashed))
         self._unhashed = []
         while len(self._hashing) > at_most:

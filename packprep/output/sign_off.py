@@ -1,4 +1,6 @@
-"""The end of a build: shards get their names, then come the files `datasets` reads, the report and the manifest."""
+"""The end of a build: shards get their names, then come the files `datasets` reads, the report
+and the manifest.
+"""
 
 import importlib.metadata
 import sys
@@ -35,14 +37,21 @@ from packprep.tokens.store import TokenFile, rows_of_sources
 SETTINGS = "build.yaml"
 
 
-def name_shards(staging: Path, shards: Sequence[ShardFile], *, stay: bool = False) -> list[dict[str, Any]]:
-    """Move shards to their final names, write what `datasets` reads; entries of the manifest for all these files.
+def name_shards(
+    staging: Path, shards: Sequence[ShardFile], *, stay: bool = False
+) -> list[dict[str, Any]]:
+    """Move shards to their final names, write what `datasets` reads; entries of the manifest for
+    all these files.
 
-    Which shard gets which name is written down first: see `Staging.claim`. stay: they are in a store, so that is all.
+    Which shard gets which name is written down first: see `Staging.claim`. stay: they are in a
+    store, so that is all.
     """
     splits = list(dict.fromkeys(shard.split for shard in shards))
     by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
-    names = {split: [shard_name(number, len(mine)) for number in range(len(mine))] for split, mine in by_split.items()}
+    names = {
+        split: [shard_name(number, len(mine)) for number in range(len(mine))]
+        for split, mine in by_split.items()
+    }
     folders = {split: staging / split if len(splits) > 1 else staging for split in splits}
     moves = {
         f"shards/{shard.name}": (folders[split] / name).relative_to(staging).as_posix()
@@ -61,7 +70,9 @@ def name_shards(staging: Path, shards: Sequence[ShardFile], *, stay: bool = Fals
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
         fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
-        entries += [entry_of(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")]
+        entries += [
+            entry_of(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")
+        ]
     if len(splits) > 1:
         write_dataset_dict(staging, splits)
         entries.append(entry_of(staging, staging / "dataset_dict.json"))
@@ -69,20 +80,30 @@ def name_shards(staging: Path, shards: Sequence[ShardFile], *, stay: bool = Fals
 
 
 def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
-    """build.yaml, the resolved options: `packprep build -c OUT/build.yaml -o ELSEWHERE` gives the same bytes again."""
+    """build.yaml, the resolved options: `packprep build -c OUT/build.yaml -o ELSEWHERE` gives
+    the same bytes again.
+    """
     lines = [
         f"# Every option of this output, as packprep {__version__} resolved it.",
-        "# The same bytes again, from the folder of the first build: packprep build -c THIS_FILE -o ELSEWHERE",
+        "# The same bytes again, from the folder of the first build: packprep build -c THIS_FILE "
+        "-o ELSEWHERE",
     ]
     if not isinstance(config.tokenizer, str):
-        lines.append(f"# The tokenizer was an object (sha256 {inputs['tokenizer']['sha256']}): add --tokenizer.")
+        lines.append(
+            f"# The tokenizer was an object (sha256 {inputs['tokenizer']['sha256']}): add "
+            "--tokenizer."
+        )
     if "planner" in inputs["options"]:
-        lines.append(f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) runs it.")
+        lines.append(
+            f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) "
+            "runs it."
+        )
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
 
 
 def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path) -> Path | None:
-    """build.yaml of outputs put together: the options that all were built with, and the sources of all.
+    """build.yaml of outputs put together: the options that all were built with, and the sources
+    of all.
 
     None, and no file, where there are no such options, or where sources were mixed.
     """
@@ -95,7 +116,8 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
     for config in configs:
         sources += [source for source in config.sources if source not in sources]
     lines = [
-        "# The options of this output and all of its sources. It was put together of several builds.",
+        "# The options of this output and all of its sources. It was put together of several "
+        "builds.",
         "# What is new, with the same options: packprep build [SOURCE...] -c THIS_FILE --append",
     ]
     common = replace(configs[-1], sources=tuple(sources), output=str(output))
@@ -106,7 +128,11 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
 def _settings_of(output: Output) -> Path | None:
     if isinstance(output, Path):
         return path if (path := output / SETTINGS).exists() else None
-    return output.file(SETTINGS) if any(entry.path == SETTINGS for entry in output.manifest.all_files) else None
+    return (
+        output.file(SETTINGS)
+        if any(entry.path == SETTINGS for entry in output.manifest.all_files)
+        else None
+    )
 
 
 def write_report(
@@ -159,7 +185,12 @@ def sign(
         "max_length": layout.max_length,
         "vocab_size": layout.vocab_size,
         "sources": [
-            {"sha256": source.sha256, "bytes": source.bytes, "first_document": first, "documents": count}
+            {
+                "sha256": source.sha256,
+                "bytes": source.bytes,
+                "first_document": first,
+                "documents": count,
+            }
             for source, first, count in zip(sources, first_documents(rows), rows, strict=True)
         ],
         "splits": report["splits"],
@@ -187,10 +218,14 @@ def sign(
 
 def _given(config: BuildConfig) -> dict[str, str]:
     """Where to find what enters `data` by digest alone, for commands that read it again."""
-    names = {name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")}
+    names = {
+        name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")
+    }
     local = isinstance(config.tokenizer, str) and Path(config.tokenizer).exists()
     names["tokenizer_path" if local else "tokenizer_name"] = "tokenizer"
-    return {key: value for key, name in names.items() if isinstance(value := getattr(config, name), str)}
+    return {
+        key: value for key, name in names.items() if isinstance(value := getattr(config, name), str)
+    }
 
 
 def first_documents(rows: Sequence[int]) -> list[int]:
@@ -207,4 +242,6 @@ def entry_of(staging: Path, path: Path) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     names = ("datasets", "numba", "numpy", "pyarrow", "tokenizers")
     python = ".".join(map(str, sys.version_info[:3]))
-    return {"python": python, "packprep": __version__} | {name: importlib.metadata.version(name) for name in names}
+    return {"python": python, "packprep": __version__} | {
+        name: importlib.metadata.version(name) for name in names
+    }

@@ -1,12 +1,17 @@
-"""OUT.incomplete: where a build works, what it is a build of, and whether the next command may go on with it.
+"""OUT.incomplete: where a build works, what it is a build of, and whether the next command may
+go on with it.
 
-build.json      the inputs that decide the bytes; job.json all that another process needs to do a part of the work
+build.json      the inputs that decide the bytes; job.json all that another process needs to do a
+                part of the work
 tokens/         token files of slices, each with a receipt (unless they go to a token store)
-sizes/ places.json claims/ digests.json   what processes of other executors share (places.py, joining.py)
+sizes/ places.json claims/ digests.json   what processes of other executors share (places.py,
+                                          joining.py)
 shards/         shards under working names; receipts/ those of shards and of whole windows
-manifest.json   the output is whole: all that is left is to take the rest away and to rename the directory
+manifest.json   the output is whole: all that is left is to take the rest away and to rename the
+                directory
 
-A receipt is written after its file is whole and says its digest, so work counts only where both are there and agree.
+A receipt is written after its file is whole and says its digest, so work counts only where both are
+there and agree.
 """
 
 import contextlib
@@ -62,8 +67,17 @@ _KEPT = (
     DIGESTS,
     STORE,
 )  # by whoever starts over: they say nothing of a build, and are in use already
-_WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT)
-STAGING_VERSION = 2  # raised when what an older packprep left cannot be continued, as with STORE_VERSION
+_WRONG_PLACE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+)
+STAGING_VERSION = (
+    2  # raised when what an older packprep left cannot be continued, as with STORE_VERSION
+)
 
 
 def staging_of(output: Path) -> Path:
@@ -103,19 +117,30 @@ class Staging:
             file.name != "files.json" for folder in folders for file in folder.glob("*.json")
         )
 
-    def claim(self, build: Mapping[str, Any], progress: Progress, *, restart: bool, replaces: bool) -> Manifest | None:
-        """Make the directory one of this build: go on with what is there, or begin. ConfigError where it is another's.
+    def claim(
+        self, build: Mapping[str, Any], progress: Progress, *, restart: bool, replaces: bool
+    ) -> Manifest | None:
+        """Make the directory one of this build: go on with what is there, or begin.
 
-        build: what goes into build.json; its `inputs` must not change. replaces: whether there is an old output, which
-        a swap that was interrupted may have left here. Returns the manifest where only the last rename was missing.
+        ConfigError where it is another's.
+
+        build: what goes into build.json; its `inputs` must not change. replaces: whether there is
+        an old output, which a swap that was interrupted may have left here. Returns the manifest
+        where only the last rename was missing.
         """
         before = self._before(replaces)
         if restart and self.committed():
-            progress.say(f"{self.path} is left from a build that did not finish: started over as asked")
+            progress.say(
+                f"{self.path} is left from a build that did not finish: started over as asked"
+            )
             before = None
-        if before is not None and (changed := difference(_without_on_error(before), _without_on_error(build))):
+        if before is not None and (
+            changed := difference(_without_on_error(before), _without_on_error(build))
+        ):
             if self.committed() and "failed" in before:
-                progress.say(f"{self.path} is of a build that could not finish; starting over ({changed})")
+                progress.say(
+                    f"{self.path} is of a build that could not finish; starting over ({changed})"
+                )
             elif self.committed():
                 raise ConfigError(
                     f"{self.path} is an unfinished build with other settings ({changed}); "
@@ -123,7 +148,9 @@ class Staging:
                 )
             before = None
         if before is None:
-            (self.path / BUILD).unlink(missing_ok=True)  # first: what is half deleted is nobody's build
+            (self.path / BUILD).unlink(
+                missing_ok=True
+            )  # first: what is half deleted is nobody's build
             for path in self.path.iterdir():
                 if path.name not in _KEPT:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -135,16 +162,23 @@ class Staging:
         write_file(self.path / BUILD, canonical_json(build))
         return None
 
-    def join(self, build: Mapping[str, Any], progress: Progress, *, alone: bool, replaces: bool) -> bool:
-        """`claim` for a task that may not be the only one; True where only the last rename is missing.
+    def join(
+        self, build: Mapping[str, Any], progress: Progress, *, alone: bool, replaces: bool
+    ) -> bool:
+        """`claim` for a task that may not be the only one; True where only the last rename is
+        missing.
 
-        alone: whether no other task is at work; otherwise the directory is theirs, and ConfigError if theirs differs.
+        alone: whether no other task is at work; otherwise the directory is theirs, and ConfigError
+        if theirs differs.
         """
         if alone:
             return self.claim(build, progress, restart=False, replaces=replaces) is not None
         theirs = json.loads((self.path / BUILD).read_bytes())
         if changed := difference(_without_on_error(theirs), _without_on_error(build)):
-            raise ConfigError(f"tasks with other settings ({changed}) are at work in {self.path}; choose another -o")
+            raise ConfigError(
+                f"tasks with other settings ({changed}) are at work in {self.path}; choose another "
+                "-o"
+            )
         return False
 
     def leave_empty(self) -> None:
@@ -168,10 +202,16 @@ class Staging:
             manifest = read_manifest(self.path)
         except FormatError:
             return None
-        return None if replaces else {"inputs": manifest.data["inputs"], "format_version": manifest.format_version}
+        return (
+            None
+            if replaces
+            else {"inputs": manifest.data["inputs"], "format_version": manifest.format_version}
+        )
 
     def _whole(self, build: Mapping[str, Any]) -> Manifest | None:
-        """The manifest, if it is there and every file is as it says; without it the work goes on."""
+        """The manifest, if it is there and every file is as it says; without it the work goes
+        on.
+        """
         try:
             manifest = read_manifest(self.path)
             for entry in manifest.all_files:
@@ -182,7 +222,9 @@ class Staging:
         return manifest
 
     def _undo_names(self) -> None:
-        """Give shards their working names again: the build died while it gave them their final ones."""
+        """Give shards their working names again: the build died while it gave them their final
+        ones.
+        """
         with contextlib.suppress(FileNotFoundError, ValueError):
             for working, final in json.loads((self.path / NAMES).read_bytes()).items():
                 if (there := inside(self.path, final)).exists():
@@ -194,8 +236,9 @@ class Staging:
 def staged(output: Path) -> Iterator[Staging]:
     """The staging directory, which is made if need be; to be used with the lock of the output held.
 
-    It goes away where nothing was done. Whatever stops a build leaves it for the same command to go on with; where an
-    option or a row was wrong, so that another command must come, that one may start over without being asked.
+    It goes away where nothing was done. Whatever stops a build leaves it for the same command to go
+    on with; where an option or a row was wrong, so that another command must come, that one may
+    start over without being asked.
     """
     staging = staging_at(output)
     path = staging.path
@@ -220,10 +263,15 @@ def staged(output: Path) -> Iterator[Staging]:
 
 
 def staging_at(output: Path) -> Staging:
-    """The staging directory of an output, which may not be there yet. ConfigError where it is something else."""
+    """The staging directory of an output, which may not be there yet.
+
+    ConfigError where it is something else.
+    """
     path = staging_of(output)
     if path.is_symlink() or (path.exists() and not _ours(path)):
-        raise ConfigError(f"{path} is where the build would work, and it holds something else; choose another -o")
+        raise ConfigError(
+            f"{path} is where the build would work, and it holds something else; choose another -o"
+        )
     return Staging(path)
 
 
@@ -234,7 +282,9 @@ def _leave(staging: Staging) -> None:
 
 
 def _ours(path: Path) -> bool:
-    """Whether everything in a directory is named as a build names it, at least where no build.json says so."""
+    """Whether everything in a directory is named as a build names it, at least where no
+    build.json says so.
+    """
     if not path.is_dir():
         return False
     names = {file.name for file in path.iterdir() if file.suffix != ".tmp"}
@@ -243,12 +293,18 @@ def _ours(path: Path) -> bool:
 
 def sweep(directory: Path) -> None:
     """Delete what killed processes had not finished: temporary files of ours and of `datasets`."""
-    for path in [*directory.rglob("*.tmp"), *directory.rglob("tokens/tmp*"), *directory.glob("tmp*")]:
+    for path in [
+        *directory.rglob("*.tmp"),
+        *directory.rglob("tokens/tmp*"),
+        *directory.glob("tmp*"),
+    ]:
         path.unlink(missing_ok=True)
 
 
 def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """What build.json holds: versions, the inputs, and what `packprep status` shows. names: of the sources."""
+    """What build.json holds: versions, the inputs, and what `packprep status` shows. names: of
+    the sources.
+    """
     versions = {"staging_version": STAGING_VERSION, "format_version": FORMAT_VERSION}
     return {**versions, "inputs": dict(inputs), **rest}
 
@@ -288,4 +344,6 @@ def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     names = new.get("names", [])
     if len(names) != len(here):
         return "other sources"
-    return ", ".join(f"{name} changed" for name, was, now in zip(names, there, here, strict=True) if was != now)
+    return ", ".join(
+        f"{name} changed" for name, was, now in zip(names, there, here, strict=True) if was != now
+    )

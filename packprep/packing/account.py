@@ -1,8 +1,8 @@
 """The account: sums of tokens, documents and packs, and every figure that follows from them.
 
-Windows, sources, plans and whole outputs fill the same `Sums`. Sums add up; shares, rates and means do not, so each is
-computed here, from sums, and nowhere else: report.json, a merge of several, the rows of a plan and the statistics of
-an output cannot disagree on what utilization is.
+Windows, sources, plans and whole outputs fill the same `Sums`. Sums add up; shares, rates and means
+do not, so each is computed here, from sums, and nowhere else: report.json, a merge of several, the
+rows of a plan and the statistics of an output cannot disagree on what utilization is.
 """
 
 import dataclasses
@@ -43,13 +43,16 @@ class Dropped(StrEnum):
 class Sums:
     """Counts of a window, a source, a plan or an output; `+` adds two of them.
 
-    The ledger holds: tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated + sum(dropped).
+    The ledger holds: tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated +
+    sum(dropped).
 
-    dropped: tokens by reason. documents, empty: rows, and those of them without tokens. bos_found, eos_found: documents
-    that begin with BOS, that end with EOS, read from the tokens. loss_tokens: labels; None where rows have none.
-    trained_tokens: in packs of the training split. repeated_documents, repeated_tokens: copies that a mix draws.
-    max_length: places of a pack; 0 where packs are not counted. planned: packs before remainders were dropped or
-    filled. bound: packs that no plan can go below. bias, straggler: a term for each window, weighted; see `mean_bias`.
+    dropped: tokens by reason. documents, empty: rows, and those of them without tokens. bos_found,
+    eos_found: documents that begin with BOS, that end with EOS, read from the tokens. loss_tokens:
+    labels; None where rows have none. trained_tokens: in packs of the training split.
+    repeated_documents, repeated_tokens: copies that a mix draws. max_length: places of a pack; 0
+    where packs are not counted. planned: packs before remainders were dropped or filled. bound:
+    packs that no plan can go below. bias, straggler: a term for each window, weighted; see
+    `mean_bias`.
     """
 
     tokens_in: int = 0
@@ -79,13 +82,21 @@ class Sums:
     straggler: list[float] = field(default_factory=list)
 
     def __add__(self, other: "Sums") -> "Sums":
-        """Both together. ValueError where their packs differ in length: their places do not add up."""
+        """Both together.
+
+        ValueError where their packs differ in length: their places do not add up.
+        """
         if self.max_length and other.max_length and self.max_length != other.max_length:
-            raise ValueError(f"packs of {self.max_length} tokens and packs of {other.max_length} are different packs")
+            raise ValueError(
+                f"packs of {self.max_length} tokens and packs of {other.max_length} are different "
+                "packs"
+            )
         added = {name: operator.add(getattr(self, name), getattr(other, name)) for name in _ADDED}
         labels = [sums.loss_tokens for sums in (self, other) if sums.loss_tokens is not None]
         loss_tokens = sum(labels) if labels else None
-        return Sums(**added, loss_tokens=loss_tokens, max_length=self.max_length or other.max_length)
+        return Sums(
+            **added, loss_tokens=loss_tokens, max_length=self.max_length or other.max_length
+        )
 
     @staticmethod
     def total(parts: "Iterable[Sums]") -> "Sums":
@@ -94,7 +105,8 @@ class Sums:
 
     @staticmethod
     def of_ledger(ledger: Mapping[str, Any]) -> "Sums":
-        """The sums that a ledger holds, of report.json or of a manifest, with BOS and EOS added where it counts them.
+        """The sums that a ledger holds, of report.json or of a manifest, with BOS and EOS added
+        where it counts them.
 
         Reasons may be those of a later version: what is only read again need not be known.
         """
@@ -105,17 +117,24 @@ class Sums:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Sums":
         """The sums that `as_dict` gave. TypeError or ValueError for anything else."""
-        counters = {name: Counter({Dropped(reason): n for reason, n in values[name].items()}) for name in _COUNTERS}
+        counters = {
+            name: Counter({Dropped(reason): n for reason, n in values[name].items()})
+            for name in _COUNTERS
+        }
         return Sums(**{**values, **counters})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {name: getattr(self, name) for name in _FIELDS} | {name: dict(getattr(self, name)) for name in _COUNTERS}
+        return {name: getattr(self, name) for name in _FIELDS} | {
+            name: dict(getattr(self, name)) for name in _COUNTERS
+        }
 
     @property
     def ledger(self) -> dict[str, Any]:
         """The terms of the ledger's equation, with the reasons that dropped something."""
-        dropped = {reason: self.dropped[reason] for reason in sorted(self.dropped) if self.dropped[reason]}
+        dropped = {
+            reason: self.dropped[reason] for reason in sorted(self.dropped) if self.dropped[reason]
+        }
         return {key: getattr(self, key) for key in _LEDGER} | {"dropped": dropped}
 
     @property
@@ -151,7 +170,9 @@ class Sums:
 
     @property
     def utilization(self) -> float:
-        """Share of the places that hold tokens of documents, 0..1; 1 without packs: nothing is wasted."""
+        """Share of the places that hold tokens of documents, 0..1; 1 without packs: nothing is
+        wasted.
+        """
         return _share(self.tokens_kept, self.places, 1.0)
 
     @property
@@ -184,9 +205,13 @@ class Sums:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Share of the documents with tokens that begin with BOS and that end with EOS; 0 where there is none."""
+        """Share of the documents with tokens that begin with BOS and that end with EOS; 0 where
+        there is none.
+        """
         found = {"bos_rate": self.bos_found, "eos_rate": self.eos_found}
-        return {name: _share(count, self.documents_with_tokens, 0.0) for name, count in found.items()}
+        return {
+            name: _share(count, self.documents_with_tokens, 0.0) for name, count in found.items()
+        }
 
     def tokens_per_second(self, seconds: float) -> float:
         return round(self.tokens_in / max(seconds, 1e-9), 1)
@@ -210,7 +235,10 @@ class Sums:
         }
         if self.loss_tokens is None:
             return figures
-        return figures | {"loss_tokens": self.loss_tokens, "loss_utilization": self.loss_utilization}
+        return figures | {
+            "loss_tokens": self.loss_tokens,
+            "loss_utilization": self.loss_utilization,
+        }
 
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Sums))

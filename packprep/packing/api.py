@@ -1,8 +1,9 @@
 """Which documents share a pack: one entry point, a strategy by name, lengths in and a plan out.
 
-Most strategies work on how many documents have each length, not on documents: planning takes milliseconds for any
-number of documents, and dealing documents to the planned packs is a counting sort. 10 million documents take about an
-eighth of a second on one core, and 20 bytes of memory per document.
+Most strategies work on how many documents have each length, not on documents: planning takes
+milliseconds for any number of documents, and dealing documents to the planned packs is a counting
+sort. 10 million documents take about an eighth of a second on one core, and 20 bytes of memory per
+document.
 """
 
 import difflib
@@ -42,18 +43,20 @@ def pack_lengths(
 ) -> PackPlan:
     """Packs documents of the given lengths into packs of at most max_length tokens.
 
-    lengths: integers [documents], tokens, each in 1..max_length; max_length: 1..2**24; at most 2**31 - 1 documents.
-    strategy: greedy (input order, a new pack when the next document doesn't fit), first_fit (decreasing; knapsack is
-    another name of it), best_fit (decreasing), optimal (perfect fills; never more packs than best_fit), stream (input
-    order, each pack closed by documents that fit exactly), balanced (num_packs packs, as even as possible).
-    order: of the packs. shuffle, input (by first document), length (longest document first), or balanced (balance_ranks
-    neighbours cost the same, a * tokens + b * sum(length**2) for cost = (a, b)). Inside a pack documents rise.
-    Documents of equal length are dealt in a seeded shuffle, or with order="input" in input order. shuffle_documents:
-    greedy and stream take documents in a seeded shuffle instead of in input order.
-    groups: integers [documents]; documents of different groups never share a pack. atoms: integers [documents], never
-    falling; documents of one atom always share a pack. max_segments_per_pack: documents a pack may hold; where that
-    leaves room, best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep the fewest packs.
-    num_packs: for balanced, and not with groups; without it, as few packs as can be found.
+    lengths: integers [documents], tokens, each in 1..max_length; max_length: 1..2**24; at most
+    2**31 - 1 documents. strategy: greedy (input order, a new pack when the next document doesn't
+    fit), first_fit (decreasing; knapsack is another name of it), best_fit (decreasing), optimal
+    (perfect fills; never more packs than best_fit), stream (input order, each pack closed by
+    documents that fit exactly), balanced (num_packs packs, as even as possible). order: of the
+    packs. shuffle, input (by first document), length (longest document first), or balanced
+    (balance_ranks neighbours cost the same, a * tokens + b * sum(length**2) for cost = (a, b)).
+    Inside a pack documents rise. Documents of equal length are dealt in a seeded shuffle, or with
+    order="input" in input order. shuffle_documents: greedy and stream take documents in a seeded
+    shuffle instead of in input order. groups: integers [documents]; documents of different groups
+    never share a pack. atoms: integers [documents], never falling; documents of one atom always
+    share a pack. max_segments_per_pack: documents a pack may hold; where that leaves room,
+    best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep the fewest
+    packs. num_packs: for balanced, and not with groups; without it, as few packs as can be found.
 
     The same arguments give the same plan on any machine. Raises ConfigError.
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].
@@ -62,7 +65,11 @@ def pack_lengths(
     if order not in ORDERS:
         raise ConfigError(_unknown("order", order, ORDERS))
     max_length = _whole("max_length", max_length, _LONGEST)
-    limit = None if max_segments_per_pack is None else _whole("max_segments_per_pack", max_segments_per_pack)
+    limit = (
+        None
+        if max_segments_per_pack is None
+        else _whole("max_segments_per_pack", max_segments_per_pack)
+    )
     documents, counts = _as_lengths(lengths, max_length)
     group_of = _per_document("groups", groups, documents.size)
     atom_of = _per_document("atoms", atoms, documents.size)
@@ -80,14 +87,21 @@ def pack_lengths(
         cost=(float(cost[0]), float(cost[1])),
     )
     if items.num_packs is not None and strategy != "balanced":
-        raise ConfigError(f"num_packs is for strategy balanced; leave it out with strategy {strategy}")
+        raise ConfigError(
+            f"num_packs is for strategy balanced; leave it out with strategy {strategy}"
+        )
     if items.num_packs is not None and group_of is not None:
-        raise ConfigError("num_packs cannot be kept with groups, which are packed one by one; leave one of them out")
+        raise ConfigError(
+            "num_packs cannot be kept with groups, which are packed one by one; leave one of them "
+            "out"
+        )
     joined, group_of_item, starts = items, group_of, None
     if atom_of is not None and documents.size:
         joined, starts, group_of_item = _join_atoms(items, atom_of, group_of)
     result, offsets = (
-        planner(joined) if group_of_item is None or not documents.size else _plan_groups(planner, joined, group_of_item)
+        planner(joined)
+        if group_of_item is None or not documents.size
+        else _plan_groups(planner, joined, group_of_item)
     )
     if starts is not None:
         result, offsets = documents_of(result, offsets, starts)
@@ -111,7 +125,9 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
     """Plans each group of items by itself, then puts all packs in order."""
     by_group = np.argsort(groups, kind="stable")
     first = (
-        np.flatnonzero(np.diff(groups[by_group], prepend=groups[by_group[:1]] - 1)) if groups.size else np.zeros(0, int)
+        np.flatnonzero(np.diff(groups[by_group], prepend=groups[by_group[:1]] - 1))
+        if groups.size
+        else np.zeros(0, int)
     )
     ends = [*first[1:].tolist(), groups.size]
     order, offsets = np.empty(groups.size, np.int64), [np.zeros(1, np.int64)]
@@ -134,29 +150,39 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
 def _join_atoms(
     items: Items, atoms: NDArray[np.integer], groups: NDArray[np.integer] | None
 ) -> tuple[Items, Int64s, NDArray[np.integer] | None]:
-    """Items that are whole atoms; first document of each atom, then the number of documents; group of each atom.
+    """Items that are whole atoms; first document of each atom, then the number of documents;
+    group of each atom.
 
-    They ask for an order that needs no lengths: length and balanced are for the documents, once these are placed.
+    They ask for an order that needs no lengths: length and balanced are for the documents, once
+    these are placed.
     """
     falling = atoms[1:] < atoms[:-1]  # and no difference, which is never negative in unsigned types
     if falling.any():
         i = int(np.argmax(falling)) + 1
         raise ConfigError(
-            f"atoms[{i}] is {atoms[i]}, less than the one before; the documents of an atom must be neighbours"
+            f"atoms[{i}] is {atoms[i]}, less than the one before; the documents of an atom must be "
+            "neighbours"
         )
     first = np.concatenate([[0], np.flatnonzero(atoms[1:] != atoms[:-1]) + 1]).astype(np.int64)
     starts = np.append(first, atoms.size)
     totals = np.add.reduceat(items.lengths, first, dtype=np.int64)
     weights = np.diff(starts)
-    for name, values, most in (("tokens", totals, items.max_length), ("documents", weights, items.slots)):
+    for name, values, most in (
+        ("tokens", totals, items.max_length),
+        ("documents", weights, items.slots),
+    ):
         if values.max() > most:
             i = int(np.argmax(values > most))
             raise ConfigError(
-                f"atom {atoms[first[i]]} has {values[i]:,} {name} but a pack holds {most:,}; make it smaller"
+                f"atom {atoms[first[i]]} has {values[i]:,} {name} but a pack holds {most:,}; make "
+                "it smaller"
             )
     if groups is not None and (groups != np.repeat(groups[first], weights)).any():
         i = int(np.argmax(groups != np.repeat(groups[first], weights)))
-        raise ConfigError(f"document {i} is in atom {atoms[i]} but in another group than that atom's first document")
+        raise ConfigError(
+            f"document {i} is in atom {atoms[i]} but in another group than that atom's first "
+            "document"
+        )
     lengths = totals.astype(np.int32)
     counts = np.bincount(lengths, minlength=items.max_length + 1)
     heavy = items.slots < NO_LIMIT and weights.max() > 1
@@ -176,9 +202,14 @@ def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32s, Int64s]:
     if given.size == 0:
         given = given.astype(np.int32)
     if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise ConfigError(f"lengths must be a 1-D array of integers; got {given.dtype} of shape {given.shape}")
+        raise ConfigError(
+            f"lengths must be a 1-D array of integers; got {given.dtype} of shape {given.shape}"
+        )
     if given.size > NO_LIMIT:
-        raise ConfigError(f"{given.size:,} documents are too many for one plan; pack at most {NO_LIMIT:,} at a time")
+        raise ConfigError(
+            f"{given.size:,} documents are too many for one plan; pack at most {NO_LIMIT:,} at a "
+            "time"
+        )
     if given.dtype != np.int32:
         # A length that int32 cannot hold is outside of 1..max_length: 0 says so as well.
         given = (
@@ -192,20 +223,25 @@ def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32s, Int64s]:
     if wrong >= 0:
         found = np.asarray(lengths)[wrong]
         raise ConfigError(
-            f"lengths[{wrong}] is {found:,} but a pack holds {max_length:,}; split, truncate or drop the document"
+            f"lengths[{wrong}] is {found:,} but a pack holds {max_length:,}; split, truncate or "
+            "drop the document"
             if found > max_length
-            else f"lengths[{wrong}] is {found:,} but every document needs at least 1 token; leave it out"
+            else f"lengths[{wrong}] is {found:,} but every document needs at least 1 token; leave "
+            "it out"
         )
     return documents, counts
 
 
-def _per_document(name: str, values: ArrayLike | None, documents: int) -> NDArray[np.integer] | None:
+def _per_document(
+    name: str, values: ArrayLike | None, documents: int
+) -> NDArray[np.integer] | None:
     if values is None:
         return None
     array = np.asarray(values)
     if array.shape != (documents,) or (documents and array.dtype.kind not in "iu"):
         raise ConfigError(
-            f"{name} must hold an integer for each of {documents:,} documents; got {array.dtype} of shape {array.shape}"
+            f"{name} must hold an integer for each of {documents:,} documents; got {array.dtype} "
+            f"of shape {array.shape}"
         )
     return array
 

@@ -1,6 +1,7 @@
 """Lower bounds: how many packs any plan needs at least, proven from the lengths alone.
 
-A plan whose number of packs equals the bound is optimal. Cost: some milliseconds for thousands of distinct lengths.
+A plan whose number of packs equals the bound is optimal. Cost: some milliseconds for thousands of
+distinct lengths.
 """
 
 from typing import Any
@@ -20,23 +21,35 @@ def lower_bound(
     groups: NDArray[np.integer[Any]] | None = None,
     atoms: NDArray[np.integer[Any]] | None = None,
 ) -> int:
-    """The largest number of packs that is proven necessary, as pack_lengths understands its arguments.
+    """The largest number of packs that is proven necessary, as pack_lengths understands its
+    arguments.
 
-    The maximum of L1 = ceil(tokens / max_length), Martello and Toth's L2 (1990), Fekete and Schepers' dual feasible
-    functions (2001), the exact count for documents over max_length / 3, and ceil(documents / max_segments_per_pack);
-    summed over groups.
+    The maximum of L1 = ceil(tokens / max_length), Martello and Toth's L2 (1990), Fekete and
+    Schepers' dual feasible functions (2001), the exact count for documents over max_length / 3, and
+    ceil(documents / max_segments_per_pack); summed over groups.
     """
     if not lengths.size:
         return 0
     documents = np.ones(lengths.size, np.int64)
     if atoms is not None:
         first = np.flatnonzero(np.diff(atoms, prepend=atoms[0] - 1))
-        lengths, documents = np.add.reduceat(lengths, first).astype(np.int32), np.diff(np.append(first, atoms.size))
+        lengths, documents = (
+            np.add.reduceat(lengths, first).astype(np.int32),
+            np.diff(np.append(first, atoms.size)),
+        )
         groups = None if groups is None else groups[first]
     if groups is None:
-        kinds, counts = np.unique(lengths, return_counts=True) if max_length > 8 * lengths.size else _count(lengths)
+        kinds, counts = (
+            np.unique(lengths, return_counts=True)
+            if max_length > 8 * lengths.size
+            else _count(lengths)
+        )
         return bound_of_counts(
-            kinds[::-1].copy(), counts[::-1].copy(), max_length, documents.sum(), max_segments_per_pack
+            kinds[::-1].copy(),
+            counts[::-1].copy(),
+            max_length,
+            documents.sum(),
+            max_segments_per_pack,
         )
     by_group = np.lexsort((-lengths, groups))
     ends = np.append(np.flatnonzero(np.diff(groups[by_group])) + 1, lengths.size)
@@ -44,7 +57,9 @@ def lower_bound(
     for end in ends.tolist():
         members = by_group[start:end]
         kinds, counts = _runs(lengths[members])
-        total += bound_of_counts(kinds, counts, max_length, documents[members].sum(), max_segments_per_pack)
+        total += bound_of_counts(
+            kinds, counts, max_length, documents[members].sum(), max_segments_per_pack
+        )
         start = end
     return total
 
@@ -61,19 +76,27 @@ def _runs(lengths: Int32s) -> tuple[Int32s, Int64s]:
     return lengths[first], np.diff(np.append(first, lengths.size))
 
 
-def bound_of_counts(kinds: Int32s, counts: Int64s, capacity: int, documents: int, slots: int | None) -> int:
-    """The bound for counts[i] items of length kinds[i] (falling; equal ones allowed) that are `documents` documents."""
-    best = max(feasible_bound(kinds, counts, capacity, _FAMILIES), over_a_third(kinds, counts, capacity))
+def bound_of_counts(
+    kinds: Int32s, counts: Int64s, capacity: int, documents: int, slots: int | None
+) -> int:
+    """The bound for counts[i] items of length kinds[i] (falling; equal ones allowed) that are
+    `documents` documents.
+    """
+    best = max(
+        feasible_bound(kinds, counts, capacity, _FAMILIES), over_a_third(kinds, counts, capacity)
+    )
     return max(int(best), -(-int(documents) // slots) if slots else 0)
 
 
 @kernel
 def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) -> int:
-    """Best bound from dual feasible functions f: no pack can hold documents whose f sum to more than 1.
+    """Best bound from dual feasible functions f: no pack can hold documents whose f sum to more
+    than 1.
 
-    kinds: distinct lengths, falling; counts: documents of each. f_0 is length / capacity, and f_k gives lengths between
-    i / (k + 1) and (i + 1) / (k + 1) of capacity the value i / k. Each is tried with all thresholds: documents shorter
-    than the threshold count nothing, those that leave no room for it count 1. With families = 1 this is L2.
+    kinds: distinct lengths, falling; counts: documents of each. f_0 is length / capacity, and f_k
+    gives lengths between i / (k + 1) and (i + 1) / (k + 1) of capacity the value i / k. Each is
+    tried with all thresholds: documents shorter than the threshold count nothing, those that leave
+    no room for it count 1. With families = 1 this is L2.
     """
     best = 0
     documents = counts.sum()
@@ -89,7 +112,8 @@ def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) 
             share[i] = np.int64(kinds[i]) * max(k, 1) if whole else parts // capacity * capacity
         total = (share * counts).sum()
         best = max(best, -(-total // unit))
-        # Raise the threshold kind by kind: promote what leaves no room for it, then drop it to go on with the next.
+        # Raise the threshold kind by kind: promote what leaves no room for it, then drop it to go
+        # on with the next.
         full = 0
         for i in range(kinds.size - 1, -1, -1):
             if 2 * np.int64(kinds[i]) > capacity:
@@ -107,8 +131,8 @@ def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) 
 def over_a_third(kinds: Int32s, counts: Int64s, capacity: int) -> int:
     """Packs that the documents longer than capacity / 3 need, exactly: no pack holds three of them.
 
-    Those over one half need a pack each. Longest first, each takes in one of the others if any fits (whoever takes a
-    shorter one leaves as much room for the rest); what is left over goes in pairs.
+    Those over one half need a pack each. Longest first, each takes in one of the others if any fits
+    (whoever takes a shorter one leaves as much room for the rest); what is left over goes in pairs.
     """
     packs, fitting = 0, 0
     mids = kinds.size

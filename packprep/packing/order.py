@@ -1,6 +1,8 @@
-"""In which order packs stand: shuffled, as the input, longest first, or in groups of equal cost for ranks in step.
+"""In which order packs stand: shuffled, as the input, longest first, or in groups of equal cost
+for ranks in step.
 
-It is decided on what packs look like, before any document is dealt, so it costs no second pass over the documents.
+It is decided on what packs look like, before any document is dealt, so it costs no second pass over
+the documents.
 """
 
 from typing import Any, Literal, get_args
@@ -17,12 +19,15 @@ PackOrder = Literal["shuffle", "input", "length", "balanced"]
 ORDERS: tuple[str, ...] = get_args(PackOrder)
 
 
-def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64], seed: int, ranks: int) -> Int32s:
+def sequence(
+    how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64], seed: int, ranks: int
+) -> Int32s:
     """The pattern of each pack: pattern i stands times[i] times.
 
     times, longest, cost: [patterns]; cost is any measure of a pack's work. Returns int32 [packs].
-    shuffle: every arrangement is equally likely. length: the longest document first. balanced: sorted by cost, cut into
-    groups of `ranks` packs, the groups shuffled; the cheapest packs % ranks stand last. input: as the patterns stand.
+    shuffle: every arrangement is equally likely. length: the longest document first. balanced:
+    sorted by cost, cut into groups of `ranks` packs, the groups shuffled; the cheapest packs %
+    ranks stand last. input: as the patterns stand.
     """
     patterns = np.arange(times.size, dtype=np.int32)
     if how == "length":
@@ -41,9 +46,17 @@ def sequence(how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64]
 
 
 def arranged(
-    order: Int64s, offsets: Int64s, lengths: Int32s, how: str, seed: int, ranks: int, cost: tuple[float, float]
+    order: Int64s,
+    offsets: Int64s,
+    lengths: Int32s,
+    how: str,
+    seed: int,
+    ranks: int,
+    cost: tuple[float, float],
 ) -> tuple[Int64s, Int64s]:
-    """The same packs in the order that is asked for. lengths: [documents]. cost: a, b as `PackPlan.costs` has them."""
+    """The same packs in the order that is asked for. lengths: [documents]. cost: a, b as
+    `PackPlan.costs` has them.
+    """
     if how == "input":
         return by_first_document(order, offsets)
     longest, work = np.zeros(0, np.int32), np.zeros(0)
@@ -60,7 +73,9 @@ def by_first_document(order: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
     return permuted(order, offsets, np.argsort(order[offsets[:-1]]))
 
 
-def permuted(order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
+def permuted(
+    order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]]
+) -> tuple[Int64s, Int64s]:
     """The plan whose pack p is pack packs[p] of the given one; `packs` may leave some out."""
     sizes = np.diff(offsets)[packs]
     moved = np.zeros(packs.size + 1, np.int64)
@@ -71,7 +86,8 @@ def permuted(order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]]) ->
 
 
 def emptiest(fills: Int64s, count: int) -> Int64s:
-    """The `count` packs with the fewest tokens, rising: what to leave out when packs must be a multiple of something.
+    """The `count` packs with the fewest tokens, rising: what to leave out when packs must be a
+    multiple of something.
 
     fills: int64 [packs], tokens. Of equally full packs the later ones are chosen.
     """
@@ -79,7 +95,9 @@ def emptiest(fills: Int64s, count: int) -> Int64s:
 
 
 @kernel
-def _gather_packs(order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]], result: Int64s) -> None:
+def _gather_packs(
+    order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]], result: Int64s
+) -> None:
     at = 0
     for p in packs:
         for i in range(offsets[p], offsets[p + 1]):

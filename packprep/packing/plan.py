@@ -1,6 +1,7 @@
 """The result of packing: which documents stand in which pack, and how good that is.
 
-Nothing but the four fields is stored; every figure is computed when first asked for, in one pass over the plan.
+Nothing but the four fields is stored; every figure is computed when first asked for, in one pass
+over the plan.
 """
 
 from dataclasses import dataclass, field
@@ -14,16 +15,17 @@ from packprep.packing.kernels.common import Int32s, Int64s
 from packprep.support.errors import ConfigError
 
 ATTENTION_COST = (24576.0, 1.0)
-"""a, b of a pack's cost a * tokens + b * sum(segment**2): a 7B transformer, where 24,576 is 6 x its width of 4,096."""
+"""a, b of a pack's cost a * tokens + b * sum(segment**2): a 7B transformer, a = 6 x its width."""
 
 
 @dataclass(frozen=True)
 class PackPlan:
     """Pack p holds the documents order[offsets[p]:offsets[p + 1]].
 
-    lengths: int32 [documents], tokens. max_length: tokens a pack may hold. order: int64 [documents], document numbers,
-    rising inside a pack in the plans pack_lengths returns. offsets: int64 [packs + 1].
-    groups, atoms, max_segments_per_pack: constraints the plan obeys, as given to pack_lengths; the bound respects them.
+    lengths: int32 [documents], tokens. max_length: tokens a pack may hold. order: int64
+    [documents], document numbers, rising inside a pack in the plans pack_lengths returns. offsets:
+    int64 [packs + 1]. groups, atoms, max_segments_per_pack: constraints the plan obeys, as given to
+    pack_lengths; the bound respects them.
 
     >>> plan = pack_lengths([5, 6, 2, 3], 8, order="input")
     >>> [plan.order[a:b].tolist() for a, b in zip(plan.offsets, plan.offsets[1:])]
@@ -53,7 +55,9 @@ class PackPlan:
     def utilization(self) -> float:
         """Tokens / (packs x max_length), 0..1; 1 for a plan without packs."""
         tokens = int(self.lengths.sum(dtype=np.int64))
-        return Sums(tokens_packed=tokens, packs=self.num_packs, max_length=self.max_length).utilization
+        return Sums(
+            tokens_packed=tokens, packs=self.num_packs, max_length=self.max_length
+        ).utilization
 
     @cached_property
     def _placed(self) -> Int32s:
@@ -64,10 +68,14 @@ class PackPlan:
 
     @cached_property
     def bound(self) -> int:
-        """A number of packs that no plan can go below: the best lower bound packprep.packing.bounds can prove."""
+        """A number of packs that no plan can go below: the best lower bound
+        packprep.packing.bounds can prove.
+        """
         from packprep.packing.bounds import lower_bound
 
-        return lower_bound(self.lengths, self.max_length, self.max_segments_per_pack, self.groups, self.atoms)
+        return lower_bound(
+            self.lengths, self.max_length, self.max_segments_per_pack, self.groups, self.atoms
+        )
 
     @property
     def gap(self) -> int:
@@ -85,10 +93,12 @@ class PackPlan:
 
     @cached_property
     def bias(self) -> float:
-        """Share of the variance of log length that the pack explains, adjusted for the number of packs.
+        """Share of the variance of log length that the pack explains, adjusted for the number of
+        packs.
 
-        0: documents meet as if drawn at random; 1: packs hold equal lengths only; negative: long ones meet short ones.
-        Epsilon squared: 1 - (within / (documents - packs)) / (total / (documents - 1)); 0 where that is undefined.
+        0: documents meet as if drawn at random; 1: packs hold equal lengths only; negative: long
+        ones meet short ones. Epsilon squared: 1 - (within / (documents - packs)) / (total /
+        (documents - 1)); 0 where that is undefined.
         """
         from packprep.packing.kernels.measure import log_variances
 
@@ -105,7 +115,8 @@ class PackPlan:
         return placed_costs(self._placed, self.offsets, float(cost[0]), float(cost[1]))
 
     def straggler(self, ranks: int, cost: tuple[float, float] = ATTENTION_COST) -> float:
-        """How much longer steps take than with equal work: max / mean cost of `ranks` neighbours, averaged over steps.
+        """How much longer steps take than with equal work: max / mean cost of `ranks`
+        neighbours, averaged over steps.
 
         1 is perfect. Packs past the last whole step are not counted, unless there is no whole step.
         """
@@ -114,23 +125,38 @@ class PackPlan:
         costs = self.costs(cost)
         if not costs.size:
             return 1.0
-        steps = costs[: costs.size // ranks * ranks].reshape(-1, ranks) if costs.size >= ranks else costs[None]
+        steps = (
+            costs[: costs.size // ranks * ranks].reshape(-1, ranks)
+            if costs.size >= ranks
+            else costs[None]
+        )
         return float((steps.max(axis=1) / steps.mean(axis=1)).mean())
 
     def check(self) -> None:
-        """Raises ConfigError with the first thing wrong, if any: every document in one pack, none over max_length."""
+        """Raises ConfigError with the first thing wrong, if any: every document in one pack,
+        none over max_length.
+        """
         from packprep.packing.kernels.measure import first_fault
 
         documents = self.lengths.size
         for name, values in (("order", self.order), ("offsets", self.offsets)):
-            if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
-                raise ConfigError(f"{name} of the plan must be a 1-D integer array; got {_describe(values)}")
+            if (
+                not isinstance(values, np.ndarray)
+                or values.ndim != 1
+                or values.dtype.kind not in "iu"
+            ):
+                raise ConfigError(
+                    f"{name} of the plan must be a 1-D integer array; got {_describe(values)}"
+                )
         if self.order.size != documents:
-            raise ConfigError(f"the plan orders {self.order.size:,} documents but there are {documents:,}")
+            raise ConfigError(
+                f"the plan orders {self.order.size:,} documents but there are {documents:,}"
+            )
         if not self.offsets.size or self.offsets[0] != 0 or self.offsets[-1] != documents:
             ends = f"{self.offsets[0]}..{self.offsets[-1]}" if self.offsets.size else "nothing"
             raise ConfigError(
-                f"offsets of the plan go {ends} but must go from 0 to {documents}, the number of documents"
+                f"offsets of the plan go {ends} but must go from 0 to {documents}, the number of "
+                "documents"
             )
         fault, pack, value = first_fault(
             self.lengths,
@@ -141,11 +167,17 @@ class PackPlan:
         if fault == 1:
             raise ConfigError(f"pack {pack} of the plan has no documents: offsets must rise")
         if fault == 2:
-            raise ConfigError(f"pack {pack} of the plan names document {value}; documents are 0..{documents - 1}")
+            raise ConfigError(
+                f"pack {pack} of the plan names document {value}; documents are 0..{documents - 1}"
+            )
         if fault == 3:
-            raise ConfigError(f"document {value} is in the plan twice, the second time in pack {pack}")
+            raise ConfigError(
+                f"document {value} is in the plan twice, the second time in pack {pack}"
+            )
         if fault == 4:
-            raise ConfigError(f"pack {pack} of the plan has {value:,} tokens but a pack holds {self.max_length:,}")
+            raise ConfigError(
+                f"pack {pack} of the plan has {value:,} tokens but a pack holds {self.max_length:,}"
+            )
 
 
 def _describe(values: object) -> str:

@@ -1,6 +1,8 @@
-"""Packing while training: batches of packs of document indices, packed anew every epoch, for a plain map-style dataset.
+"""Packing while training: batches of packs of document indices, packed anew every epoch, for a
+plain map-style dataset.
 
-For data that is packed once, offline, read shards with packprep.loaders instead: nothing is packed while training then.
+For data that is packed once, offline, read shards with packprep.loaders instead: nothing is packed
+while training then.
 """
 
 from collections.abc import Iterator
@@ -19,19 +21,23 @@ from packprep.support.hashing import Purpose, stream
 
 
 class MultipackSampler:
-    """Batches for one rank: a `batch_sampler` for a DataLoader whose collate function joins the documents of a pack.
+    """Batches for one rank: a `batch_sampler` for a DataLoader whose collate function joins the
+    documents of a pack.
 
-    Each item is one batch: a list of batch_size packs, each a list of indices into `lengths`. Everything follows from
-    the arguments and the epoch, so all ranks agree on the number of batches without talking to each other.
+    Each item is one batch: a list of batch_size packs, each a list of indices into `lengths`.
+    Everything follows from the arguments and the epoch, so all ranks agree on the number of batches
+    without talking to each other.
 
-    lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack. batch_size: packs per
-    batch and rank. strategy: see pack_lengths; documents are taken in a new seeded order every epoch. group_size: pack
-    this many documents at a time, drawn at random, or all (None). sequential: next fit in input order, no shuffling.
-    drop_last: leave out packs that are no whole batch for every rank; False repeats the epoch's first packs instead.
-    order, balance_ranks, cost, num_packs: see pack_lengths. order is shuffle, or input where sequential; balance_ranks
-    is world_size. So that ranks wait little for each other, take order="balanced", which gives them packs of nearly
-    the same cost in every step; with strategy="balanced" as well, whose packs are even, they wait least.
-    Iterating again after a break continues; set_epoch starts over. Raises ConfigError.
+    lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack.
+    batch_size: packs per batch and rank. strategy: see pack_lengths; documents are taken in a new
+    seeded order every epoch. group_size: pack this many documents at a time, drawn at random, or
+    all (None). sequential: next fit in input order, no shuffling. drop_last: leave out packs that
+    are no whole batch for every rank; False repeats the epoch's first packs instead. order,
+    balance_ranks, cost, num_packs: see pack_lengths. order is shuffle, or input where sequential;
+    balance_ranks is world_size. So that ranks wait little for each other, take order="balanced",
+    which gives them packs of nearly the same cost in every step; with strategy="balanced" as well,
+    whose packs are even, they wait least. Iterating again after a break continues; set_epoch starts
+    over. Raises ConfigError.
 
     >>> sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, batch_size=1, sequential=True)
     >>> list(sampler)
@@ -57,15 +63,25 @@ class MultipackSampler:
         cost: tuple[float, float] = ATTENTION_COST,
         num_packs: int | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("world_size", world_size), ("group_size", group_size)):
+        for name, value in (
+            ("batch_size", batch_size),
+            ("world_size", world_size),
+            ("group_size", group_size),
+        ):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value} but must be at least 1")
         if not 0 <= rank < world_size:
-            raise ConfigError(f"rank is {rank} but ranks of a world of {world_size} are 0..{world_size - 1}")
+            raise ConfigError(
+                f"rank is {rank} but ranks of a world of {world_size} are 0..{world_size - 1}"
+            )
         self.lengths = np.asarray(lengths)
         self.max_length, self.batch_size = max_length, batch_size
         self.rank, self.world_size, self.seed = rank, world_size, seed
-        self.strategy, self.group_size, self.max_segments_per_pack = strategy, group_size, max_segments_per_pack
+        self.strategy, self.group_size, self.max_segments_per_pack = (
+            strategy,
+            group_size,
+            max_segments_per_pack,
+        )
         self.sequential, self.drop_last = sequential, drop_last
         self.order: PackOrder = order or ("input" if sequential else "shuffle")
         self.balance_ranks = world_size if balance_ranks is None else balance_ranks
@@ -83,7 +99,11 @@ class MultipackSampler:
 
     def _pack(self) -> PackPlan:
         seed, groups = int(stream(self.seed, Purpose.EPOCH, self.epoch)), None
-        if not self.sequential and self.group_size is not None and self.group_size < self.lengths.size:
+        if (
+            not self.sequential
+            and self.group_size is not None
+            and self.group_size < self.lengths.size
+        ):
             drawn = np.arange(self.lengths.size)
             shuffle(drawn, 0, drawn.size, stream(seed, Purpose.EPOCH_GROUPS))
             groups = np.empty(drawn.size, np.int64)
@@ -112,7 +132,9 @@ class MultipackSampler:
         return Sums(tokens_packed=filled, packs=packs, max_length=self.max_length).utilization
 
     def __len__(self) -> int:
-        """Batches of this rank that are still to come in the current epoch; the same on every rank."""
+        """Batches of this rank that are still to come in the current epoch; the same on every
+        rank.
+        """
         return self._uses(self._done).size // (self.batch_size * self.world_size)
 
     def _uses(self, first: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -133,21 +155,32 @@ class MultipackSampler:
         self._done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Packs anew for another epoch; for the current one nothing changes, not even the position."""
+        """Packs anew for another epoch; for the current one nothing changes, not even the
+        position.
+        """
         if epoch < 0:
             raise ConfigError(f"epoch is {epoch} but epochs count from 0")
         if epoch != self.epoch:
             self.epoch, self._done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this sampler is: epoch, and packs given to all ranks. It also loads at another world or batch size.
+        """Where this sampler is: epoch, and packs given to all ranks.
 
-        A DataLoader with workers asks for batches ahead of time; count those it has not delivered yet.
+        It also loads at another world or batch size.
+
+        A DataLoader with workers asks for batches ahead of time; count those it has not delivered
+        yet.
         """
         return {"epoch": self.epoch, "packs": self._done, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where state_dict was taken. Raises ConfigError if that was with another seed."""
+        """Continues where state_dict was taken.
+
+        Raises ConfigError if that was with another seed.
+        """
         if state["seed"] != self.seed:
-            raise ConfigError(f"the state was saved with seed {state['seed']} but this sampler has seed {self.seed}")
+            raise ConfigError(
+                f"the state was saved with seed {state['seed']} but this sampler has seed "
+                f"{self.seed}"
+            )
         self.epoch, self._done = int(state["epoch"]), int(state["packs"])

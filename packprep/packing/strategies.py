@@ -1,7 +1,8 @@
 """The strategies: each turns items (documents, or atoms of several) into packs.
 
-Planners on counts decide what packs look like from how many items have each length, then deal the items; planners on
-items go through them one by one. A new strategy is one function and one line in STRATEGIES.
+Planners on counts decide what packs look like from how many items have each length, then deal the
+items; planners on items go through them one by one. A new strategy is one function and one line in
+STRATEGIES.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +25,13 @@ from packprep.support.hashing import Purpose, stream
 NO_LIMIT = 2**31 - 1  # segments per pack where there is no limit
 _BISECTIONS = 12  # of the number of packs of at most so many segments
 _EXCHANGES = 20_000_000  # of balanced: pairs of packs looked at, some tenths of a second
-_EVENED = 200_000  # packs; beyond them balanced works on counts, and a hundred exchanges would not show
-_STEPS, _ALL_STEPS = 50_000, 20_000_000  # of optimal: per search; of all searches, about a fifth of a second
+_EVENED = (
+    200_000  # packs; beyond them balanced works on counts, and a hundred exchanges would not show
+)
+_STEPS, _ALL_STEPS = (
+    50_000,
+    20_000_000,
+)  # of optimal: per search; of all searches, about a fifth of a second
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,9 @@ class Items:
 
     lengths: Int32s
     counts: Int64s  # items of each length, [max_length + 1]
-    weights: Int32s | None  # segments of each item, where a pack's segments are limited and some item has several
+    weights: (
+        Int32s | None
+    )  # segments of each item, where a pack's segments are limited and some item has several
     max_length: int
     slots: int  # segments a pack may hold
     seed: int
@@ -53,14 +61,19 @@ Kinds = tuple[Int32s, Int32s, Int64s]
 
 
 def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> Planner:
-    """A planner that decides on kinds of items (equal length, equal weight) and then deals the items to its packs."""
+    """A planner that decides on kinds of items (equal length, equal weight) and then deals the
+    items to its packs.
+    """
 
     def plan(items: Items) -> Packs:
         keys, kinds, starts = _kinds(items)
         patterns = plan_kinds(kinds, items)
         if items.slots < NO_LIMIT and patterns[3].sum() > _bound(kinds, items):
-            # A stream meets long and short documents as the input mixes them, and so rarely runs out of slots.
-            streamed = STRATEGIES["stream"](replace(items, shuffle_documents=items.order != "input"))
+            # A stream meets long and short documents as the input mixes them, and so rarely runs
+            # out of slots.
+            streamed = STRATEGIES["stream"](
+                replace(items, shuffle_documents=items.order != "input")
+            )
             if streamed[1].size <= patterns[3].sum():
                 return streamed
         return _dealt(patterns, kinds[0], keys, starts, items)
@@ -68,10 +81,13 @@ def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> Planner:
     return plan
 
 
-def _dealt(patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, items: Items) -> Packs:
+def _dealt(
+    patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, items: Items
+) -> Packs:
     """The items in packs that look like the patterns, in the order that was asked for.
 
-    lengths: of the kinds; keys: of the items; starts: where each key's items begin in a queue sorted by key.
+    lengths: of the kinds; keys: of the items; starts: where each key's items begin in a queue
+    sorted by key.
     """
     run_starts, kinds, copies, times = patterns
     longest, cost = np.zeros(0, np.int32), np.zeros(0)
@@ -79,7 +95,9 @@ def _dealt(patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, it
         longest = np.maximum.reduceat(lengths[kinds], run_starts[:-1])
     if items.order == "balanced" and times.size:
         length = lengths[kinds].astype(np.float64)
-        cost = np.add.reduceat(copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1])
+        cost = np.add.reduceat(
+            copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1]
+        )
     packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
     # Large arrays are made here and not in the kernels: numpy asks for huge pages.
     queue, order = np.empty(keys.size, np.int32), np.empty(keys.size, np.int64)
@@ -87,7 +105,9 @@ def _dealt(patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, it
     queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
     if items.order != "input":
         shuffle_queues(queue, starts, stream(items.seed, Purpose.EQUAL_LENGTHS))
-    sizes = np.add.reduceat(copies, run_starts[:-1], dtype=np.int64) if times.size else run_starts[:0]
+    sizes = (
+        np.add.reduceat(copies, run_starts[:-1], dtype=np.int64) if times.size else run_starts[:0]
+    )
     pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
     cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
     deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue, order, offsets)
@@ -123,13 +143,17 @@ def _optimal(kinds: Kinds, items: Items) -> Patterns:
     if not kinds[0].size or items.weights is not None or best[3].sum() == _bound(kinds, items):
         return best
     lengths, _, counts = kinds
-    return _fewest(best, perfect_fill_patterns(lengths, counts, items.max_length, items.slots, _STEPS, _ALL_STEPS))
+    return _fewest(
+        best,
+        perfect_fill_patterns(lengths, counts, items.max_length, items.slots, _STEPS, _ALL_STEPS),
+    )
 
 
 def _within_slots(best: Patterns, kinds: Kinds, items: Items) -> Patterns:
     """`best`, or even packs where these are fewer: where a pack's slots run out before its room.
 
-    Looks for the smallest number of even packs that holds everything, by bisection between the bound and `best`.
+    Looks for the smallest number of even packs that holds everything, by bisection between the
+    bound and `best`.
     """
     if items.slots == NO_LIMIT or not kinds[0].size or items.weights is not None:
         return best
@@ -150,7 +174,9 @@ def _within_slots(best: Patterns, kinds: Kinds, items: Items) -> Patterns:
 
 
 def _bound(kinds: Kinds, items: Items) -> int:
-    return bound_of_counts(kinds[0], kinds[2], items.max_length, int((kinds[1] * kinds[2]).sum()), items.slots)
+    return bound_of_counts(
+        kinds[0], kinds[2], items.max_length, int((kinds[1] * kinds[2]).sum()), items.slots
+    )
 
 
 def _fewest(first: Patterns, second: Patterns) -> Patterns:
@@ -187,9 +213,12 @@ def _stream(items: Items) -> Packs:
     queue = np.empty(items.lengths.size, np.int32)
     queue_by_key(items.lengths, starts[:-1].astype(np.uint32), queue)
     order, offsets = np.empty(queue.size, np.int64), np.empty(queue.size + 1, np.int64)
-    packs = stream_packs(items.lengths, starts, queue, items.max_length, items.slots, order, offsets)
+    packs = stream_packs(
+        items.lengths, starts, queue, items.max_length, items.slots, order, offsets
+    )
     closed = order, offsets[: packs + 1].copy()
-    # Where short documents are too rare to close every pack, they run out and the last packs stay half empty.
+    # Where short documents are too rare to close every pack, they run out and the last packs stay
+    # half empty.
     if items.slots < NO_LIMIT or packs <= 1.001 * _bound(_kinds(items)[1], items):
         return closed
     online = best_fit_online(items.lengths, items.max_length)
@@ -205,14 +234,21 @@ def _balanced(items: Items) -> Packs:
     packs = items.num_packs or needed
     if packs > documents:
         raise ConfigError(
-            f"num_packs is {packs:,} but {documents:,} documents fill at most as many packs; ask for fewer"
+            f"num_packs is {packs:,} but {documents:,} documents fill at most as many packs; ask "
+            "for fewer"
         )
     if packs < needed:
-        raise ConfigError(f"num_packs is {packs:,} but these documents need at least {needed:,} packs; ask for more")
-    # An even plan that exceeds max_length somewhere is often mended by exchanges; if not, more packs may do it.
+        raise ConfigError(
+            f"num_packs is {packs:,} but these documents need at least {needed:,} packs; ask for "
+            "more"
+        )
+    # An even plan that exceeds max_length somewhere is often mended by exchanges; if not, more
+    # packs may do it.
     order, offsets = STRATEGIES["optimal"](replace(items, order="shuffle", num_packs=None))
     fallback = offsets.size - 1
-    tries = sorted({packs} if items.num_packs else {packs + (fallback - packs) * i // 4 for i in range(5)})
+    tries = sorted(
+        {packs} if items.num_packs else {packs + (fallback - packs) * i // 4 for i in range(5)}
+    )
     if packs > _EVENED and items.weights is None:
         if (even := _even_by_counts(items, tries)) is not None:
             return even
@@ -227,8 +263,12 @@ def _balanced(items: Items) -> Packs:
             if np.bincount(pack_of, items.lengths).max() <= items.max_length:
                 return by_pack(pack_of, count)
     if items.num_packs and items.num_packs < fallback:
-        raise ConfigError(f"num_packs is {packs:,} but no plan with fewer than {fallback:,} was found; ask for more")
-    # The packs of the optimal plan, evened out; packs that are missing take a document each from packs with several.
+        raise ConfigError(
+            f"num_packs is {packs:,} but no plan with fewer than {fallback:,} was found; ask for "
+            "more"
+        )
+    # The packs of the optimal plan, evened out; packs that are missing take a document each from
+    # packs with several.
     several = np.ones(documents, np.bool_)
     several[offsets[:-1]] = False
     moved = order[several][: packs - fallback] if items.num_packs else order[:0]
@@ -240,15 +280,19 @@ def _balanced(items: Items) -> Packs:
 
 
 def _even_by_counts(items: Items, tries: Sequence[int]) -> Packs | None:
-    """The first of these numbers of packs that longest first into the emptiest pack fills; None where none is enough.
+    """The first of these numbers of packs that longest first into the emptiest pack fills; None
+    where none is enough.
 
-    The same rule as longest_first, on how many items have each length: milliseconds for any number of them.
+    The same rule as longest_first, on how many items have each length: milliseconds for any number
+    of them.
     """
     keys, (lengths, _, counts), starts = _kinds(items)
     for packs in tries:
         even = emptiest_first_patterns(lengths, counts, items.max_length, items.slots, packs)
         if even[3].sum() == packs:
-            order = "input" if items.order == "input" else "shuffle"  # what arranged() asks for comes later
+            order = (
+                "input" if items.order == "input" else "shuffle"
+            )  # what arranged() asks for comes later
             return _dealt(even, lengths, keys, starts, replace(items, order=order))
     return None
 
@@ -272,7 +316,9 @@ STRATEGIES: dict[str, Planner] = {
 
 def arranged(order: Int64s, offsets: Int64s, items: Items) -> Packs:
     """The same packs in the order that was asked for."""
-    return orders.arranged(order, offsets, items.lengths, items.order, items.seed, items.ranks, items.cost)
+    return orders.arranged(
+        order, offsets, items.lengths, items.order, items.seed, items.ranks, items.cost
+    )
 
 
 def _or_none(weights: Int32s | None) -> Int32s:

@@ -1,9 +1,12 @@
-"""What a build would give, from a sample of each source; only a temporary folder is written, and it goes away again.
+"""What a build would give, from a sample of each source; only a temporary folder is written, and
+it goes away again.
 
-Of a mix it says how much of each source would be drawn: the one of most epochs keeps the others from being more.
+Of a mix it says how much of each source would be drawn: the one of most epochs keeps the others
+from being more.
 
-A large file of JSON lines is sampled in places spread over it, a compressed one at its beginning, Parquet and saved
-datasets by their first rows; anything else is read whole, and part of it tokenized: 8 MB of text, some four seconds.
+A large file of JSON lines is sampled in places spread over it, a compressed one at its beginning,
+Parquet and saved datasets by their first rows; anything else is read whole, and part of it
+tokenized: 8 MB of text, some four seconds.
 """
 
 import contextlib
@@ -59,7 +62,8 @@ class _Sample:
 
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the tokens of each source.
+    """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the
+    tokens of each source.
 
     With append it is for the sources that the output does not hold.
     """
@@ -88,7 +92,9 @@ def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
     """What tokenizes a sample; None where rows are token ids."""
     if config.input_ids_column is not None:
         return None
-    return choose_engine(config.engine, tokenizer.json, parse_special_tokens=config.parses_special_tokens, sample=[])
+    return choose_engine(
+        config.engine, tokenizer.json, parse_special_tokens=config.parses_special_tokens, sample=[]
+    )
 
 
 def _samples(
@@ -99,7 +105,9 @@ def _samples(
     scratch: Path,
     shape: RowShape,
 ) -> Iterator[_Sample]:
-    """A sample of each source, as large a part of the whole sample as the source is of the input."""
+    """A sample of each source, as large a part of the whole sample as the source is of the
+    input.
+    """
     size = sum(source.bytes for source in sources)
     left, number = config.limit, 0
     of_entry = {source.entry: source.reading.get("limit") for source in sources}
@@ -118,14 +126,20 @@ def _samples(
         if part is not source and not source.compression:
             share = math.inf  # pieces make a sample only together
         rows = _rows(source, config) if not limited else None
-        on_error = config.on_error if part is source else "skip"  # rows of a part have other numbers
+        on_error = (
+            config.on_error if part is source else "skip"
+        )  # rows of a part have other numbers
         reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
         files: list[TokenFile] = []
         read = text = 0
         for piece in read_slices([part], reading, scratch, shape=shape):
             read, text = read + len(piece.table), text + piece.text_bytes
             if sum(file.text_bytes for file in files) < share or not files:
-                files.append(tokenize_slice(_numbered(piece, number, place), scratch, engine, tokenizer, config))
+                files.append(
+                    tokenize_slice(
+                        _numbered(piece, number, place), scratch, engine, tokenizer, config
+                    )
+                )
                 number += 1
             elif rows is not None:
                 break
@@ -134,32 +148,48 @@ def _samples(
         if own is not None:
             of_entry[source.entry] = own - read
         sampled = sum(file.text_bytes for file in files)
-        yield _Sample(files, scale * (rows / read if rows else 1.0) * (text / sampled if sampled else 1.0))
+        yield _Sample(
+            files, scale * (rows / read if rows else 1.0) * (text / sampled if sampled else 1.0)
+        )
 
 
 def _numbered(piece: Slice, number: int, source: int) -> Slice:
     return replace(
-        piece, unit=number, number=0, parts=tuple(Part(source, part.rows, part.skipped) for part in piece.parts)
+        piece,
+        unit=number,
+        number=0,
+        parts=tuple(Part(source, part.rows, part.skipped) for part in piece.parts),
     )
 
 
 def _prediction(
-    samples: list[_Sample], sources: list[Source], tokenizer: Tokenizer, config: BuildConfig, scratch: Path
+    samples: list[_Sample],
+    sources: list[Source],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    scratch: Path,
 ) -> dict[str, Any]:
     files = [file for sample in samples for file in sample.files]
     documents = read_documents(scratch, files)
     try:
-        plan = plan_window(documents, tokenizer, replace(config, num_packs=None), window_seed(config, 0, 0))
+        plan = plan_window(
+            documents, tokenizer, replace(config, num_packs=None), window_seed(config, 0, 0)
+        )
     except TooLongError as error:
         name = sources[int(documents.source[error.document])].name
         raise InputError(
-            f"{name} has a document of {error.tokens:,} tokens but a pack holds {config.max_length:,}; "
+            f"{name} has a document of {error.tokens:,} tokens but a pack holds "
+            f"{config.max_length:,}; "
             "choose --overflow split, truncate or drop"
         ) from None
     text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
-    total = {field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")}
+    total = {
+        field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")
+    }
     if config.tokens_to_read is not None and total["tokens"] > config.tokens_to_read:
-        unit = config.unit_size * total["tokens"] / total["text_bytes"]  # the unit that reaches it is taken whole
+        unit = (
+            config.unit_size * total["tokens"] / total["text_bytes"]
+        )  # the unit that reaches it is taken whole
         share = min(1.0, -(-config.tokens_to_read // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
     grow = total["tokens"] / tokens if tokens else 1.0
@@ -169,16 +199,21 @@ def _prediction(
     if mix:
         grow = sum(source["tokens"] for source in mix.values()) / packed if packed else 1.0
     prediction = {
-        "from": "the whole input" if whole else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
+        "from": "the whole input"
+        if whole
+        else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
         "tokens_packed": round(packed * grow),
         "packs": round(packs * grow),
-        "utilization": round(Sums(tokens_packed=packed, packs=packs, max_length=config.max_length).utilization, 4),
+        "utilization": round(
+            Sums(tokens_packed=packed, packs=packs, max_length=config.max_length).utilization, 4
+        ),
         "bytes": round(
             float(
                 shard_bytes(
-                    plan.packs, Layout.of(config, tokenizer, carried_columns(file_schema(scratch, files)))
+                    plan.packs,
+                    Layout.of(config, tokenizer, carried_columns(file_schema(scratch, files))),
                 ).sum()
             )
             * grow
@@ -188,13 +223,23 @@ def _prediction(
 
 
 def _mix(
-    samples: list[_Sample], sources: list[Source], documents: Documents, tokenizer: Tokenizer, config: BuildConfig
+    samples: list[_Sample],
+    sources: list[Source],
+    documents: Documents,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
 ) -> dict[str, dict[str, float]]:
-    """What would be drawn of each source of a mix: tokens in packs, their share, how often the source would go by."""
+    """What would be drawn of each source of a mix: tokens in packs, their share, how often the
+    source would go by.
+    """
     entries = config.entries()
     if not is_mix(entries):
         return {}
-    sampled = np.bincount(documents.source, weights=packed_tokens(documents, tokenizer, config), minlength=len(sources))
+    sampled = np.bincount(
+        documents.source,
+        weights=packed_tokens(documents, tokenizer, config),
+        minlength=len(sources),
+    )
     there = [0] * len(entries)
     for sample, source, tokens in zip(samples, sources, sampled, strict=False):
         there[source.entry] += round(sample.scale * tokens)
@@ -210,10 +255,18 @@ def _mix(
 
 
 def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
-    """Part of a large file of JSON lines as a source of its own, and how many times larger the file is."""
-    if source.kind != "json" or source.path is None or source.bytes < 2 * (_BEGINNING if source.compression else share):
+    """Part of a large file of JSON lines as a source of its own, and how many times larger the
+    file is.
+    """
+    if (
+        source.kind != "json"
+        or source.path is None
+        or source.bytes < 2 * (_BEGINNING if source.compression else share)
+    ):
         return source, 1.0
-    block, taken = _beginning(source) if source.compression else _pieces(source, math.ceil(share / _PIECE))
+    block, taken = (
+        _beginning(source) if source.compression else _pieces(source, math.ceil(share / _PIECE))
+    )
     lines = block.rpartition(b"\n")[0]
     if lines.lstrip()[:1] != b"{" or not lines.split(b"\n", 1)[0].rstrip().endswith(b"}"):
         return source, 1.0  # an array, or one object over many lines
@@ -229,7 +282,9 @@ def _beginning(source: Source) -> tuple[bytes, int]:
 
 
 def _pieces(source: Source, count: int) -> tuple[bytes, int]:
-    """The lines that begin in one of `count` stretches spread evenly over a file, long and short alike; their bytes."""
+    """The lines that begin in one of `count` stretches spread evenly over a file, long and short
+    alike; their bytes.
+    """
     blocks = []
     with source.raw() as file:
         for place in range(count):
@@ -246,10 +301,15 @@ def _pieces(source: Source, count: int) -> tuple[bytes, int]:
 def _rows(source: Source, config: BuildConfig) -> int | None:
     """Rows of a source that knows their number without being read."""
     if source.kind == "parquet" and not source.compression:
-        with contextlib.suppress(pa.ArrowInvalid), source.raw() as file:  # reading it says better what is wrong
+        with (
+            contextlib.suppress(pa.ArrowInvalid),
+            source.raw() as file,
+        ):  # reading it says better what is wrong
             return int(pq.read_metadata(file).num_rows)
     if source.kind == "saved":
         if is_url(source.path or ""):
             return None
         return len(datasets.load_from_disk(str(source.path)))
-    return len(open_hub(source.name, config.reading(source.reading))) if source.kind == "hub" else None
+    return (
+        len(open_hub(source.name, config.reading(source.reading))) if source.kind == "hub" else None
+    )

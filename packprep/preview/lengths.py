@@ -1,8 +1,9 @@
-"""Where the lengths that `packprep plan` sweeps come from: an array, a token store, a finished output, or text.
+"""Where the lengths that `packprep plan` sweeps come from: an array, a token store, a finished
+output, or text.
 
-All but text hold the lengths already, and no token of them is read. Text is tokenized as a build does it, all of it or
-a share of the documents that the seed draws, into a temporary folder that goes away, or with --keep-tokens into a
-store: a build with the same store then reads no text.
+All but text hold the lengths already, and no token of them is read. Text is tokenized as a build
+does it, all of it or a share of the documents that the seed draws, into a temporary folder that
+goes away, or with --keep-tokens into a store: a build with the same store then reads no text.
 """
 
 import math
@@ -37,20 +38,33 @@ from packprep.support.progress import Progress
 from packprep.support.redact import redacted
 from packprep.tokens.store import STORED, TokenFile, stored, tokens_key
 from packprep.tokens.token_files import seal, tokenize
-from packprep.windows.documents import Documents, carried_columns, file_schema, form_windows, held_out, read_documents
+from packprep.windows.documents import (
+    Documents,
+    carried_columns,
+    file_schema,
+    form_windows,
+    held_out,
+    read_documents,
+)
 from packprep.windows.planner import plan_window
 
-_OWN = ("tokens", "cu_seqlens", "segment_lengths", *COLUMN_CHOICE)  # columns that a layout adds by itself
+_OWN = (
+    "tokens",
+    "cu_seqlens",
+    "segment_lengths",
+    *COLUMN_CHOICE,
+)  # columns that a layout adds by itself
 _WRITTEN = 4_000_000  # tokens of the shard that is written to learn how fast shards are written
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """What is to be planned. origin: where it is from, in words. tokenizer: its BOS and EOS are those of the documents.
+    """What is to be planned. origin: where it is from, in words. tokenizer: its BOS and EOS are
+    those of the documents.
 
-    carried: columns that the documents have beside their tokens. share: of the documents that were drawn, 1 for all.
-    scale: how many times larger the whole is. tokenize_seconds: what tokenizing all of the text takes, from doing it
-    or a share of it; None where that is done.
+    carried: columns that the documents have beside their tokens. share: of the documents that were
+    drawn, 1 for all. scale: how many times larger the whole is. tokenize_seconds: what tokenizing
+    all of the text takes, from doing it or a share of it; None where that is done.
     """
 
     origin: str
@@ -75,14 +89,16 @@ class Lengths:
 def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Iterator[Lengths]:
     """Lengths of `config.sources`: one .npy file, token store or output, or any sources of text.
 
-    share: of the documents to draw, more than 0 and at most 1. Raises ConfigError, InputError or FormatError. Documents
-    may point into a temporary folder, which goes away at the end.
+    share: of the documents to draw, more than 0 and at most 1. Raises ConfigError, InputError or
+    FormatError. Documents may point into a temporary folder, which goes away at the end.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"sample is {share:g}, expected a share of more than 0 and at most 1")
     names = [source for source in config.sources if isinstance(source, str)]
     if len(names) < len(config.sources) or config.weights:
-        raise ConfigError("plan takes sources without weights; packprep build --dry-run predicts a mix")
+        raise ConfigError(
+            "plan takes sources without weights; packprep build --dry-run predicts a mix"
+        )
     path = Path(names[0]) if len(names) == 1 and not is_url(names[0]) else None
     if len(names) == 1 and is_url(names[0]) and Store(names[0]).find(MANIFEST) is not None:
         yield _sampled(_output(RemoteOutput(names[0]), config), config, share)
@@ -101,21 +117,35 @@ def _array(path: Path, config: BuildConfig) -> Lengths:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as an array: {error}; expected what numpy.save writes") from None
+        raise InputError(
+            f"{path} cannot be read as an array: {error}; expected what numpy.save writes"
+        ) from None
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
-        found = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else "several arrays"
-        raise InputError(f"{path} holds {found}; expected whole numbers, [documents]: the tokens of each")
+        found = (
+            f"{values.dtype} of shape {values.shape}"
+            if isinstance(values, np.ndarray)
+            else "several arrays"
+        )
+        raise InputError(
+            f"{path} holds {found}; expected whole numbers, [documents]: the tokens of each"
+        )
     if values.size and not 0 <= int(values.min()) <= int(values.max()) < 2**31:
         wrong = int(np.flatnonzero((values < 0) | (values >= 2**31))[0])
-        raise InputError(f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1")
+        raise InputError(
+            f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
+        )
     _refuse_groups(path, config)
     whole = of_lengths("train", 0, values.astype(np.int32))
-    return Lengths(origin=redacted(str(path)), windows=_splits([whole], config), tokenizer=_policy({}))
+    return Lengths(
+        origin=redacted(str(path)), windows=_splits([whole], config), tokenizer=_policy({})
+    )
 
 
 def _refuse_groups(path: Output, config: BuildConfig) -> None:
     if config.group_column is not None:
-        raise ConfigError(f"group_column needs a column, and {path} holds lengths only; plan the sources instead")
+        raise ConfigError(
+            f"group_column needs a column, and {path} holds lengths only; plan the sources instead"
+        )
 
 
 def _output(path: Output, config: BuildConfig) -> Lengths:
@@ -136,12 +166,17 @@ def _output(path: Output, config: BuildConfig) -> Lengths:
 
 
 def _store(path: Path) -> Path | None:
-    """The token store at a path: one, or the only one in a directory of --keep-tokens; None where it is none."""
+    """The token store at a path: one, or the only one in a directory of --keep-tokens; None
+    where it is none.
+    """
     if (path / STORED).exists():
         return path
     found = sorted(child.parent for child in path.glob(f"*/{STORED}")) if path.is_dir() else []
     if len(found) > 1:
-        raise InputError(f"{path} has the tokens of {len(found)} inputs; name one of {', '.join(map(str, found))}")
+        raise InputError(
+            f"{path} has the tokens of {len(found)} inputs; name one of "
+            f"{', '.join(map(str, found))}"
+        )
     return found[0] if found else None
 
 
@@ -154,15 +189,29 @@ def _tokens(store: Path, config: BuildConfig) -> Lengths:
 
 
 def _of_files(
-    origin: str, directory: Path, files: Sequence[TokenFile], tokenizer: Tokenizer, config: BuildConfig
+    origin: str,
+    directory: Path,
+    files: Sequence[TokenFile],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
 ) -> Lengths:
     """The windows that a build makes of these token files."""
     formed = form_windows(files, config)
-    windows = [Window("train", number, read_documents(directory, members)) for number, members in enumerate(formed)]
-    if config.group_column is not None and any(window.documents.group is None for window in windows):
+    windows = [
+        Window("train", number, read_documents(directory, members))
+        for number, members in enumerate(formed)
+    ]
+    if config.group_column is not None and any(
+        window.documents.group is None for window in windows
+    ):
         raise InputError(f"{directory} was made without --group-column; build it with that option")
     carried = carried_columns(file_schema(directory, files))
-    return Lengths(origin=redacted(origin), windows=_splits(windows, config), tokenizer=tokenizer, carried=carried)
+    return Lengths(
+        origin=redacted(origin),
+        windows=_splits(windows, config),
+        tokenizer=tokenizer,
+        carried=carried,
+    )
 
 
 def _splits(windows: Sequence[Window], config: BuildConfig) -> list[Window]:
@@ -172,8 +221,9 @@ def _splits(windows: Sequence[Window], config: BuildConfig) -> list[Window]:
     held = [held_out(window.documents.id, config) for window in windows]
     train = [window.take(~out) for window, out in zip(windows, held, strict=True)]
     return train + [
-        replace(window.take(out), split="validation") for window, out in zip(windows, held, strict=True)
-    ]  # fmt: skip
+        replace(window.take(out), split="validation")
+        for window, out in zip(windows, held, strict=True)
+    ]
 
 
 def _sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
@@ -181,7 +231,13 @@ def _sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
     if share == 1:
         return lengths
     windows = [
-        window.take(drawn(stream(config.seed, Purpose.PLAN_LENGTHS, number), np.arange(len(window.documents)), share))
+        window.take(
+            drawn(
+                stream(config.seed, Purpose.PLAN_LENGTHS, number),
+                np.arange(len(window.documents)),
+                share,
+            )
+        )
         for number, window in enumerate(lengths.windows)
     ]
     whole, part = (sum(window.tokens for window in some) for some in (lengths.windows, windows))
@@ -190,7 +246,9 @@ def _sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
 
 def _scale(whole: int, part: int, share: float) -> float:
     if not part:
-        raise InputError(f"a sample of {share:.3%} has no document with tokens; choose a larger --sample")
+        raise InputError(
+            f"a sample of {share:.3%} has no document with tokens; choose a larger --sample"
+        )
     return whole / part
 
 
@@ -201,12 +259,18 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     for note in tokenizer.notes:
         progress.say(note)
     sources = resolve(config, scratch, progress)
-    store = Path(config.keep_tokens) / tokens_key(sources, tokenizer, config) if config.keep_tokens else None
+    store = (
+        Path(config.keep_tokens) / tokens_key(sources, tokenizer, config)
+        if config.keep_tokens
+        else None
+    )
     if store is not None and stored(store) is not None:
         progress.say(f"tokens reused from {store}: no text was read")
         return _sampled(_tokens(store, config), config, share)
     if store is not None and share < 1:
-        raise ConfigError("a token store holds the tokens of all documents; leave out --sample or --keep-tokens")
+        raise ConfigError(
+            "a token store holds the tokens of all documents; leave out --sample or --keep-tokens"
+        )
     engine = engine_of(tokenizer, config)
     for note in engine.notes if engine is not None else ():
         progress.say(note)
@@ -219,9 +283,13 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         limited = replace(config, max_tokens=math.ceil(config.max_tokens * share))
     started = time.monotonic()
     files = tokenize(
-        reader.slices(), store or scratch / "tokens", lambda: engine, tokenizer, limited,
+        reader.slices(),
+        store or scratch / "tokens",
+        lambda: engine,
+        tokenizer,
+        limited,
         lambda _: progress.advance("tokenize", reader.text_bytes / 1e6, total, "MB"),
-    )  # fmt: skip
+    )
     seconds = time.monotonic() - started
     if store is not None:
         seal(store, files)
@@ -229,17 +297,24 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         _scale(reader.text_bytes, 0, share)
-    found = _of_files(", ".join(map(str, config.sources)), store or scratch / "tokens", files, tokenizer, config)
+    found = _of_files(
+        ", ".join(map(str, config.sources)), store or scratch / "tokens", files, tokenizer, config
+    )
     return replace(
         found,
         share=share,
-        scale=1.0 if share == 1 else _scale(reader.text_bytes, sum(file.text_bytes for file in files), share),
+        scale=1.0
+        if share == 1
+        else _scale(reader.text_bytes, sum(file.text_bytes for file in files), share),
         tokenize_seconds=reader.seconds + max(0.0, seconds - reader.seconds) / share,
     )
 
 
 class _Reader:
-    """Slices of a build, thinned out to a share of their documents. Counts the text of all, and seconds of reading."""
+    """Slices of a build, thinned out to a share of their documents.
+
+    Counts the text of all, and seconds of reading.
+    """
 
     def __init__(self, slices: Iterator[Slice], config: BuildConfig, share: float) -> None:
         self._all = slices
@@ -275,15 +350,19 @@ def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:
 
 
 def _policy(facts: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer of which only BOS and EOS are known, as a manifest has them; neither where nothing is known."""
+    """A tokenizer of which only BOS and EOS are known, as a manifest has them; neither where
+    nothing is known.
+    """
     bos, eos = (
-        Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None for end in ("bos", "eos")
+        Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None
+        for end in ("bos", "eos")
     )
     return Tokenizer(json=b"{}", sha256="", vocab_size=1, bos=bos, eos=eos, pad_id=0)
 
 
 def write_rate(lengths: Lengths, config: BuildConfig) -> float:
-    """Bytes of a shard written per second here: packs of the first documents, gathered, checked, hashed and synced.
+    """Bytes of a shard written per second here: packs of the first documents, gathered, checked,
+    hashed and synced.
 
     The tokens are zeros; the folder is the one for temporary files.
     """
@@ -291,16 +370,21 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     length = length[: int(np.searchsorted(np.cumsum(length, dtype=np.int64), _WRITTEN)) + 1]
     zeros = np.zeros(max(1, int(length.max(initial=0))), np.int32)
     documents = Documents(
-        id=np.arange(len(length)), tokens=Pointers.into(zeros, np.zeros(len(length), np.int64)), length=length,
-        source=np.zeros(len(length), np.int32), group=None,
-    )  # fmt: skip
+        id=np.arange(len(length)),
+        tokens=Pointers.into(zeros, np.zeros(len(length), np.int64)),
+        length=length,
+        source=np.zeros(len(length), np.int32),
+        group=None,
+    )
     tokenizer = replace(lengths.tokenizer, bos=None, eos=None, pad_id=0)
     plain = BuildConfig(max_length=config.max_length, columns=config.columns)
     layout = Layout.of(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
         shards = LocalShards(Path(folder))
-        write_shard(shards, "warm.arrow", "train", packs, 0, min(1, len(packs)), layout)  # compiles, the first time
+        write_shard(
+            shards, "warm.arrow", "train", packs, 0, min(1, len(packs)), layout
+        )  # compiles, the first time
         started = time.perf_counter()
         shard = write_shard(shards, "shard.arrow", "train", packs, 0, len(packs), layout)
         return shard.bytes / max(time.perf_counter() - started, 1e-6)

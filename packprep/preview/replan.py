@@ -1,7 +1,9 @@
-"""What other strategies would have made of the documents of a finished output: planned again, nothing written.
+"""What other strategies would have made of the documents of a finished output: planned again,
+nothing written.
 
-Lengths come back from the shards, so documents that the build dropped are not there and cut ones are as long as they
-were kept. Planning a million documents takes some tenths of a second for all strategies together; memory is a window's.
+Lengths come back from the shards, so documents that the build dropped are not there and cut ones
+are as long as they were kept. Planning a million documents takes some tenths of a second for all
+strategies together; memory is a window's.
 """
 
 from collections import Counter, defaultdict
@@ -20,34 +22,54 @@ from packprep.support.progress import Progress, Silent
 from packprep.windows.segments import cut_segments
 
 _MOST_EVENED = 250_000  # segments
-# Options that another plan repeats. Filters and cuts of text have been at work already, and num_packs is a strategy's.
+# Options that another plan repeats. Filters and cuts of text have been at work already, and
+# num_packs is a strategy's.
 _KEPT = options_in("segments", "plan", "order") - {
-    "max_length", "strategy", "min_len", "max_len", "min_loss_tokens", "train_overlap", "truncation_side", "num_packs",
-}  # fmt: skip
+    "max_length",
+    "strategy",
+    "min_len",
+    "max_len",
+    "min_loss_tokens",
+    "train_overlap",
+    "truncation_side",
+    "num_packs",
+}
 
 STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
 
 
-def replan(output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None) -> list[Row]:
-    """The documents of `output` under each strategy, with the other options of its build but groups.
+def replan(
+    output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None
+) -> list[Row]:
+    """The documents of `output` under each strategy, with the other options of its build but
+    groups.
 
-    Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several windows), and balanced
-    for more than 250,000 segments, where evening out may take minutes, unless it is what was built.
+    Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several
+    windows), and balanced for more than 250,000 segments, where evening out may take minutes,
+    unless it is what was built.
     """
     manifest = read_manifest(output)
     options = manifest.data["inputs"]["options"]
-    configs = {name: config for name in strategies if (config := _config(options, manifest.max_length, name))}
+    configs = {
+        name: config
+        for name in strategies
+        if (config := _config(options, manifest.max_length, name))
+    }
     sums: defaultdict[str, Sums] = defaultdict(Sums)
     divided: Counter[str] = Counter()
     progress = progress or Silent()
     done = 0
     for packs in read_windows(output, manifest):
         done += packs.packs
-        if packs.window or (len(packs.lengths) > _MOST_EVENED and options.get("strategy") != "balanced"):
+        if packs.window or (
+            len(packs.lengths) > _MOST_EVENED and options.get("strategy") != "balanced"
+        ):
             configs.pop("balanced", None)
             sums.pop("balanced", None)
         lengths = packs.document_lengths().astype(np.int32)
-        if options.get("overflow") == "truncate":  # what was cut out of the middle makes a document look longer
+        if (
+            options.get("overflow") == "truncate"
+        ):  # what was cut out of the middle makes a document look longer
             lengths = np.minimum(lengths, manifest.max_length)
         window = of_lengths(packs.split, packs.window, lengths)
         for name, config in configs.items():
@@ -56,14 +78,19 @@ def replan(output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: P
             sums[name] += plan.sums(config)
             divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")
-    return [row_of(configs[name], found, divided[name], manifest.columns) for name, found in sums.items()]
+    return [
+        row_of(configs[name], found, divided[name], manifest.columns)
+        for name, found in sums.items()
+    ]
 
 
 def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildConfig | None:
     """The options of the build with another strategy; None where the two do not go together."""
     kept = {key: options[key] for key in _KEPT if key in options}
     if strategy == "wrapped":  # cuts where packs end, so pieces neither overlap nor begin anew
-        kept = {key: value for key, value in kept.items() if key not in ("stride", "continuation_bos")}
+        kept = {
+            key: value for key, value in kept.items() if key not in ("stride", "continuation_bos")
+        }
     try:
         return BuildConfig(**kept, max_length=max_length, strategy=strategy)  # type: ignore[arg-type]
     except ConfigError:

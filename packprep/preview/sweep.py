@@ -1,11 +1,14 @@
-"""Many plans of the same documents: every max_length with every strategy and overflow, from lengths alone.
+"""Many plans of the same documents: every max_length with every strategy and overflow, from
+lengths alone.
 
-Each plan is made by the functions a build plans with, on the same documents, windows and seeds, so where nothing is
-sampled a row's figures are those of the artifact, to the last digit. Segments are cut and bounded once for all
-strategies that share them. 10 million documents take some half a second to a second a plan, on one core.
+Each plan is made by the functions a build plans with, on the same documents, windows and seeds, so
+where nothing is sampled a row's figures are those of the artifact, to the last digit. Segments are
+cut and bounded once for all strategies that share them. 10 million documents take some half a
+second to a second a plan, on one core.
 
-A sample is planned as often over as makes it as large as the whole, because few documents pack worse than many. How far
-its shares may be off is told by a jackknife: ten plans that leave out a tenth of the sample each.
+A sample is planned as often over as makes it as large as the whole, because few documents pack
+worse than many. How far its shares may be off is told by a jackknife: ten plans that leave out a
+tenth of the sample each.
 """
 
 import itertools
@@ -62,7 +65,11 @@ def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> Window:
     """A window of documents of which the lengths alone are known, [documents], 0 for none."""
     source = np.zeros(len(length), np.int32)
     documents = Documents(
-        id=np.arange(len(length)), tokens=Pointers.null(len(length)), length=length, source=source, group=None
+        id=np.arange(len(length)),
+        tokens=Pointers.null(len(length)),
+        length=length,
+        source=source,
+        group=None,
     )
     return Window(split, number, documents)
 
@@ -71,9 +78,10 @@ def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> Window:
 class Row:
     """One plan. problem: why there is none, and then every figure is 0.
 
-    utilization, bias, straggler, gap_share: as in report.json. cut: documents that do not stay in one piece, or lose
-    tokens at an end. bytes: of the columns. seconds: of planning. utilization_error, loss_error: half a 95% interval, 0
-    where nothing was sampled; counts of a sample are scaled to the whole.
+    utilization, bias, straggler, gap_share: as in report.json. cut: documents that do not stay in
+    one piece, or lose tokens at an end. bytes: of the columns. seconds: of planning.
+    utilization_error, loss_error: half a 95% interval, 0 where nothing was sampled; counts of a
+    sample are scaled to the whole.
     """
 
     max_length: int
@@ -98,9 +106,15 @@ class Row:
 
 
 def combinations(
-    options: Mapping[str, Any], lengths: Sequence[int], strategies: Sequence[str], overflows: Sequence[str]
+    options: Mapping[str, Any],
+    lengths: Sequence[int],
+    strategies: Sequence[str],
+    overflows: Sequence[str],
 ) -> tuple[list[BuildConfig], list[str]]:
-    """The options with every combination, lengths first; and why some cannot be. Raises the last reason if none can."""
+    """The options with every combination, lengths first; and why some cannot be.
+
+    Raises the last reason if none can.
+    """
     for length in lengths:
         BuildConfig(max_length=length)  # a length that no strategy can have is wrong by itself
     configs, refused = [], []
@@ -129,9 +143,9 @@ def sweep(
 ) -> list[Row]:
     """A row per config, in their order.
 
-    tokenizer: only its BOS and EOS matter. carried: columns of the documents beside their tokens. share: of the
-    documents that were sampled. scale: how many times larger the whole is than the sample.
-    report: hears how many plans are done, and of how many.
+    tokenizer: only its BOS and EOS matter. carried: columns of the documents beside their tokens.
+    share: of the documents that were sampled. scale: how many times larger the whole is than the
+    sample. report: hears how many plans are done, and of how many.
     """
     copies = _copies(windows, share)
     whole = [window.repeated(copies) for window in windows]
@@ -159,13 +173,23 @@ def _copies(windows: Sequence[Window], share: float) -> int:
 
 
 def _plan_group(
-    windows: Sequence[Window], configs: Sequence[BuildConfig], tokenizer: Tokenizer, carried: Sequence[Column] = ()
+    windows: Sequence[Window],
+    configs: Sequence[BuildConfig],
+    tokenizer: Tokenizer,
+    carried: Sequence[Column] = (),
 ) -> Iterator[Row]:
-    """Rows of configs that share their segments, which are kept between them where there is one window."""
+    """Rows of configs that share their segments, which are kept between them where there is one
+    window.
+    """
     kept: Cut | None = None
     for config in configs:
-        if config.strategy == "balanced" and len(windows) > len({window.split for window in windows}):
-            yield Row(**_named(config), problem=f"balanced packs one window and the input makes {len(windows)}")
+        if config.strategy == "balanced" and len(windows) > len(
+            {window.split for window in windows}
+        ):
+            yield Row(
+                **_named(config),
+                problem=f"balanced packs one window and the input makes {len(windows)}",
+            )
             continue
         sums, divided = Sums(), 0
         started = time.perf_counter()
@@ -194,7 +218,9 @@ def _named(config: BuildConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Segments of a window, and their bound where a plan has found it: what several strategies share."""
+    """Segments of a window, and their bound where a plan has found it: what several strategies
+    share.
+    """
 
     segments: Segments
     account: Account
@@ -202,9 +228,15 @@ class Cut:
 
     def plan(self, window: Window, config: BuildConfig) -> "Planned":
         seed = window_seed(config, window.number, int(window.split == "validation"))
-        segments, account, plan = plan_segments(window.documents, self.segments, self.account, config, seed)
+        segments, account, plan = plan_segments(
+            window.documents, self.segments, self.account, config, seed
+        )
         packs = Packs(
-            documents=window.documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
+            documents=window.documents,
+            segments=segments,
+            padded=plan.lengths,
+            order=plan.order,
+            offsets=plan.offsets,
         )
         return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
 
@@ -222,10 +254,17 @@ class Planned:
         """Its sums, as a build counts them. change: packs to add or leave out."""
         written, account = resized(self.packs, change, config), self.account
         lengths, padded = written.segments.lengths, written.padded
-        real = written.order[written.order >= 0] if change else slice(None)  # without a change all segments are there
-        kept, fillers = int(lengths[real].sum(dtype=np.int64)), int((written.order < 0).sum()) if change else 0
+        real = (
+            written.order[written.order >= 0] if change else slice(None)
+        )  # without a change all segments are there
+        kept, fillers = (
+            int(lengths[real].sum(dtype=np.int64)),
+            int((written.order < 0).sum()) if change else 0,
+        )
         stored = int(padded[real].sum(dtype=np.int64)) + fillers
-        dropped = Counter[str]({Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()})
+        dropped = Counter[str](
+            {Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()}
+        )
         dropped[Dropped.REMAINDER] = _sum(lengths) - kept
         packs, segments = len(written), len(written.order)
         return Sums(
@@ -259,20 +298,27 @@ def _sum(counts: NDArray[Any]) -> int:
 
 
 def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer) -> list[int]:
-    """Packs to add to or leave out of each window, as a build does: where that is asked, all are planned once more."""
+    """Packs to add to or leave out of each window, as a build does: where that is asked, all are
+    planned once more.
+    """
     changes = [0] * len(windows)
     if config.packs_multiple_of == 1:
         return changes
     for split in dict.fromkeys(window.split for window in windows):
         mine = [place for place, window in enumerate(windows) if window.split == split]
         cuts = [Cut(*cut_documents(windows[place].documents, tokenizer, config)) for place in mine]
-        counts = [len(cut.plan(windows[place], config).packs) for place, cut in zip(mine, cuts, strict=True)]
+        counts = [
+            len(cut.plan(windows[place], config).packs)
+            for place, cut in zip(mine, cuts, strict=True)
+        ]
         for place, change in zip(mine, remainders(counts, config), strict=True):
             changes[place] = change
     return changes
 
 
-def row_of(config: BuildConfig, sums: Sums, cut: int, columns: Sequence[Column], seconds: float = 0.0) -> Row:
+def row_of(
+    config: BuildConfig, sums: Sums, cut: int, columns: Sequence[Column], seconds: float = 0.0
+) -> Row:
     """The row of the sums of all windows. cut: see `Planned`. columns: of the shards."""
     return Row(
         **_named(config),
@@ -292,10 +338,13 @@ def row_of(config: BuildConfig, sums: Sums, cut: int, columns: Sequence[Column],
     )
 
 
-def _with_errors(row: Row, windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer, share: float) -> Row:
+def _with_errors(
+    row: Row, windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer, share: float
+) -> Row:
     """The row with half a 95% interval of its two shares: a jackknife over ten groups of documents.
 
-    Quenouille and Tukey's delete-a-group jackknife; a sample without replacement is off by sqrt(1 - share) of that.
+    Quenouille and Tukey's delete-a-group jackknife; a sample without replacement is off by sqrt(1 -
+    share) of that.
     """
     key = stream(config.seed, Purpose.PLAN_ERROR)
     groups = [mix(key, np.arange(len(window.documents))) % np.uint64(_GROUPS) for window in windows]
@@ -312,7 +361,11 @@ def _scaled(row: Row, scale: float) -> Row:
     if scale == 1:
         return row
     counts = ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")
-    return replace(row, **{name: round(getattr(row, name) * scale) for name in counts}, seconds=row.seconds * scale)
+    return replace(
+        row,
+        **{name: round(getattr(row, name) * scale) for name in counts},
+        seconds=row.seconds * scale,
+    )
 
 
 _MEASURES: dict[str, Callable[[Row], float]] = {
@@ -327,12 +380,13 @@ _MEASURES: dict[str, Callable[[Row], float]] = {
 
 
 def best(rows: Sequence[Row]) -> dict[str, int]:
-    """The number of the best row for each goal; of equal rows the one that loses, pads and cuts less. {} without rows.
+    """The number of the best row for each goal; of equal rows the one that loses, pads and cuts
+    less. {} without rows.
 
-    A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be made to look good in
-    every other column by throwing documents away.
-    padding: highest utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths mix
-    most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
+    A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be
+    made to look good in every other column by throwing documents away. padding: highest
+    utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths
+    mix most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
     """
     planned = _comparable(rows)
 
@@ -347,7 +401,9 @@ def best(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def ties(rows: Sequence[Row]) -> list[str]:
-    """Goals for which several rows are best, exactly equal: `best` names one of them by their other figures."""
+    """Goals for which several rows are best, exactly equal: `best` names one of them by their
+    other figures.
+    """
     planned = [rows[number] for number in _comparable(rows)]
     values = {goal: sorted(map(measure, planned)) for goal, measure in _MEASURES.items()}
     return [goal for goal, least in values.items() if len(least) > 1 and least[0] == least[1]]

@@ -1,4 +1,5 @@
-"""Charts of a report: bins, ranges and ticks for page and plots alike, and for the page their places in pixels.
+"""Charts of a report: bins, ranges and ticks for page and plots alike, and for the page their
+places in pixels.
 
 Numbers in, data classes out; page.html and plots.py draw them.
 """
@@ -29,7 +30,9 @@ _LETTER = 7.0  # width of a digit in the text under it, on a phone, where it is 
 
 @dataclass(frozen=True)
 class Link:
-    """`tokens` that go from `source` to `outcome`; kind and color name classes of the page's style."""
+    """`tokens` that go from `source` to `outcome`; kind and color name classes of the page's
+    style.
+    """
 
     source: str
     outcome: str
@@ -68,7 +71,9 @@ class Ribbon:
 
 @dataclass(frozen=True)
 class Flow:
-    """Sources on the left, outcomes on the right, bands between them as high as they have tokens."""
+    """Sources on the left, outcomes on the right, bands between them as high as they have
+    tokens.
+    """
 
     width: int
     height: int
@@ -78,7 +83,9 @@ class Flow:
 
 
 def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tuple[str, int, str]]:
-    """Name, tokens and class of each source or outcome, in the order they first appear in the links."""
+    """Name, tokens and class of each source or outcome, in the order they first appear in the
+    links.
+    """
     tokens: dict[str, int] = {}
     css: dict[str, str] = {}
     for link in links:
@@ -102,19 +109,28 @@ def flow(links: Sequence[Link], width: int) -> Flow:
             at[name] = y
             nodes.append(
                 Node(
-                    name=name, tokens=tokens, share=tokens / total, y=y, height=height, css=css,
+                    name=name,
+                    tokens=tokens,
+                    share=tokens / total,
+                    y=y,
+                    height=height,
+                    css=css,
                     x=0 if side == "source" else width - _BAR,
                     label_x=_BAR + 8 if side == "source" else width - _BAR - 8,
                     anchor="start" if side == "source" else "end",
                 )
-            )  # fmt: skip
+            )
             y += max(height, _SLOT) + _GAP
         places.append(at)
     ribbons = []
     for link in links:
         thick = max(_THIN, link.tokens * scale)
         left, right = places[0][link.source], places[1][link.outcome]
-        ribbons.append(Ribbon(_band(_BAR, left, width - _BAR, right, thick), link.color + " " + link.kind, link))
+        ribbons.append(
+            Ribbon(
+                _band(_BAR, left, width - _BAR, right, thick), link.color + " " + link.kind, link
+            )
+        )
         places[0][link.source] += link.tokens * scale
         places[1][link.outcome] += link.tokens * scale
     bottom = max((node.y + max(node.height, _SLOT) for node in nodes), default=0.0)
@@ -140,7 +156,10 @@ class Bin:
 
 @dataclass(frozen=True)
 class Axis:
-    """Bins and the text under them. edges: int64 [bins + 1]. Places count bins from the left: 1.5 is in the second."""
+    """Bins and the text under them. edges: int64 [bins + 1].
+
+    Places count bins from the left: 1.5 is in the second.
+    """
 
     edges: Int64
     labels: list[str]
@@ -149,15 +168,22 @@ class Axis:
     rest: bool = False
 
     def place(self, value: float) -> float:
-        """Place of a value. A whole number fills the room up to the next, so that 3 has its middle at 3.5."""
-        number = int(np.clip(np.searchsorted(self.edges, value, side="right") - 1, 0, len(self.labels) - 1))
+        """Place of a value.
+
+        A whole number fills the room up to the next, so that 3 has its middle at 3.5.
+        """
+        number = int(
+            np.clip(np.searchsorted(self.edges, value, side="right") - 1, 0, len(self.labels) - 1)
+        )
         low, high = self.edges[number : number + 2].tolist()
         return number + float(np.clip((value - low) / (high - low), 0, 1))
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of `of` along an axis of `unit`: everything a page and a plot show of them. marks: places by name."""
+    """Counts of `of` along an axis of `unit`: everything a page and a plot show of them. marks:
+    places by name.
+    """
 
     title: str
     note: str
@@ -173,8 +199,12 @@ class Histogram:
         return max(1, *(each.count for each in self.bins))
 
 
-def histogram(counts: Counts, axis: Axis, *, title: str, note: str, of: str, unit: str, room: int = 0) -> Histogram:
-    """The counts along the axis, marked at the median, and at the `room` of a pack where some are larger."""
+def histogram(
+    counts: Counts, axis: Axis, *, title: str, note: str, of: str, unit: str, room: int = 0
+) -> Histogram:
+    """The counts along the axis, marked at the median, and at the `room` of a pack where some
+    are larger.
+    """
     numbers = counts.bins(axis.edges).tolist()
     bins = [Bin(label, count) for label, count in zip(axis.labels, numbers, strict=True)]
     if axis.rest:
@@ -186,43 +216,62 @@ def histogram(counts: Counts, axis: Axis, *, title: str, note: str, of: str, uni
 
 
 def amounts(counts: Counts) -> Axis:
-    """Bins for whole numbers over the range they have: equally wide, or by doubling where most would be in a few."""
+    """Bins for whole numbers over the range they have: equally wide, or by doubling where most
+    would be in a few.
+    """
     low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (0, 0)
     even = high - low < _BINS or counts.quantile(0.5) - low >= (high - low) / 8
     if even:
         step = next(step for step in _steps(1) if high // step - low // step < _BINS)
         edges = np.arange(low // step, high // step + 2, dtype=np.int64) * step
-        marked = (set(range(0, high + 2, every)) for every in _steps(step) if (high - low) / every <= _BINS)
+        marked = (
+            set(range(0, high + 2, every))
+            for every in _steps(step)
+            if (high - low) / every <= _BINS
+        )
     else:
         for finer in (4, 2, 1):
             edges = log_edges(high, finer)
             edges = edges[
-                max(0, np.searchsorted(edges, low, side="right") - 1) : np.searchsorted(edges, high, "right") + 1
+                max(0, np.searchsorted(edges, low, side="right") - 1) : np.searchsorted(
+                    edges, high, "right"
+                )
+                + 1
             ]
             if len(edges) <= _BINS:
                 break
         edges = edges if low else np.append(0, edges)
         marked = ({0} | {2**power for power in range(0, 64, every)} for every in range(1, 64))
-    labels = [f"{a:,}" if b - a == 1 else f"{a:,} to {b - 1:,}" for a, b in pairwise(edges.tolist())]
+    labels = [
+        f"{a:,}" if b - a == 1 else f"{a:,} to {b - 1:,}" for a, b in pairwise(edges.tolist())
+    ]
     # A bin of one value has its tick in the middle, any other at its left edge.
     middles = np.where(np.diff(edges) == 1, 0.5, 0.0).tolist()
     middles += [0.0] if middles[-1] == 0 else []
     some = [
-        [(i + m, f"{e:,}") for i, (e, m) in enumerate(zip(edges.tolist(), middles, strict=False)) if e in chosen]
+        [
+            (i + m, f"{e:,}")
+            for i, (e, m) in enumerate(zip(edges.tolist(), middles, strict=False))
+            if e in chosen
+        ]
         for chosen in marked
     ]
     return Axis(edges, labels, _fitting(some, len(labels)), "" if even else ", log scale")
 
 
 def percents(counts: Counts, whole: int) -> Axis:
-    """Bins for percentages of `whole` over the range that the values have, at least one percent of it.
+    """Bins for percentages of `whole` over the range that the values have, at least one percent
+    of it.
 
-    A few that lie far below all others, at most 1% of them or one, share a first bin: one pack of 30% beside packs of
-    99% to 100% must not hide how these differ. Example: 30, 990, 994, 1000 of 1000 -> below 99%, 99.0%, 99.1%, ...
+    A few that lie far below all others, at most 1% of them or one, share a first bin: one pack of
+    30% beside packs of 99% to 100% must not hide how these differ. Example: 30, 990, 994, 1000 of
+    1000 -> below 99%, 99.0%, 99.1%, ...
     """
     low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (whole, whole)
     few = int(np.searchsorted(np.cumsum(counts.counts), max(1, counts.total // 100), side="right"))
-    bulk = min(int(counts.values[few]) if few < len(counts.values) else high, high - max(1, whole // 100))
+    bulk = min(
+        int(counts.values[few]) if few < len(counts.values) else high, high - max(1, whole // 100)
+    )
     rest = high - low > 2 * (high - bulk)
     step, bounds = _bounds(max(0, bulk if rest else min(low, bulk)), high, whole)
     first = bounds[0]
@@ -243,7 +292,8 @@ def percents(counts: Counts, whole: int) -> Axis:
 
 
 def _bounds(start: int, high: int, whole: int) -> tuple[int, list[int]]:
-    """A step and its multiples from `start` to `high`, parts of `whole`, in hundredths of a percent.
+    """A step and its multiples from `start` to `high`, parts of `whole`, in hundredths of a
+    percent.
 
     No step is narrower than one of the whole numbers, and the first multiple is a round one.
     """
@@ -257,7 +307,9 @@ def _bounds(start: int, high: int, whole: int) -> tuple[int, list[int]]:
 
 def _steps(least: int) -> Iterator[int]:
     """1, 2, 5, 10, 20, 50, ... from `least`."""
-    return (step for power in range(20) for digit in (1, 2, 5) if (step := digit * 10**power) >= least)
+    return (
+        step for power in range(20) for digit in (1, 2, 5) if (step := digit * 10**power) >= least
+    )
 
 
 def _percent(at: int, like: int) -> str:
@@ -266,7 +318,9 @@ def _percent(at: int, like: int) -> str:
 
 
 def _fitting(some: Iterable[list[tuple[float, str]]], bins: int) -> list[tuple[float, str]]:
-    """The first of several lists of ticks whose texts have room beside each other; else the last."""
+    """The first of several lists of ticks whose texts have room beside each other; else the
+    last.
+    """
     ticks: list[tuple[float, str]] = []
     for ticks in some:
         if len(ticks) <= _TICKS and all(_apart(a, b, bins) for a, b in pairwise(ticks)):
@@ -286,7 +340,11 @@ def _text_at(tick: tuple[float, str], bins: int) -> float:
 
 def _half(text: str) -> float:
     """Half the width of a tick's text, rather too much than too little."""
-    return _LETTER / 2 * sum({"<": 1.5, "%": 1.5, ",": 0.5, ".": 0.5}.get(letter, 1) for letter in text)
+    return (
+        _LETTER
+        / 2
+        * sum({"<": 1.5, "%": 1.5, ",": 0.5, ".": 0.5}.get(letter, 1) for letter in text)
+    )
 
 
 @dataclass(frozen=True)
@@ -316,7 +374,9 @@ def drawing(shown: Histogram) -> Drawing:
     """Places of the bars of a histogram, and of what is under them."""
     bins = len(shown.bins)
     step, room = _WIDTH / bins, _HEIGHT - _BELOW - _ABOVE
-    tall = [max(_THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins]
+    tall = [
+        max(_THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins
+    ]
     bars = [
         Bar(each, i * step + 0.5, _HEIGHT - _BELOW - tall[i], max(step - 1, 0.5), tall[i])
         for i, each in enumerate(shown.bins)
@@ -335,10 +395,14 @@ class Piece:
     title: str
 
 
-def pieces(lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int) -> list[Piece]:
-    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured like the longest.
+def pieces(
+    lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int
+) -> list[Piece]:
+    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured
+    like the longest.
 
-    Padding (css "filler") is drawn by itself where it is wide enough, else together with the document beside it.
+    Padding (css "filler") is drawn by itself where it is wide enough, else together with the
+    document beside it.
     """
     drawn: list[Piece] = []
     x, tokens = 0.0, 0
@@ -348,7 +412,9 @@ def pieces(lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], ro
         tokens += length
         end = tokens / room * _ROOM
         after = number + 1
-        last = after == len(lengths) or (css[after] == "filler" and lengths[after] / room * _ROOM >= _VISIBLE)
+        last = after == len(lengths) or (
+            css[after] == "filler" and lengths[after] / room * _ROOM >= _VISIBLE
+        )
         if end - x < _VISIBLE - _EPSILON and not last:
             continue
         documents = [part for part in together if css[part] != "filler"] or together[:1]

@@ -1,4 +1,6 @@
-"""Two reports side by side: which numbers differ, which way that is better, and which options differ."""
+"""Two reports side by side: which numbers differ, which way that is better, and which options
+differ.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,17 +28,23 @@ class Difference:
 
 
 def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
-    """Every number of either report, in the order of the report; those of a source belong to the source's name.
+    """Every number of either report, in the order of the report; those of a source belong to the
+    source's name.
 
-    A number is better or worse where packprep.reports.figures knows which way it should go; seconds and tokens per
-    second are judged too, which means something on one machine only.
+    A number is better or worse where packprep.reports.figures knows which way it should go; seconds
+    and tokens per second are judged too, which means something on one machine only.
     """
     left, right = _named(a), _named(b)
-    return [_difference(name, value_of(name, left), value_of(name, right)) for name in dict.fromkeys([*left, *right])]
+    return [
+        _difference(name, value_of(name, left), value_of(name, right))
+        for name in dict.fromkeys([*left, *right])
+    ]
 
 
 def _named(report: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by name, sources under their own names: the third source here may be the first one there."""
+    """Numbers by name, sources under their own names: the third source here may be the first one
+    there.
+    """
     whole = figures({key: value for key, value in report.items() if key != "sources"})
     for source in report.get("sources", []):
         whole |= {f"{source['name']}: {name}": value for name, value in figures(source).items()}
@@ -53,7 +61,9 @@ def _difference(name: str, a: float | None, b: float | None) -> Difference:
 
 
 def options_of(path: Output) -> dict[str, str]:
-    """The options that decided an output, as text; {} for a report by itself, which does not say them."""
+    """The options that decided an output, as text; {} for a report by itself, which does not say
+    them.
+    """
     if isinstance(path, Path) and not path.is_dir():
         return {}
     inputs = read_manifest(path).data["inputs"]

@@ -1,4 +1,6 @@
-"""Everything a report page or a plot shows of a finished output, read once; and the words for it."""
+"""Everything a report page or a plot shows of a finished output, read once; and the words for
+it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ COLORS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """An outcome with what sets it apart. empty: share of the room of its packs that holds no token."""
+    """An outcome with what sets it apart. empty: share of the room of its packs that holds no
+    token.
+    """
 
     outcome: Row
     ours: bool
@@ -31,7 +35,9 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Facts:
-    """An output as it is (manifest, report.json, counts) and as other strategies would have made it."""
+    """An output as it is (manifest, report.json, counts) and as other strategies would have made
+    it.
+    """
 
     output: Output
     manifest: Manifest
@@ -41,7 +47,9 @@ class Facts:
 
     @property
     def ranks(self) -> int:
-        """GPUs that step together, as the build planned for; the step time of one is of no interest."""
+        """GPUs that step together, as the build planned for; the step time of one is of no
+        interest.
+        """
         found: int = self.report["straggler_ranks"]
         return found
 
@@ -73,7 +81,11 @@ class Facts:
     def label(self, source: int) -> str:
         """Its name, or what it is shown together with."""
         rest = len(self.names) - COLORS + 1
-        return self.names[source] if rest <= 1 or self._places[source] < COLORS - 1 else f"{rest:,} smaller files"
+        return (
+            self.names[source]
+            if rest <= 1 or self._places[source] < COLORS - 1
+            else f"{rest:,} smaller files"
+        )
 
     def links(self) -> list[Link]:
         """Where the tokens of each source went, those in packs first."""
@@ -91,9 +103,14 @@ class Facts:
                 totals[key] = totals.get(key, 0) + count
         if filler_packs:
             totals["packs added", "padding", "filler", "padding"] = filler_packs
-        found = [Link(source, outcome, count, color, kind) for (source, outcome, color, kind), count in totals.items()]
+        found = [
+            Link(source, outcome, count, color, kind)
+            for (source, outcome, color, kind), count in totals.items()
+        ]
         order = ("kept", "lost", "undrawn", "padding")
-        return sorted((link for link in found if link.tokens), key=lambda link: order.index(link.kind))
+        return sorted(
+            (link for link in found if link.tokens), key=lambda link: order.index(link.kind)
+        )
 
     def histograms(self) -> list[Histogram]:
         """Lengths and packs, as page and plots show them."""
@@ -102,52 +119,82 @@ class Facts:
         full = int(fill.counts[fill.values * 100 >= 99 * self.measured.max_length].sum())
         return [
             histogram(
-                documents, amounts(documents), title="Length of documents", of="documents", unit="tokens",
+                documents,
+                amounts(documents),
+                title="Length of documents",
+                of="documents",
+                unit="tokens",
                 room=self.measured.max_length,
-                note=f"Median {documents.quantile(0.5):,} tokens, 95% up to {documents.quantile(0.95):,}, "
+                note=f"Median {documents.quantile(0.5):,} tokens, 95% up to "
+                f"{documents.quantile(0.95):,}, "
                 f"longest {documents.quantile(1):,}.",
             ),
             histogram(
-                per_pack, amounts(per_pack), title="Documents in a pack", of="packs", unit="documents",
+                per_pack,
+                amounts(per_pack),
+                title="Documents in a pack",
+                of="packs",
+                unit="documents",
                 note=f"Median {per_pack.quantile(0.5):,}, 95% up to {per_pack.quantile(0.95):,}, "
                 f"most {per_pack.quantile(1):,}. Pieces count as documents.",
             ),
             histogram(
-                fill, percents(fill, self.measured.max_length), title="Fill of packs", of="packs", unit="of a pack",
+                fill,
+                percents(fill, self.measured.max_length),
+                title="Fill of packs",
+                of="packs",
+                unit="of a pack",
                 note=f"{full:,} of {fill.total:,} packs are at least 99% full.",
             ),
             histogram(
-                cost, percents(cost, COST_UNIT), title="Attention cost of packs", of="packs",
+                cost,
+                percents(cost, COST_UNIT),
+                title="Attention cost of packs",
+                of="packs",
                 unit="of the cost of one full document",
                 note="Compute of a pack, 100% is one document that fills it. Median "
-                f"{cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% up to {cost.quantile(0.05) / COST_UNIT:.0%}.",
+                f"{cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% up to "
+                f"{cost.quantile(0.05) / COST_UNIT:.0%}.",
             ),
-        ]  # fmt: skip
+        ]
 
     def strategies(self) -> list[Strategy]:
         """This build beside the other strategies, as page and plots compare them."""
         fewest = min((outcome.packs for outcome in self.outcomes), default=0)
         return [
             Strategy(
-                outcome=outcome, ours=outcome.strategy == self.options.get("strategy"),
-                fewest=outcome.packs == fewest, empty=1 - outcome.utilization,
+                outcome=outcome,
+                ours=outcome.strategy == self.options.get("strategy"),
+                fewest=outcome.packs == fewest,
+                empty=1 - outcome.utilization,
             )
             for outcome in self.outcomes
-        ]  # fmt: skip
+        ]
 
 
 def gather(output: Output, progress: Progress | None = None) -> Facts:
-    """Read what a report needs, tokens not among it. FormatError where `output` is damaged or not a finished build."""
+    """Read what a report needs, tokens not among it.
+
+    FormatError where `output` is damaged or not a finished build.
+    """
     manifest = read_manifest(output)
     return Facts(
-        output, manifest, read_report(output, manifest), measure(output, progress), replan(output, progress=progress)
+        output,
+        manifest,
+        read_report(output, manifest),
+        measure(output, progress),
+        replan(output, progress=progress),
     )
 
 
 def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
-    """Tokens of a ledger that are in no pack although they were wanted there, by reason in words."""
+    """Tokens of a ledger that are in no pack although they were wanted there, by reason in
+    words.
+    """
     counts = {"cut off: longer than a pack": tokens["truncated"]}
-    dropped = {reason: count for reason, count in tokens["dropped"].items() if reason != Dropped.NOT_DRAWN}
+    dropped = {
+        reason: count for reason, count in tokens["dropped"].items() if reason != Dropped.NOT_DRAWN
+    }
     counts |= {f"dropped: {_words(reason)}": count for reason, count in dropped.items()}
     return {words: count for words, count in counts.items() if count}
 
@@ -164,17 +211,25 @@ def not_drawn(tokens: Mapping[str, Any]) -> int:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names without the folders that all of them share. Example: a/b/x.txt, a/c.txt -> b/x.txt, c.txt."""
+    """The names without the folders that all of them share.
+
+    Example: a/b/x.txt, a/c.txt -> b/x.txt, c.txt.
+    """
     parts = [name.split("/") for name in names]
     # A folder is shared where all names go through it.
     shared = sum(
-        1 for _ in takewhile(lambda place: len(set(place)) == 1, zip(*(path[:-1] for path in parts), strict=False))
+        1
+        for _ in takewhile(
+            lambda place: len(set(place)) == 1, zip(*(path[:-1] for path in parts), strict=False)
+        )
     )
     return [visible("/".join(path[shared:])) for path in parts]
 
 
 def visible(text: str) -> str:
-    """With a mark for what no page can hold: control characters, bytes of a file name that are no UTF-8."""
+    """With a mark for what no page can hold: control characters, bytes of a file name that are
+    no UTF-8.
+    """
     return "".join(part if part.isprintable() else "\ufffd" for part in text)
 
 

@@ -1,7 +1,9 @@
-"""The numbers of a report by name: which way each gets better, how it reads, and how far CI lets it move.
+"""The numbers of a report by name: which way each gets better, how it reads, and how far CI lets
+it move.
 
-A name is the path of a number in report.json with dots: utilization, tokens.truncated, tokens.dropped.too_long,
-sources.0.bos_rate. What the schema adds later has a name at once, and no better or worse until a rule here says so.
+A name is the path of a number in report.json with dots: utilization, tokens.truncated,
+tokens.dropped.too_long, sources.0.bos_rate. What the schema adds later has a name at once, and no
+better or worse until a rule here says so.
 """
 
 import re
@@ -18,8 +20,10 @@ from packprep.support.problems import BadRow
 Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]
 
 GROUPS: Mapping[str, type[StrEnum]] = {
-    "tokens.dropped": Dropped, "documents.dropped": Dropped, "documents.skipped": BadRow,
-}  # fmt: skip
+    "tokens.dropped": Dropped,
+    "documents.dropped": Dropped,
+    "documents.skipped": BadRow,
+}
 """Tables from reason to count, and their reasons; a reason that is not there has the count 0."""
 
 
@@ -27,8 +31,8 @@ GROUPS: Mapping[str, type[StrEnum]] = {
 class Rule:
     """What is known of the numbers whose name fits `pattern` (as of a file: * stands for anything).
 
-    tolerance: how much worse CI lets it get where nobody says otherwise; None: CI looks at it only when asked.
-    ratio: it depends on the machine, so only a change in per cent means anything.
+    tolerance: how much worse CI lets it get where nobody says otherwise; None: CI looks at it only
+    when asked. ratio: it depends on the machine, so only a change in per cent means anything.
     """
 
     pattern: str
@@ -63,7 +67,9 @@ RULES = (
 
 
 def rule_of(name: str) -> Rule:
-    """The rule of a number; those of one source follow the rules of the whole but are looked at only when asked."""
+    """The rule of a number; those of one source follow the rules of the whole but are looked at
+    only when asked.
+    """
     own = re.sub(r"^sources\.\d+\.", "", name)
     rule = next((rule for rule in RULES if fnmatchcase(own, rule.pattern)), Rule(name, "neither"))
     return rule if own == name else Rule(name, rule.better, None, rule.ratio)
@@ -71,12 +77,16 @@ def rule_of(name: str) -> Rule:
 
 def by_rule(name: str) -> tuple[int, str]:
     """Sorts names as RULES lists them, which is by how much a reader cares."""
-    first = next((place for place, rule in enumerate(RULES) if fnmatchcase(name, rule.pattern)), len(RULES))
+    first = next(
+        (place for place, rule in enumerate(RULES) if fnmatchcase(name, rule.pattern)), len(RULES)
+    )
     return first, name
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, float]:
-    """Every number of a report by its name, in the report's order; the windows, which are its details, left out."""
+    """Every number of a report by its name, in the report's order; the windows, which are its
+    details, left out.
+    """
     found: dict[str, float] = {}
 
     def walk(value: Any, name: str) -> None:
@@ -89,25 +99,39 @@ def figures(report: Mapping[str, Any]) -> dict[str, float]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             found[name] = value
 
-    walk({key: value for key, value in report.items() if key not in ("windows", "report_version")}, "")
+    walk(
+        {key: value for key, value in report.items() if key not in ("windows", "report_version")},
+        "",
+    )
     return found
 
 
 def value_of(name: str, values: Mapping[str, float]) -> float | None:
-    """The number of that name; 0 for a reason that did not occur, None where the report does not have it."""
+    """The number of that name; 0 for a reason that did not occur, None where the report does not
+    have it.
+    """
     return values.get(name, 0 if name.startswith(tuple(f"{group}." for group in GROUPS)) else None)
 
 
 def resolve_name(name: str, known: Iterable[str]) -> list[str]:
-    """The numbers that a user means by a name: one, or all reasons of a table such as tokens.dropped.
+    """The numbers that a user means by a name: one, or all reasons of a table such as
+    tokens.dropped.
 
-    tokens_dropped means tokens.dropped. An unknown name raises ConfigError that suggests the nearest.
+    tokens_dropped means tokens.dropped. An unknown name raises ConfigError that suggests the
+    nearest.
     """
     names = list(
-        dict.fromkeys([*known, *(f"{group}.{reason}" for group, reasons in GROUPS.items() for reason in reasons)])
+        dict.fromkeys(
+            [
+                *known,
+                *(f"{group}.{reason}" for group, reasons in GROUPS.items() for reason in reasons),
+            ]
+        )
     )
     plain = name.replace(".", "_")
-    if found := [each for each in names if each == name] or [each for each in names if each.replace(".", "_") == plain]:
+    if found := [each for each in names if each == name] or [
+        each for each in names if each.replace(".", "_") == plain
+    ]:
         return found
     for group in GROUPS:
         if group.replace(".", "_") == plain:
@@ -122,11 +146,23 @@ def shown(name: str, value: float | None) -> str:
         return "none"
     if name.endswith(("utilization", "_share", "_rate")):
         return f"{100 * value:.4f}".rstrip("0").rstrip(".") + "%"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:,.4g}"
+        if abs(value) < 1e4
+        else f"{value:,.0f}"
+    )
 
 
 def shown_change(name: str, change: float) -> str:
     """A difference of two of them, with its sign."""
     if name.endswith(("utilization", "_share", "_rate")):
         return f"{100 * change:+.4f}".rstrip("0").rstrip(".") + " points"
-    return f"{change:+,}" if isinstance(change, int) else f"{change:+,.4g}" if abs(change) < 1e4 else f"{change:+,.0f}"
+    return (
+        f"{change:+,}"
+        if isinstance(change, int)
+        else f"{change:+,.4g}"
+        if abs(change) < 1e4
+        else f"{change:+,.0f}"
+    )

@@ -1,8 +1,10 @@
-"""The CI gate: the numbers of a report held against a baseline, each with the change that is allowed.
+"""The CI gate: the numbers of a report held against a baseline, each with the change that is
+allowed.
 
-A baseline is a small JSON file for version control, name: number. A whole report.json serves too. What is allowed is a
-change for the worse: `-0.001` lets a number fall by 0.001, `+10` lets it rise by 10, `-20%` lets it fall by a fifth of
-its baseline. Numbers that get better pass; those that describe settings may not change at all.
+A baseline is a small JSON file for version control, name: number. A whole report.json serves too.
+What is allowed is a change for the worse: `-0.001` lets a number fall by 0.001, `+10` lets it rise
+by 10, `-20%` lets it fall by a fifth of its baseline. Numbers that get better pass; those that
+describe settings may not change at all.
 """
 
 import json
@@ -12,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from packprep.inspect.report_file import read_json
-from packprep.reports.figures import GROUPS, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.reports.figures import (
+    GROUPS,
+    by_rule,
+    figures,
+    resolve_name,
+    rule_of,
+    shown,
+    shown_change,
+    value_of,
+)
 from packprep.schemas import write_file
 from packprep.support.errors import ConfigError, InputError, nearest
 
@@ -24,7 +35,8 @@ _ROUNDING = 1e-12  # of a number: 0.999 - 0.998 is not 0.001 in binary
 class Verdict:
     """One number held. baseline: None where a limit is held; value: None where the report lacks it.
 
-    allowed: in words. sources: of a number that failed, those it comes from, the worst first, with their own numbers.
+    allowed: in words. sources: of a number that failed, those it comes from, the worst first, with
+    their own numbers.
     """
 
     name: str
@@ -42,7 +54,10 @@ class Verdict:
     def sentence(self) -> str:
         """What a failed one says: number, baseline, change, what was allowed."""
         if self.value is None:
-            return f"{self.name} was {shown(self.name, self.baseline)} in the baseline and is not in the report"
+            return (
+                f"{self.name} was {shown(self.name, self.baseline)} in the baseline and is not "
+                "in the report"
+            )
         now = shown(self.name, self.value)
         if self.change is None:
             return f"{self.name} is {now}; {self.allowed}"
@@ -60,7 +75,8 @@ class Tolerance:
 
 
 def parse_tolerances(given: Iterable[str], known: Iterable[str]) -> dict[str, Tolerance]:
-    """NAME=CHANGE by full name, such as utilization=-0.001, tokens_lost=+10 or tokens_per_second=-20%.
+    """NAME=CHANGE by full name, such as utilization=-0.001, tokens_lost=+10 or
+    tokens_per_second=-20%.
 
     Later ones win; a name of a single number wins over that of a table. Raises ConfigError.
     """
@@ -70,10 +86,14 @@ def parse_tolerances(given: Iterable[str], known: Iterable[str]) -> dict[str, To
     for text in given:
         name, separator, change = text.partition("=")
         if not separator:
-            raise ConfigError(f"tolerance {text!r} has no =, expected NAME=CHANGE such as utilization=-0.001")
+            raise ConfigError(
+                f"tolerance {text!r} has no =, expected NAME=CHANGE such as utilization=-0.001"
+            )
         resolved = resolve_name(name.strip(), names)
         for each in resolved:
-            (singles if len(resolved) == 1 else tables)[each] = _tolerance(each, change.strip(), text)
+            (singles if len(resolved) == 1 else tables)[each] = _tolerance(
+                each, change.strip(), text
+            )
     return tables | singles
 
 
@@ -84,14 +104,21 @@ def _tolerance(name: str, change: str, text: str) -> Tolerance:
         if amount != amount or abs(amount) == float("inf"):
             raise ValueError
     except ValueError:
-        raise ConfigError(f"tolerance {text!r} allows {change!r}, expected a number or a number with %") from None
+        raise ConfigError(
+            f"tolerance {text!r} allows {change!r}, expected a number or a number with %"
+        ) from None
     rule = rule_of(name)
     wrong = {"higher": "+", "lower": "-"}.get(rule.better)
     if amount and change[0] == wrong:
         worse, sign = ("falls", "-") if wrong == "+" else ("rises", "+")
-        raise ConfigError(f"tolerance {text!r}: {name} gets worse when it {worse}; write {name}={sign}{change[1:]}")
+        raise ConfigError(
+            f"tolerance {text!r}: {name} gets worse when it {worse}; write "
+            f"{name}={sign}{change[1:]}"
+        )
     if rule.ratio and amount and not relative:
-        raise ConfigError(f"tolerance {text!r}: {name} depends on the machine; give a share such as {name}=-20%")
+        raise ConfigError(
+            f"tolerance {text!r}: {name} depends on the machine; give a share such as {name}=-20%"
+        )
     return Tolerance(abs(amount) / 100 if relative else abs(amount), relative)
 
 
@@ -105,14 +132,16 @@ def check_figures(
 ) -> list[Verdict]:
     """A verdict for each number that has a tolerance, by default or given, and for each limit.
 
-    baseline: {} to hold the limits only. min_utilization, max_loss: shares 0 to 1 of the report by itself.
-    Raises ConfigError for a tolerance of a number that neither file has.
+    baseline: {} to hold the limits only. min_utilization, max_loss: shares 0 to 1 of the report by
+    itself. Raises ConfigError for a tolerance of a number that neither file has.
     """
     values = figures(report)
     given = parse_tolerances(tolerances, [*values, *baseline])
     for name in baseline:  # a name that was misspelt by hand would be held never
         if name.split(".")[0] not in report and rule_of(name).tolerance is None:
-            raise ConfigError(f"the baseline's {name!r} is no number of report.json{nearest(name, values)}")
+            raise ConfigError(
+                f"the baseline's {name!r} is no number of report.json{nearest(name, values)}"
+            )
     verdicts = [
         _held(name, given.get(name), baseline[name], values)
         for name in sorted(baseline, key=by_rule)
@@ -126,13 +155,18 @@ def check_figures(
             raise ConfigError(f"the baseline has no {name}; write it anew with --update-baseline")
         if name in values:  # a reason that did not occur there, and does here
             verdicts.append(_held(name, given.get(name), 0, values))
-    limits = (("utilization", min_utilization, "at least"), ("tokens_lost_share", max_loss, "at most"))
+    limits = (
+        ("utilization", min_utilization, "at least"),
+        ("tokens_lost_share", max_loss, "at most"),
+    )
     for name, limit, side in limits:
         if limit is not None:
             value = values.get(name)
             fine = value is not None and (value >= limit if side == "at least" else value <= limit)
             allowed = f"{side} {shown(name, limit)} is asked for"
-            verdicts.append(Verdict(name=name, baseline=None, value=value, allowed=allowed, passed=fine))
+            verdicts.append(
+                Verdict(name=name, baseline=None, value=value, allowed=allowed, passed=fine)
+            )
     return [
         verdict if verdict.passed else replace(verdict, sources=_sources(verdict, report))
         for verdict in dict.fromkeys(verdicts)
@@ -140,19 +174,27 @@ def check_figures(
 
 
 def _sources(verdict: Verdict, report: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the sources a failed number comes from, worst first; none where there is one source only."""
+    """Names of the sources a failed number comes from, worst first; none where there is one
+    source only.
+    """
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:
         return ()
     own = [(source["name"], figures(source).get(verdict.name)) for source in sources]
     rate = verdict.name.endswith("_rate")
-    bad = [(name, value) for name, value in own if value is not None and (value != verdict.baseline if rate else value)]
+    bad = [
+        (name, value)
+        for name, value in own
+        if value is not None and (value != verdict.baseline if rate else value)
+    ]
     bad.sort(key=lambda pair: pair[1] if rate else -pair[1])
     named = [f"{name} {shown(verdict.name, value)}" for name, value in bad[:_NAMED]]
     return (*named, f"and {len(bad) - _NAMED} more sources") if len(bad) > _NAMED else tuple(named)
 
 
-def _held(name: str, given: Tolerance | None, baseline: float, values: Mapping[str, float]) -> Verdict:
+def _held(
+    name: str, given: Tolerance | None, baseline: float, values: Mapping[str, float]
+) -> Verdict:
     rule, value = rule_of(name), value_of(name, values)
     tolerance = given or Tolerance(rule.tolerance or 0)
     amount = tolerance.amount * abs(baseline) if tolerance.relative else tolerance.amount
@@ -167,7 +209,9 @@ def _held(name: str, given: Tolerance | None, baseline: float, values: Mapping[s
         worse = None if value is None else abs(value - baseline)
         allowed = f"it may change by {_amount(name, tolerance)}"
     if not amount:
-        allowed = {"higher": "it may not fall", "lower": "it may not rise"}.get(rule.better, "it may not change")
+        allowed = {"higher": "it may not fall", "lower": "it may not rise"}.get(
+            rule.better, "it may not change"
+        )
     passed = worse is not None and worse <= amount + _ROUNDING * max(1.0, abs(baseline))
     return Verdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
 
@@ -179,9 +223,13 @@ def _amount(name: str, tolerance: Tolerance) -> str:
 
 
 def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) -> list[str]:
-    """Numbers that the gate holds by default and that this baseline, perhaps an older one, does not have."""
+    """Numbers that the gate holds by default and that this baseline, perhaps an older one, does
+    not have.
+    """
     return [
-        name for name in figures(report) if rule_of(name).tolerance is not None and value_of(name, baseline) is None
+        name
+        for name in figures(report)
+        if rule_of(name).tolerance is not None and value_of(name, baseline) is None
     ]
 
 
@@ -196,11 +244,19 @@ def read_baseline(path: Path) -> dict[str, float]:
     return baseline
 
 
-def write_baseline(path: Path, report: Mapping[str, Any], tolerances: Sequence[str]) -> dict[str, float]:
-    """The numbers that the gate holds by default and those that tolerances name, a line each, sorted by name."""
+def write_baseline(
+    path: Path, report: Mapping[str, Any], tolerances: Sequence[str]
+) -> dict[str, float]:
+    """The numbers that the gate holds by default and those that tolerances name, a line each,
+    sorted by name.
+    """
     values = figures(report)
     asked = parse_tolerances(tolerances, values)
-    kept = {name: value for name, value in values.items() if name in asked or rule_of(name).tolerance is not None}
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name in asked or rule_of(name).tolerance is not None
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, (json.dumps(kept, indent=2, sort_keys=True) + "\n").encode())
     return kept

@@ -1,4 +1,6 @@
-"""What the CI gate leaves behind: JUnit XML for the CI's test view, Markdown for its summary page, JSON."""
+"""What the CI gate leaves behind: JUnit XML for the CI's test view, Markdown for its summary
+page, JSON.
+"""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +20,11 @@ def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
             verdict.name,
             "" if verdict.baseline is None else shown(verdict.name, verdict.baseline),
             shown(verdict.name, verdict.value),
-            "" if verdict.change is None else shown_change(verdict.name, verdict.change) if verdict.change else "0",
+            ""
+            if verdict.change is None
+            else shown_change(verdict.name, verdict.change)
+            if verdict.change
+            else "0",
             verdict.allowed,
         )
         for verdict in verdicts
@@ -31,18 +37,27 @@ def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "passed": all(verdict.passed for verdict in verdicts),
         "figures": [
             {
-                "name": verdict.name, "baseline": verdict.baseline, "value": verdict.value, "change": verdict.change,
-                "allowed": verdict.allowed, "passed": verdict.passed, "sources": list(verdict.sources),
+                "name": verdict.name,
+                "baseline": verdict.baseline,
+                "value": verdict.value,
+                "change": verdict.change,
+                "allowed": verdict.allowed,
+                "passed": verdict.passed,
+                "sources": list(verdict.sources),
             }
             for verdict in verdicts
         ],
-    }  # fmt: skip
+    }
 
 
 def markdown(title: str, verdicts: Sequence[Verdict]) -> str:
     """A headline, the failed numbers as sentences, and the table of all of them."""
     failed = [verdict for verdict in verdicts if not verdict.passed]
-    headline = f"{len(failed)} of {len(verdicts)} numbers failed" if failed else f"all {len(verdicts)} numbers hold"
+    headline = (
+        f"{len(failed)} of {len(verdicts)} numbers failed"
+        if failed
+        else f"all {len(verdicts)} numbers hold"
+    )
     lines = [f"### packprep check: {headline}", "", f"`{title}`", ""]
     lines += [f"- :x: {_cell(verdict.sentence)}" for verdict in failed] + ([""] if failed else [])
     lines += ["| | number | baseline | now | change | allowed |", "|---|---|--:|--:|--:|---|"]
@@ -57,7 +72,9 @@ def _cell(text: str) -> str:
 
 
 def append_github_summary(text: str) -> None:
-    """The Markdown behind what other steps wrote to the file that GitHub names, where it names one."""
+    """The Markdown behind what other steps wrote to the file that GitHub names, where it names
+    one.
+    """
     if named := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(named).open("a", encoding="utf-8") as file:
             file.write(text)
@@ -70,8 +87,12 @@ def write_junit(path: Path, title: str, verdicts: Sequence[Verdict]) -> None:
     suites = ElementTree.Element("testsuites", {"name": "packprep check", **counts})
     suite = ElementTree.SubElement(suites, "testsuite", {"name": title, **counts})
     for verdict in verdicts:
-        case = ElementTree.SubElement(suite, "testcase", classname="packprep.check", name=verdict.name)
+        case = ElementTree.SubElement(
+            suite, "testcase", classname="packprep.check", name=verdict.name
+        )
         if not verdict.passed:
-            ElementTree.SubElement(case, "failure", message=verdict.sentence).text = verdict.sentence
+            ElementTree.SubElement(
+                case, "failure", message=verdict.sentence
+            ).text = verdict.sentence
     ElementTree.indent(suites)
     ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)

@@ -1,4 +1,6 @@
-"""Plots of an output as PNG and SVG files, with matplotlib, for slides and papers: the pictures of the report page."""
+"""Plots of an output as PNG and SVG files, with matplotlib, for slides and papers: the pictures
+of the report page.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,18 +15,25 @@ _BLUE, _RED, _GREY = "#2f6fde", "#cf222e", "#818b98"
 
 
 def write_plots(facts: Facts, directory: Path) -> list[Path]:
-    """One PNG and one SVG per plot; the same facts give the same SVG bytes. ConfigError without matplotlib."""
+    """One PNG and one SVG per plot; the same facts give the same SVG bytes.
+
+    ConfigError without matplotlib.
+    """
     try:
         import matplotlib
     except ImportError:
-        raise ConfigError("plots need matplotlib, which is not installed; pip install 'packprep[plots]'") from None
+        raise ConfigError(
+            "plots need matplotlib, which is not installed; pip install 'packprep[plots]'"
+        ) from None
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     # Without a salt and with a date, every SVG would be another.
-    with matplotlib.rc_context({"svg.hashsalt": "packprep", "figure.constrained_layout.use": True, "font.size": 11}):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "packprep", "figure.constrained_layout.use": True, "font.size": 11}
+    ):
         for name, draw in _PLOTS.items():
             figure, axes = pyplot.subplots(figsize=(7, 4))
             axes.spines[["top", "right"]].set_visible(False)
@@ -40,7 +49,15 @@ def _histogram(number: int, facts: Facts, axes: Any) -> None:
     shown = facts.histograms()[number]
     colors = [_GREY if each.rest else _BLUE for each in shown.bins]
     counts = [each.count for each in shown.bins]
-    axes.bar(range(len(counts)), counts, 1.0, align="edge", color=colors, edgecolor="white", linewidth=0.5)
+    axes.bar(
+        range(len(counts)),
+        counts,
+        1.0,
+        align="edge",
+        color=colors,
+        edgecolor="white",
+        linewidth=0.5,
+    )
     axes.set_xticks([place for place, _ in shown.ticks], [text for _, text in shown.ticks])
     for name, place in shown.marks.items():
         color, style = (_RED, "-") if name == "a pack" else ("black", "--")
@@ -54,9 +71,10 @@ def _tokens(facts: Facts, axes: Any) -> None:
     totals = sums(facts.links(), "outcome")
     colors = {"kept": _BLUE, "lost": _RED}
     bars = axes.barh(
-        [name for name, _, _ in totals], [count for _, count, _ in totals],
+        [name for name, _, _ in totals],
+        [count for _, count, _ in totals],
         color=[colors.get(kind, _GREY) for _, _, kind in totals],
-    )  # fmt: skip
+    )
     axes.bar_label(bars, [f"{count:,}" for _, count, _ in totals], padding=4)
     axes.set(xlabel="tokens", title="Where every token went")
     axes.invert_yaxis()
@@ -65,7 +83,9 @@ def _tokens(facts: Facts, axes: Any) -> None:
 
 
 def _whole_numbers(axes: Any, axis: str, most: int) -> None:
-    """Write the ticks of counts in full, as the texts beside them are: 12,000,000, not 1.2 and 1e7 in a corner."""
+    """Write the ticks of counts in full, as the texts beside them are: 12,000,000, not 1.2 and
+    1e7 in a corner.
+    """
     axes.locator_params(axis=axis, nbins=most, integer=True)
     getattr(axes, f"{axis}axis").set_major_formatter("{x:,.0f}")
 
@@ -73,11 +93,15 @@ def _whole_numbers(axes: Any, axis: str, most: int) -> None:
 def _strategies(facts: Facts, axes: Any) -> None:
     rows = facts.strategies()
     bars = axes.barh(
-        [row.outcome.strategy for row in rows], [100 * row.empty for row in rows],
+        [row.outcome.strategy for row in rows],
+        [100 * row.empty for row in rows],
         color=[_BLUE if row.ours else _GREY for row in rows],
-    )  # fmt: skip
+    )
     axes.bar_label(bars, [percent(row.empty) for row in rows], padding=4)
-    axes.set(xlabel="empty room, %", title=f"Strategies on the same documents (built: {facts.options.get('strategy')})")
+    axes.set(
+        xlabel="empty room, %",
+        title=f"Strategies on the same documents (built: {facts.options.get('strategy')})",
+    )
     axes.invert_yaxis()
     axes.margins(x=0.15)
 

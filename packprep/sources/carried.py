@@ -1,11 +1,13 @@
-"""Numbers that rows bring with them: token ids, labels, masks, and the columns that `carry` names, checked row by row.
+"""Numbers that rows bring with them: token ids, labels, masks, and the columns that `carry`
+names, checked row by row.
 
-A list has a value per token and must be as long as the row's ids; a plain number belongs to the whole row. Types are
-the data's: whole numbers keep theirs (true and false become 0 and 1, JSON's are int64), floats become float32, and
-`carry` may say another, "reward:float64". The first rows of the first source decide; a later row that does not fit is
-an error that names it.
+A list has a value per token and must be as long as the row's ids; a plain number belongs to the
+whole row. Types are the data's: whole numbers keep theirs (true and false become 0 and 1, JSON's
+are int64), floats become float32, and `carry` may say another, "reward:float64". The first rows of
+the first source decide; a later row that does not fit is an error that names it.
 
-What is wrong with a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_CARRY of problems.py.
+What is wrong with a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_CARRY of
+problems.py.
 """
 
 from collections.abc import Mapping
@@ -25,7 +27,13 @@ from packprep.support.problems import BadRow, Problem, problem_array, problems_i
 if TYPE_CHECKING:
     from packprep.chat.turns import Finder
 
-_KEPT = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bool": "int8", "halffloat": "float32"}
+_KEPT = {
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "int64",
+    "bool": "int8",
+    "halffloat": "float32",
+}
 _FLOATS = {"float": "float32", "double": "float32"}
 
 
@@ -33,8 +41,8 @@ _FLOATS = {"float": "float32", "double": "float32"}
 class RowShape:
     """What rows become, the same for every source of a build.
 
-    carried: the columns that `carry` names. vocab_size: token ids are below this. finder: what renders conversations;
-    None where rows are text or token ids. notes are sentences for the user.
+    carried: the columns that `carry` names. vocab_size: token ids are below this. finder: what
+    renders conversations; None where rows are text or token ids. notes are sentences for the user.
     """
 
     carried: tuple[Column, ...] = ()
@@ -46,7 +54,11 @@ class RowShape:
 def number_columns(config: BuildConfig) -> list[str]:
     """The columns of numbers that a build reads."""
     named = (config.input_ids_column, config.labels_column, config.loss_mask_column)
-    return list(dict.fromkeys([*(name for name in named if name is not None), *map(carry_name, config.carry)]))
+    return list(
+        dict.fromkeys(
+            [*(name for name in named if name is not None), *map(carry_name, config.carry)]
+        )
+    )
 
 
 def carry_name(entry: str) -> str:
@@ -54,8 +66,12 @@ def carry_name(entry: str) -> str:
     return entry.partition(":")[0]
 
 
-def carried_types(types: Mapping[str, pa.DataType], config: BuildConfig, where: str) -> tuple[Column, ...]:
-    """The columns that `carry` names, by their types in the first rows. where: the source, for messages."""
+def carried_types(
+    types: Mapping[str, pa.DataType], config: BuildConfig, where: str
+) -> tuple[Column, ...]:
+    """The columns that `carry` names, by their types in the first rows. where: the source, for
+    messages.
+    """
     columns = []
     for entry in config.carry:
         name = carry_name(entry)
@@ -65,7 +81,8 @@ def carried_types(types: Mapping[str, pa.DataType], config: BuildConfig, where: 
         if not _is_number(values):
             said = "no value" if pa.types.is_null(values) else str(found)
             raise InputError(
-                f"{where} has {said} in {name!r} in its first rows, expected numbers or lists of numbers to carry"
+                f"{where} has {said} in {name!r} in its first rows, expected numbers or lists of "
+                "numbers to carry"
             )
         dtype: Any = entry.removeprefix(name)[1:] or _dtype(values)
         columns.append(Column(name=name, kind="token" if is_list else "segment", dtype=dtype))
@@ -82,11 +99,16 @@ def _dtype(values: pa.DataType) -> str:
 
 
 def _is_list(found: pa.DataType) -> bool:
-    return any(kind(found) for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+    return any(
+        kind(found)
+        for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    )
 
 
 def _is_number(values: pa.DataType) -> bool:
-    return any(kind(values) for kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
+    return any(
+        kind(values) for kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    )
 
 
 class RowProblems:
@@ -108,8 +130,11 @@ class RowProblems:
         return np.array([problem is None for problem in self._found], np.bool_)
 
 
-def read_numbers(table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems) -> dict[str, Any]:
-    """`ids`, `labels` and carried columns of rows as Arrow arrays of their types, by name in token files.
+def read_numbers(
+    table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems
+) -> dict[str, Any]:
+    """`ids`, `labels` and carried columns of rows as Arrow arrays of their types, by name in
+    token files.
 
     A row with a problem has empty lists and zeros; `problems` says why.
     """
@@ -124,21 +149,26 @@ def read_numbers(table: pa.Table, config: BuildConfig, shape: RowShape, problems
         lists |= {"labels": labels} if labels is not None else {}
     for column in shape.carried:
         if column.kind == "token":
-            lists[column.name] = _Lists.of(table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems)
+            lists[column.name] = _Lists.of(
+                table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems
+            )
             lists[column.name].check_length(lists["ids"])
         else:
             scalars[column.name] = _scalars(table[column.name], column, problems)
     usable = problems.usable
     whole = {name: column.array(usable) for name, column in lists.items()}
     return whole | {
-        name: pc.if_else(pa.array(usable), values, pa.scalar(0, values.type)) for name, values in scalars.items()
+        name: pc.if_else(pa.array(usable), values, pa.scalar(0, values.type))
+        for name, values in scalars.items()
     }
 
 
 def _labels(
     table: pa.Table, config: BuildConfig, vocab_size: int, ids: "_Lists", problems: RowProblems
 ) -> "_Lists | None":
-    """Labels as ids where rows have them, as a mask where they have only that; with both, no loss where either says."""
+    """Labels as ids where rows have them, as a mask where they have only that; with both, no
+    loss where either says.
+    """
     labels = mask = None
     if (name := config.labels_column) is not None:
         labels = _Lists.of(table[name], name, "int32", BadRow.BAD_LABELS, problems)
@@ -168,15 +198,23 @@ class _Lists:
     problems: RowProblems
 
     @staticmethod
-    def of(column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems) -> "_Lists":
-        """The column's lists as numbers of this type; rows whose values are none, or do not fit, are problems."""
+    def of(
+        column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems
+    ) -> "_Lists":
+        """The column's lists as numbers of this type; rows whose values are none, or do not fit,
+        are problems.
+        """
         array = column.combine_chunks()
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
         found, rows = array.type, len(array)
         nothing = _Lists(np.empty(0, dtype), np.zeros(rows + 1, np.int64), name, reason, problems)
-        if not _is_list(found) or not (_is_number(found.value_type) or pa.types.is_null(found.value_type)):
+        if not _is_list(found) or not (
+            _is_number(found.value_type) or pa.types.is_null(found.value_type)
+        ):
             for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
-                problems.add(int(row), BadRow.NOT_NUMBERS, f"{name!r} is {found}, expected a list of numbers")
+                problems.add(
+                    int(row), BadRow.NOT_NUMBERS, f"{name!r} is {found}, expected a list of numbers"
+                )
             _add_nulls(array, name, problems)
             return nothing
         _add_nulls(array, name, problems)
@@ -184,7 +222,9 @@ class _Lists:
         offsets = array.offsets.to_numpy()  # of a slice of an array they do not begin at 0
         flat = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         lists = _Lists(np.empty(0), (offsets - offsets[0]).astype(np.int64), name, reason, problems)
-        for place in np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False)) if flat.null_count else ():
+        for place in (
+            np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False)) if flat.null_count else ()
+        ):
             lists._add(int(place), "null", "a number")
         if pa.types.is_null(flat.type):
             flat = pa.array(np.zeros(len(flat), np.int8))
@@ -208,7 +248,8 @@ class _Lists:
             self.problems.add(
                 int(row),
                 self.reason,
-                f"{self.name!r} has {lengths[row]:,} values and {ids.name!r} {expected[row]:,}, expected one for each",
+                f"{self.name!r} has {lengths[row]:,} values and {ids.name!r} {expected[row]:,}, "
+                "expected one for each",
             )
 
     def array(self, usable: NDArray[np.bool_]) -> pa.Array:
@@ -233,7 +274,9 @@ def _scalars(column: pa.ChunkedArray, of: Column, problems: RowProblems) -> pa.A
         array = _of_text(array, add)
     if not _is_number(array.type):
         for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
-            problems.add(int(row), BadRow.NOT_NUMBERS, f"{of.name!r} is {array.type}, expected a number")
+            problems.add(
+                int(row), BadRow.NOT_NUMBERS, f"{of.name!r} is {array.type}, expected a number"
+            )
         array = pa.nulls(len(array), pa.int8())
     _add_nulls(array, of.name, problems)
     return pa.array(_converted(array, of.dtype, add))
@@ -251,7 +294,9 @@ def text_type(column: pa.ChunkedArray) -> pa.DataType:
 
 
 def _of_text(array: pa.Array, add: Any) -> pa.Array:
-    """Numbers that texts spell, of the type that holds all of them; add(row, text, expected) hears of other texts."""
+    """Numbers that texts spell, of the type that holds all of them; add(row, text, expected)
+    hears of other texts.
+    """
     kind = text_type(array)
     if kind != array.type:
         return array.cast(kind)
@@ -272,7 +317,9 @@ def _add_nulls(array: pa.Array, name: str, problems: RowProblems) -> None:
 
 
 def _converted(values: pa.Array, dtype: str, add: Any) -> NDArray[Any]:
-    """Values as another type, 0 for null; add(place, value, expected) hears of each that does not fit."""
+    """Values as another type, 0 for null; add(place, value, expected) hears of each that does
+    not fit.
+    """
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
     given: NDArray[Any] = values.fill_null(0).to_numpy()
     wanted = np.dtype(dtype)

@@ -1,6 +1,8 @@
-"""Digests of sources, which decide what a build is: read once, several files at a time, at 1.5 to 2 GB/s and core.
+"""Digests of sources, which decide what a build is: read once, several files at a time, at 1.5
+to 2 GB/s and core.
 
-They are kept where reading them again would be dear. What is under way ends within a block of bytes at Ctrl-C.
+They are kept where reading them again would be dear. What is under way ends within a block of bytes
+at Ctrl-C.
 """
 
 import hashlib
@@ -17,7 +19,9 @@ from typing import Any, TypeVar
 from packprep.schemas import canonical_json, write_file
 from packprep.support.progress import Progress
 
-_BLOCK = 8 << 20  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
+_BLOCK = (
+    8 << 20
+)  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
 _WRITTEN_EVERY = 10.0  # seconds
 _AT_ONCE = 8  # files, unless there are fewer cores
 _Named = TypeVar("_Named")
@@ -38,7 +42,9 @@ class _Hashed:
         with self._lock:
             self._done += size
             if self._progress is not None:
-                self._progress.advance("hash", self._done / 1e6, max(self._total, self._done) / 1e6, "MB")
+                self._progress.advance(
+                    "hash", self._done / 1e6, max(self._total, self._done) / 1e6, "MB"
+                )
 
 
 _hashed = _Hashed(None)
@@ -81,7 +87,9 @@ class _Known:
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._written = path, threading.Lock(), time.monotonic()
         try:
-            self.digests = {str(key): str(digest) for key, digest in json.loads(path.read_bytes()).items()}
+            self.digests = {
+                str(key): str(digest) for key, digest in json.loads(path.read_bytes()).items()
+            }
         except (OSError, ValueError, AttributeError):
             self.digests = {}
         self._kept = len(self.digests)
@@ -106,7 +114,8 @@ _known: _Known | None = None  # digests by path, size and time of change; None: 
 
 @contextmanager
 def remembered(path: Path) -> Iterator[None]:
-    """Keep digests of files in `path`, so that they are not read for that by every process, or again after a kill.
+    """Keep digests of files in `path`, so that they are not read for that by every process, or
+    again after a kill.
 
     A file counts as the same while its size and its time of change, or its version in a store, are.
     """
@@ -158,4 +167,6 @@ def digest_of_files(files: Sequence[Path]) -> str:
 
 def together(digests: Sequence[str]) -> str:
     """The same of digests."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    )

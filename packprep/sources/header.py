@@ -1,4 +1,6 @@
-"""Which columns a file has, found without reading its rows: keys of the first JSON row, a CSV header, a schema."""
+"""Which columns a file has, found without reading its rows: keys of the first JSON row, a CSV
+header, a schema.
+"""
 
 import contextlib
 from collections.abc import Sequence
@@ -29,16 +31,24 @@ def names_in(source: Source, path: Path | str | None) -> Sequence[str] | None:
     return None
 
 
-def check_names(source: Source, there: Sequence[str], wanted: Sequence[str], texts: Sequence[str]) -> None:
-    """InputError unless each wanted column is there once. texts: those that an option for text chooses."""
+def check_names(
+    source: Source, there: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
+) -> None:
+    """InputError unless each wanted column is there once. texts: those that an option for text
+    chooses.
+    """
     for name in wanted:
         if there.count(name) != 1:
-            options = "--text-column or --text-template" if name in texts else "the option that names it"
+            options = (
+                "--text-column or --text-template" if name in texts else "the option that names it"
+            )
             if name in texts and {"messages", "conversations"} & set(there):
                 options += ", or --messages-column auto for conversations"
             found = "has no column" if name not in there else "has more than one column"
             listed = ", ".join(there) or "none"
-            raise InputError(f"{source.name} {found} {name!r}; it has {listed}: choose with {options}")
+            raise InputError(
+                f"{source.name} {found} {name!r}; it has {listed}: choose with {options}"
+            )
 
 
 def _csv_header(source: Source) -> list[str]:
@@ -56,7 +66,9 @@ def _first_keys(source: Source) -> list[str]:
     with source.plain() as file:
         names = first_keys(file, source.name)
     if names is None:
-        raise InputError(f"{source.name} has no JSON object in its first rows; expected an object in each row")
+        raise InputError(
+            f"{source.name} has no JSON object in its first rows; expected an object in each row"
+        )
     return names
 
 

@@ -1,7 +1,8 @@
-"""A source opened: its rows as a `datasets` object in streaming form, and a sentence where its reader stumbles.
+"""A source opened: its rows as a `datasets` object in streaming form, and a sentence where its
+reader stumbles.
 
-Nothing is cached in the user's home (but hub datasets, whose cache is theirs), and no more is read than is asked for.
-Only what cannot be streamed is unpacked into `scratch`.
+Nothing is cached in the user's home (but hub datasets, whose cache is theirs), and no more is read
+than is asked for. Only what cannot be streamed is unpacked into `scratch`.
 """
 
 import contextlib
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
     from packprep.chat.conversations import ConversationColumns
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
-# Parquet and Arrow are binary: packed once more they shrink a few times, a file of nothing 1,000 times.
+# Parquet and Arrow are binary: packed once more they shrink a few times, a file of nothing 1,000
+# times.
 _UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
 
 
 @contextlib.contextmanager
 def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
-    """What the readers of each format raise is theirs; the user needs the file's name. read: [rows so far]."""
+    """What the readers of each format raise is theirs; the user needs the file's name. read:
+    [rows so far].
+    """
     try:
         yield
     except (InputError, FormatError):
@@ -44,20 +48,29 @@ def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
         if isinstance(refused := system_error(error), StoreError):
             if refused.errno == errno.EBUSY:
                 raise InputError(
-                    f"{source.name} has changed since the build began: {refused.strerror}; build again from the start"
+                    f"{source.name} has changed since the build began: {refused.strerror}; build "
+                    "again from the start"
                 ) from None
             raise StoreError(refused.errno or 0, str(refused.strerror), source.name) from None
         if refused is not None:
-            raise OSError(refused.errno, refused.strerror, source.name) from None  # no fault of the source
+            raise OSError(
+                refused.errno, refused.strerror, source.name
+            ) from None  # no fault of the source
         behind = f" (behind row {read[0] - 1})" if read[0] else ""
         raise InputError(f"{source.name} {_reason(error, source)}{behind}") from None
 
 
 @contextlib.contextmanager
 def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
-    """The file to open: the source's own, or a plain copy of one that its reader cannot stream as it is."""
+    """The file to open: the source's own, or a plain copy of one that its reader cannot stream
+    as it is.
+    """
     away = is_url(source.path or "")
-    if source.path is None or not (source.compression or away) or source.kind in ("json", "csv", "text"):
+    if (
+        source.path is None
+        or not (source.compression or away)
+        or source.kind in ("json", "csv", "text")
+    ):
         yield source.path
         return
     if away and source.kind == "saved":
@@ -74,7 +87,10 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
         while block := packed.read(1 << 20):
             copy.write(block)
             if source.compression and copy.tell() > most:
-                raise InputError(f"{source.name} unpacks to more than {most:,} bytes, which no {source.kind} file does")
+                raise InputError(
+                    f"{source.name} unpacks to more than {most:,} bytes, which no {source.kind} "
+                    "file does"
+                )
         copy.flush()
         yield Path(copy.name)
 
@@ -87,7 +103,9 @@ def open_rows(
     chats: "ConversationColumns | None",
     begin: int = 0,
 ) -> Any:
-    """The rows of a source as a `datasets` object in Arrow format. begin: byte of JSON lines where the first begins."""
+    """The rows of a source as a `datasets` object in Arrow format. begin: byte of JSON lines
+    where the first begins.
+    """
     import datasets
 
     columns = columns_read(config, chats)
@@ -106,16 +124,22 @@ def open_rows(
         numbers = number_types(json_types(source, names)) if names else ()
         nested = chats.wanted if chats is not None else ()
         group = None if config.group_column in text_columns(config) else config.group_column
-        builder = JsonRows(numbers=numbers, nested=nested, group=group, begin=begin, **ours, **options)
+        builder = JsonRows(
+            numbers=numbers, nested=nested, group=group, begin=begin, **ours, **options
+        )
         rows = builder.as_streaming_dataset(split="train")
     elif source.kind == "csv":
         from packprep.sources.formats.csv_rows import CsvRows
 
-        rows = CsvRows(delimiter=source.delimiter, **ours, **options).as_streaming_dataset(split="train")
+        rows = CsvRows(delimiter=source.delimiter, **ours, **options).as_streaming_dataset(
+            split="train"
+        )
     elif source.kind == "text":
         from packprep.sources.formats.text_rows import TextRows
 
-        rows = TextRows(sample_by=config.sample_by, **ours, **options).as_streaming_dataset(split="train")
+        rows = TextRows(sample_by=config.sample_by, **ours, **options).as_streaming_dataset(
+            split="train"
+        )
     elif source.kind == "arrow":
         from packprep.sources.formats.arrow_rows import ArrowRows
 
@@ -125,11 +149,16 @@ def open_rows(
             import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
 
             there = [name for name in columns if name in pq.read_schema(path).names]
-            # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on the disk.
+            # Checksums where the file has them. Buffered ahead, a file would be held in memory as
+            # it is on the disk.
             checked = pds.ParquetFragmentScanOptions(
                 page_checksum_verification=True, pre_buffer=False, use_buffered_stream=True
             )
-            options |= {"batch_size": ROWS_PER_TABLE, "columns": there or None, "fragment_scan_options": checked}
+            options |= {
+                "batch_size": ROWS_PER_TABLE,
+                "columns": there or None,
+                "fragment_scan_options": checked,
+            }
         options |= {"data_files": [glob.escape(str(path))]}
         rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
     return rows.with_format("arrow")
@@ -138,11 +167,15 @@ def open_rows(
 def _reason(error: Exception, source: Source) -> str:
     text = " ".join(str(error).split())[:300]
     if source.compression and "Truncated compressed stream" in text:
-        return f"is cut off at byte {source.bytes:,}: the compressed data ends early; fetch the file again"
+        return (
+            f"is cut off at byte {source.bytes:,}: the compressed data ends early; fetch the "
+            "file again"
+        )
     if source.compression and text.startswith("Garbage at byte "):
         end = int(text.rpartition(" ")[2])
         return (
-            f"is whole up to byte {end:,}, and what follows is neither gzip nor padding with zeros; "
+            f"is whole up to byte {end:,}, and what follows is neither gzip nor padding with "
+            "zeros; "
             f"remove it (head -c {end}) or fetch the file again"
         )
     if source.compression and ("zlib" in text or "ZSTD" in text):

@@ -5,9 +5,11 @@ second   string, with `pair_columns`: the other side of the row, null where text
 ids      list<int32>, in place of text with `input_ids_column`
 problem  what is wrong with the row, null where nothing is: see problems.py
 group    string, only with `group_column`: text, or a number or boolean as JSON writes it
-labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see carried.py
+labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see
+         carried.py
 
-Conversations are text too, rendered; beside it `trained` and `specials` say what is what in it: see masks.py.
+Conversations are text too, rendered; beside it `trained` and `specials` say what is what in it: see
+masks.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 
 TEXT_ROWS = RowShape()
 _UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, and name its byte
-BESIDE: dict[str, Any] = {"tools": "tools", "variables": "chat_template_kwargs"}  # columns beside a conversation
+BESIDE: dict[str, Any] = {
+    "tools": "tools",
+    "variables": "chat_template_kwargs",
+}  # columns beside a conversation
 
 
 class RowPlace(NamedTuple):
@@ -47,14 +52,23 @@ BEGIN = RowPlace(0, 0)
 
 
 def read_rows(
-    source: Source, config: BuildConfig, scratch: Path, shape: RowShape = TEXT_ROWS, begin: RowPlace = BEGIN
+    source: Source,
+    config: BuildConfig,
+    scratch: Path,
+    shape: RowShape = TEXT_ROWS,
+    begin: RowPlace = BEGIN,
 ) -> Iterator[pa.Table]:
-    """Tables of the columns above, in row order from `begin` on. Raises InputError naming the source."""
+    """Tables of the columns above, in row order from `begin` on.
+
+    Raises InputError naming the source.
+    """
     config = config.reading(source.reading)
     read = [begin.row]  # rows so far, as an error says
     with readable(source, read), unpacked(source, scratch) as path:
         chats = _conversations_of(source, path, config, scratch) if config.chats else None
-        for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(batch_size=ROWS_PER_TABLE):
+        for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(
+            batch_size=ROWS_PER_TABLE
+        ):
             if not read[0]:
                 _check_columns(source, path, table, config, chats)
             read[0] += len(table)
@@ -63,8 +77,12 @@ def read_rows(
         raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
-def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer) -> RowShape:
-    """What rows become: carried columns typed by the first rows of the first source, conversations by the template."""
+def row_shape(
+    sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer
+) -> RowShape:
+    """What rows become: carried columns typed by the first rows of the first source,
+    conversations by the template.
+    """
     source = sources[0]
     config = config.reading(source.reading)
     names = number_columns(config)
@@ -75,9 +93,14 @@ def row_shape(sources: Sequence[Source], config: BuildConfig, scratch: Path, tok
             if source.kind == "json":
                 types = json_types(source, names)
             elif config.carry:
-                table = next(open_rows(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE))
+                table = next(
+                    open_rows(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE)
+                )
                 _check_columns(source, path, table, config, chats)
-                types = {name: text_type(table[name]) if source.kind == "csv" else table[name].type for name in names}
+                types = {
+                    name: text_type(table[name]) if source.kind == "csv" else table[name].type
+                    for name in names
+                }
     return RowShape(
         carried=carried_types(types or {}, config, source.name),
         vocab_size=tokenizer.vocab_size,
@@ -113,14 +136,18 @@ def _conversations_of(
 def find_columns(
     names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
 ) -> "ConversationColumns":
-    """Which of these columns hold conversations. any_row: a later row may have tools or variables that these lack."""
+    """Which of these columns hold conversations. any_row: a later row may have tools or
+    variables that these lack.
+    """
     from packprep.chat.conversations import ConversationColumns, find_conversations
 
     if config.pair_columns:
         prompt = () if config.prompt_column is None else (config.prompt_column,)
         for name in (*prompt, *config.pair_columns):
             if name not in names:
-                raise InputError(f"{where}: there is no column {name!r}; there are {', '.join(names)}")
+                raise InputError(
+                    f"{where}: there is no column {name!r}; there are {', '.join(names)}"
+                )
         beside = {key: name for key, name in BESIDE.items() if any_row or name in names}
         return ConversationColumns(
             kind="pair" if prompt else "messages", names=(*prompt, *config.pair_columns), **beside
@@ -136,16 +163,23 @@ def find_columns(
         raise InputError(f"{where}: {error}") from None
     if found is None:
         raise InputError(
-            f"{where} has no conversations that are recognised; it has {', '.join(names) or 'no columns'}: choose with "
+            f"{where} has no conversations that are recognised; it has "
+            f"{', '.join(names) or 'no columns'}: choose with "
             "--messages-column, or --prompt-column and --response-column"
         )
     return replace(found, **BESIDE) if any_row else found
 
 
 def _check_columns(
-    source: Source, path: Path | str | None, table: pa.Table, config: BuildConfig, chats: "ConversationColumns | None"
+    source: Source,
+    path: Path | str | None,
+    table: pa.Table,
+    config: BuildConfig,
+    chats: "ConversationColumns | None",
 ) -> None:
-    """JSON rows name their columns one by one, so there a column with no value is looked for in the first row."""
+    """JSON rows name their columns one by one, so there a column with no value is looked for in
+    the first row.
+    """
     texts = text_columns(config)
     beside = (chats.tools, chats.variables) if chats is not None else ()
     wanted = [name for name in columns_read(config, chats) if name not in beside]
@@ -158,7 +192,10 @@ def _check_columns(
 
 
 def line_of_row(source: Source, row: int) -> int | None:
-    """Line of a row of a JSON lines file, from 1; None where rows are not lines. Reads the file up to there."""
+    """Line of a row of a JSON lines file, from 1; None where rows are not lines.
+
+    Reads the file up to there.
+    """
     if source.kind != "json" or source.path is None:
         return None
     from packprep.sources.formats.builder import numbered_lines

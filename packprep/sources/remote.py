@@ -1,8 +1,10 @@
-"""Sources in a store: s3://bucket/key, a folder or a glob of them, as `sources` has files, read where they are.
+"""Sources in a store: s3://bucket/key, a folder or a glob of them, as `sources` has files, read
+where they are.
 
-JSON, CSV and text are streamed each time they are read. Parquet, Arrow and saved datasets, whose readers jump about,
-are fetched into scratch when their turn comes and go away after it: the disk holds one for each process that reads. An
-object counts as the same while its version (an ETag) is; one that is replaced under a build ends it.
+JSON, CSV and text are streamed each time they are read. Parquet, Arrow and saved datasets, whose
+readers jump about, are fetched into scratch when their turn comes and go away after it: the disk
+holds one for each process that reads. An object counts as the same while its version (an ETag) is;
+one that is replaced under a build ends it.
 """
 
 import glob
@@ -27,14 +29,21 @@ _HTTP = ("http", "https", "file", "ftp")
 
 
 def expand_url(url: str, config: BuildConfig) -> list[Source]:
-    """The objects that a URL stands for, sorted bytewise, with their digests. InputError where there is none."""
+    """The objects that a URL stands for, sorted bytewise, with their digests.
+
+    InputError where there is none.
+    """
     protocol, _, rest = url.partition("://")
     if protocol in _HTTP:
         raise InputError(
-            f"{url} is an address; packprep reads files, so fetch it first, or pipe it into packprep build -"
+            f"{url} is an address; packprep reads files, so fetch it first, or pipe it into "
+            "packprep build -"
         )
     if "@" in rest.partition("/")[0]:
-        raise InputError(f"{url} holds credentials; put them into the environment or the store's own configuration")
+        raise InputError(
+            f"{url} holds credentials; put them into the environment or the store's own "
+            "configuration"
+        )
     with asked(InputError):
         store = Store(url)
         alone = None if url.endswith("/") else store.find("")
@@ -51,12 +60,20 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
 
 
 def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
-    """Everything of a known format but hidden files and the output, which may lie beside the sources."""
-    own = tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete")) if config.output else ()
+    """Everything of a known format but hidden files and the output, which may lie beside the
+    sources.
+    """
+    own = (
+        tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete"))
+        if config.output
+        else ()
+    )
     files = {
         store.where(name): stored
         for name, stored in found.items()
-        if suffixes(name)[0] in KINDS and not _hidden(name) and not store.where(name).startswith(own or "\0")
+        if suffixes(name)[0] in KINDS
+        and not _hidden(name)
+        and not store.where(name).startswith(own or "\0")
     }
     if not files:
         raise InputError(f"{store.url} holds no file of a known format; expected {SUFFIXES}")
@@ -69,7 +86,11 @@ def _matches(pattern: str) -> list[Source]:
     first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
     store, rest = Store("/".join(parts[:first])), "/".join(parts[first:])
     dotted = any(part.startswith(".") for part in parts[first:])
-    found = {store.where(name): stored for name, stored in store.glob(rest).items() if dotted or not _hidden(name)}
+    found = {
+        store.where(name): stored
+        for name, stored in store.glob(rest).items()
+        if dotted or not _hidden(name)
+    }
     if not found:
         raise InputError(f"no file matches {pattern}; check the pattern")
     return _sources(found)
@@ -89,7 +110,14 @@ def _source(url: str, stored: Stored) -> Source:
         raise InputError(f"{url} is of no known format; expected {SUFFIXES}")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
-    return Source(redacted(url), KINDS[suffix], url, stored.bytes, _digest(url, stored), version=stored.version)
+    return Source(
+        redacted(url),
+        KINDS[suffix],
+        url,
+        stored.bytes,
+        _digest(url, stored),
+        version=stored.version,
+    )
 
 
 def _digest(url: str, stored: Stored) -> str:
@@ -108,30 +136,47 @@ def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> So
     """A folder that `save_to_disk` has written, or one split of it."""
     prefix = ""
     if "dataset_dict.json" in found:
-        splits = sorted(name.partition("/")[0] for name in found if re.fullmatch("[^/]+/state.json", name))
+        splits = sorted(
+            name.partition("/")[0] for name in found if re.fullmatch("[^/]+/state.json", name)
+        )
         split = config.split or (splits[0] if len(splits) == 1 else None)
         if split not in splits:
             asked_for = f"no split {config.split!r}" if config.split else "several splits"
-            raise InputError(f"{store.url} has {asked_for}; choose --split from {', '.join(splits)}")
+            raise InputError(
+                f"{store.url} has {asked_for}; choose --split from {', '.join(splits)}"
+            )
         prefix = f"{split}/"
     files = _data_files(store, prefix, found)
-    if not prefix and config.split not in (None, (split := json.loads(store.read("state.json")).get("_split"))):
+    if not prefix and config.split not in (
+        None,
+        (split := json.loads(store.read("state.json")).get("_split")),
+    ):
         raise InputError(f"{store.url} is one dataset, of split {split}; leave --split out")
     digests = [_digest(store.where(name), found[name]) for name in files]
     version = "\n".join(found[name].version for name in files)
     size = sum(found[name].bytes for name in files)
     return Source(
-        redacted(store.url), "saved", store.where(prefix.rstrip("/")), size, together(digests), version=version
+        redacted(store.url),
+        "saved",
+        store.where(prefix.rstrip("/")),
+        size,
+        together(digests),
+        version=version,
     )
 
 
 def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[str]:
     where = store.where(f"{prefix}state.json")
     try:
-        listed = [entry["filename"] for entry in json.loads(store.read(f"{prefix}state.json"))["_data_files"]]
+        listed = [
+            entry["filename"]
+            for entry in json.loads(store.read(f"{prefix}state.json"))["_data_files"]
+        ]
         files = [prefix + str(check_path(name, where)) for name in listed]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{where} lists no data files; expected what save_to_disk writes") from None
+        raise InputError(
+            f"{where} lists no data files; expected what save_to_disk writes"
+        ) from None
     if missing := [name for name in files if name not in found]:
         raise InputError(f"{store.url} is not whole: {missing[0]} is missing")
     return files
@@ -139,7 +184,9 @@ def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[
 
 @contextmanager
 def fetched(source: Source, scratch: Path) -> Iterator[Path]:
-    """A copy, in `scratch`, of a saved dataset's folder, with the data files that its digest was made of."""
+    """A copy, in `scratch`, of a saved dataset's folder, with the data files that its digest was
+    made of.
+    """
     store = Store(str(source.path))
     files = _data_files(store, "", store.list())
     versions = dict(zip(files, source.version.split("\n"), strict=True))

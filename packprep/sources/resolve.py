@@ -1,7 +1,9 @@
-"""What the sources of a build are: names on the command line become files with a digest, in a fixed order.
+"""What the sources of a build are: names on the command line become files with a digest, in a
+fixed order.
 
-An existing path wins; a name with a known suffix or a glob that matches nothing is an error; anything else is a
-dataset on the hub. Files of a glob or directory are sorted bytewise, so document ids never depend on the disk.
+An existing path wins; a name with a known suffix or a glob that matches nothing is an error;
+anything else is a dataset on the hub. Files of a glob or directory are sorted bytewise, so document
+ids never depend on the disk.
 """
 
 import glob
@@ -32,9 +34,14 @@ _ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
 
 
 def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
-    """The sources of a build in order, each with its digest. Standard input is spooled into `scratch`."""
+    """The sources of a build in order, each with its digest.
+
+    Standard input is spooled into `scratch`.
+    """
     if not config.sources:
-        raise InputError("no source is given; name files, a directory, - for standard input or a hub dataset")
+        raise InputError(
+            "no source is given; name files, a directory, - for standard input or a hub dataset"
+        )
     with heard(progress or Silent()):
         return _resolved(config, scratch)
 
@@ -59,23 +66,35 @@ def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -
         if options.get(key) is not None and not meant & kinds:
             listed = " and ".join(sorted(meant))
             raise InputError(
-                f"{where}{key} {options[key]!r} is for {listed} datasets, and no source is one; leave it out"
+                f"{where}{key} {options[key]!r} is for {listed} datasets, and no source is one; "
+                "leave it out"
             )
 
 
 def _check_repeated(found: list[Source]) -> None:
-    """A file that two globs of a mix match would be repeated without a word, and be counted for both."""
+    """A file that two globs of a mix match would be repeated without a word, and be counted for
+    both.
+    """
     seen = set()
     for source in found:
-        columns = [source.reading.get(key) for key in PER_SOURCE if key != "limit"]  # other columns are other text
-        same = (os.path.realpath(source.path) if isinstance(source.path, Path) else source.name, *columns)
+        columns = [
+            source.reading.get(key) for key in PER_SOURCE if key != "limit"
+        ]  # other columns are other text
+        same = (
+            os.path.realpath(source.path) if isinstance(source.path, Path) else source.name,
+            *columns,
+        )
         if same in seen:
-            raise InputError(f"{source.name} is in the mix twice; name it once, and repeat it with epochs")
+            raise InputError(
+                f"{source.name} is in the mix twice; name it once, and repeat it with epochs"
+            )
         seen.add(same)
 
 
 def check_local(config: BuildConfig) -> None:
-    """Raise InputError for a source that is wrong by its name, kind or size: before a hub is asked, or a byte read."""
+    """Raise InputError for a source that is wrong by its name, kind or size: before a hub is
+    asked, or a byte read.
+    """
     for entry in config.entries():
         reading = config.reading(entry.reading)
         with _readable(entry.label):
@@ -86,7 +105,9 @@ def check_local(config: BuildConfig) -> None:
 
 @contextmanager
 def _readable(label: str) -> Iterator[None]:
-    """InputError for a source that may not be read; faults of the system itself stay as they are."""
+    """InputError for a source that may not be read; faults of the system itself stay as they
+    are.
+    """
     try:
         yield
     except OSError as error:
@@ -112,7 +133,8 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
 
 
 def _local_files(name: str, config: BuildConfig) -> list[Path]:
-    """The files here that a name of a source stands for; none for the hub, a store, standard input or a saved dataset.
+    """The files here that a name of a source stands for; none for the hub, a store, standard
+    input or a saved dataset.
 
     InputError where it can only mean files, and there are none.
     """
@@ -126,12 +148,16 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
     if path.is_symlink():
         raise _dangling(path)
     if glob.has_magic(name):
-        matches = [Path(match) for match in sorted(glob.glob(name, recursive=True), key=os.fsencode)]
+        matches = [
+            Path(match) for match in sorted(glob.glob(name, recursive=True), key=os.fsencode)
+        ]
         _check_readable(Path(name))
         for match in matches:
             if match.is_dir() and suffixes(match.name)[0] in KINDS and "**" not in name:
                 raise InputError(f"{match} is a folder, and {name} takes files; match those in it")
-        files = [match for match in matches if not match.is_dir()]  # a pipe or a dangling link is not left out
+        files = [
+            match for match in matches if not match.is_dir()
+        ]  # a pipe or a dangling link is not left out
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
         return files
@@ -141,7 +167,9 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
 
 
 def _check_readable(pattern: Path) -> None:
-    """OSError if the pattern leads through a folder that may not be read: `glob` just leaves it out."""
+    """OSError if the pattern leads through a folder that may not be read: `glob` just leaves it
+    out.
+    """
     through = [pattern] if pattern.name == "**" else []
     for folders in [*through, *pattern.parents]:
         for folder in filter(os.path.isdir, glob.glob(str(folders), recursive=True)):
@@ -154,11 +182,15 @@ def _files(paths: Sequence[Path]) -> list[Source]:
 
 def _file(path: Path) -> Source:
     size = _check_file(path)
-    return Source(redacted(str(path)), KINDS[suffixes(path.name)[0]], path, size, digest_of_files([path]))
+    return Source(
+        redacted(str(path)), KINDS[suffixes(path.name)[0]], path, size, digest_of_files([path])
+    )
 
 
 def _check_file(path: Path) -> int:
-    """Bytes of a file that can be a source, as far as that shows without reading it; InputError for any other."""
+    """Bytes of a file that can be a source, as far as that shows without reading it; InputError
+    for any other.
+    """
     suffix = suffixes(path.name)[0]
     try:
         str(path).encode()
@@ -188,7 +220,14 @@ def _is_saved(path: Path) -> bool:
 def _walked(path: Path, config: BuildConfig) -> list[Path]:
     """The files of a known format in a directory, sorted bytewise."""
     # The output may lie beside the sources: the same command again must find the same files.
-    endings = ("", ".incomplete", ".replaced", ".appended", ".appended.incomplete", ".appended.replaced")
+    endings = (
+        "",
+        ".incomplete",
+        ".replaced",
+        ".appended",
+        ".appended.incomplete",
+        ".appended.replaced",
+    )
     beside = endings if config.output else ()
     own = {Path(config.output + suffix).absolute() for suffix in beside}
     files = []
@@ -198,14 +237,21 @@ def _walked(path: Path, config: BuildConfig) -> list[Path]:
 
     for folder, subfolders, names in os.walk(path, onerror=unreadable):
         subfolders[:] = [
-            name for name in subfolders if not name.startswith(".") and Path(folder, name).absolute() not in own
+            name
+            for name in subfolders
+            if not name.startswith(".") and Path(folder, name).absolute() not in own
         ]
         for name in subfolders:
             if (link := Path(folder, name)).is_symlink():  # following could go round in circles
                 raise InputError(
-                    f"{link} is a link to a folder; give the folder as a source of its own, or move it here"
+                    f"{link} is a link to a folder; give the folder as a source of its own, or "
+                    "move it here"
                 )
-        files += [Path(folder, name) for name in names if suffixes(name)[0] in KINDS and not name.startswith(".")]
+        files += [
+            Path(folder, name)
+            for name in names
+            if suffixes(name)[0] in KINDS and not name.startswith(".")
+        ]
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
     return sorted(files, key=os.fsencode)
@@ -227,24 +273,39 @@ def _saved(path: Path, config: BuildConfig) -> Source:
     try:
         state = json.loads((folder / "state.json").read_bytes())
         if folder == path and config.split not in (None, state.get("_split")):
-            raise InputError(f"{path} is one dataset, of split {state.get('_split')}; leave --split out")
-        files = [inside(folder, entry["filename"], str(folder / "state.json")) for entry in state["_data_files"]]
+            raise InputError(
+                f"{path} is one dataset, of split {state.get('_split')}; leave --split out"
+            )
+        files = [
+            inside(folder, entry["filename"], str(folder / "state.json"))
+            for entry in state["_data_files"]
+        ]
         size = sum(file.stat().st_size for file in files)
         return Source(redacted(str(path)), "saved", folder, size, digest_of_files(files))
     except OSError as error:
-        raise InputError(f"{path} is not whole: {error.filename} cannot be read: {error.strerror}") from None
+        raise InputError(
+            f"{path} is not whole: {error.filename} cannot be read: {error.strerror}"
+        ) from None
     except InputError:
         raise
     except FormatError as error:
         raise InputError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes") from None
+        raise InputError(
+            f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes"
+        ) from None
 
 
 def _hub(name: str, config: BuildConfig) -> Source:
     dataset = open_hub(name, config)
     files = [Path(file["filename"]) for file in dataset.cache_files]
-    return Source(redacted(name), "hub", None, sum(file.stat().st_size for file in files), digest_of_files(files))
+    return Source(
+        redacted(name),
+        "hub",
+        None,
+        sum(file.stat().st_size for file in files),
+        digest_of_files(files),
+    )
 
 
 def open_hub(name: str, config: BuildConfig) -> Any:
@@ -253,11 +314,17 @@ def open_hub(name: str, config: BuildConfig) -> Any:
 
     split, unreachable = config.split or "train", ""
     try:
-        with asking(name, "README.md", revision=config.revision, repo_type="dataset") as unreachable:
+        with asking(
+            name, "README.md", revision=config.revision, repo_type="dataset"
+        ) as unreachable:
             return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
-    except Exception as error:  # the loaders' and the hub client's kinds, none of them ours to explain
+    except (
+        Exception
+    ) as error:  # the loaders' and the hub client's kinds, none of them ours to explain
         reason = unreachable or " ".join(str(error).split())[:200]
-        raise InputError(f"{name} is no local path and no dataset came from the hub: {reason}") from None
+        raise InputError(
+            f"{name} is no local path and no dataset came from the hub: {reason}"
+        ) from None
 
 
 def _spool_stdin(scratch: Path) -> Source:

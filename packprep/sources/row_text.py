@@ -1,7 +1,8 @@
-"""What a reader gives, checked and in the columns of reading.py: text, conversations rendered, numbers beside them.
+"""What a reader gives, checked and in the columns of reading.py: text, conversations rendered,
+numbers beside them.
 
-Nothing is cast or guessed: a value that is no text, bytes that are no UTF-8, a text larger than a row may be become the
-row's problem, and the row has no text.
+Nothing is cast or guessed: a value that is no text, bytes that are no UTF-8, a text larger than a
+row may be become the row's problem, and the row has no text.
 """
 
 import string
@@ -30,7 +31,9 @@ def columns_read(config: BuildConfig, chats: "ConversationColumns | None" = None
 
 
 def text_columns(config: BuildConfig) -> list[str]:
-    """The columns that make the text, in the order of the template; none where rows are token ids or conversations."""
+    """The columns that make the text, in the order of the template; none where rows are token
+    ids or conversations.
+    """
     if config.input_ids_column is not None or config.chats:
         return []
     if config.pair_columns:
@@ -38,11 +41,20 @@ def text_columns(config: BuildConfig) -> list[str]:
     if config.text_template is None:
         return [config.text_column]
     try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(config.text_template) if name is not None]
+        fields = [
+            name
+            for _, name, _, _ in string.Formatter().parse(config.text_template)
+            if name is not None
+        ]
     except ValueError as error:
-        raise ConfigError(f"text_template {config.text_template!r} does not parse: {error}") from None
+        raise ConfigError(
+            f"text_template {config.text_template!r} does not parse: {error}"
+        ) from None
     if not fields or "" in fields:
-        raise ConfigError(f"text_template {config.text_template!r} names no column; write {{title}} for column title")
+        raise ConfigError(
+            f"text_template {config.text_template!r} names no column; write {{title}} for column "
+            "title"
+        )
     return list(dict.fromkeys(fields))
 
 
@@ -67,7 +79,9 @@ def as_rows(
         names = text_columns(config)
         rows = as_text(table, names, config, is_utf8=is_utf8) if names else _without_text(table)
     if config.group_column is not None:
-        group, problem = group_text(table[config.group_column], config.group_column, one_array(rows["problem"]))
+        group, problem = group_text(
+            table[config.group_column], config.group_column, one_array(rows["problem"])
+        )
         rows = _with_problems(rows, problem).append_column("group", group)
     if not number_columns(config):
         return rows
@@ -89,38 +103,66 @@ def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
     return rows
 
 
-def _conversations(table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns") -> pa.Table:
-    """`text`, `trained` and `specials` of rendered conversations, `problem`, and perhaps `group`."""
+def _conversations(
+    table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns"
+) -> pa.Table:
+    """`text`, `trained` and `specials` of rendered conversations, `problem`, and perhaps
+    `group`.
+    """
     from packprep.chat.masks import render_chats
 
     assert shape.finder is not None
-    sides = [replace(chats, names=(*chats.names[:-2], side)) for side in config.pair_columns] or [chats]
+    sides = [replace(chats, names=(*chats.names[:-2], side)) for side in config.pair_columns] or [
+        chats
+    ]
     rows, *others = (render_chats(table, side, shape.finder) for side in sides)
-    problem = table["problem"].combine_chunks() if "problem" in table.column_names else rows["problem"].combine_chunks()
+    problem = (
+        table["problem"].combine_chunks()
+        if "problem" in table.column_names
+        else rows["problem"].combine_chunks()
+    )
     for side in (rows, *others):
         problem = pc.coalesce(problem, side["problem"].combine_chunks())
         problem = _without_large(side["text"].combine_chunks(), problem, config)
     for second in others:
-        for name, other in {"text": "second", "trained": "second_trained", "specials": "second_specials"}.items():
+        for name, other in {
+            "text": "second",
+            "trained": "second_trained",
+            "specials": "second_specials",
+        }.items():
             rows = rows.append_column(other, second[name])
     return _with_problems(rows, problem)
 
 
 def _without_text(table: pa.Table) -> pa.Table:
     """`problem` alone."""
-    return pa.table({"problem": table["problem"] if "problem" in table.column_names else no_problems(len(table))})
+    return pa.table(
+        {
+            "problem": table["problem"]
+            if "problem" in table.column_names
+            else no_problems(len(table))
+        }
+    )
 
 
-def as_text(table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False) -> pa.Table:
-    """`text` and `problem` of rows with the columns `names`, and `second` of pairs. is_utf8: see `as_rows`."""
+def as_text(
+    table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False
+) -> pa.Table:
+    """`text` and `problem` of rows with the columns `names`, and `second` of pairs. is_utf8: see
+    `as_rows`.
+    """
     count = len(table)
-    problem = table["problem"].combine_chunks() if "problem" in table.column_names else no_problems(count)
+    problem = (
+        table["problem"].combine_chunks() if "problem" in table.column_names else no_problems(count)
+    )
     columns = {}
     for name in names:
         columns[name], problem = text_column(table[name], name, problem, is_utf8)
     if config.pair_columns:
         text = columns[names[0]]
-        second = pc.if_else(pc.is_valid(text), columns[names[1]], pa.scalar(None, columns[names[1]].type))
+        second = pc.if_else(
+            pc.is_valid(text), columns[names[1]], pa.scalar(None, columns[names[1]].type)
+        )
         text = pc.if_else(pc.is_valid(second), text, pa.scalar(None, text.type))
     elif config.text_template is None:
         text = columns[names[0]]

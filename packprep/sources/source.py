@@ -1,4 +1,6 @@
-"""One source of a build, found and digested: a file, a saved dataset or a hub dataset, and how its rows are read."""
+"""One source of a build, found and digested: a file, a saved dataset or a hub dataset, and how
+its rows are read.
+"""
 
 import io
 from dataclasses import dataclass, field
@@ -14,7 +16,8 @@ STDIN = "standard input"  # its name as a source
 class Source:
     """One input file, saved dataset or hub dataset.
 
-    entry: number of the entry of `sources` that it comes from. reading: what that says of how rows are read.
+    entry: number of the entry of `sources` that it comes from. reading: what that says of how rows
+    are read.
     """
 
     name: str  # as messages, report and manifest name it: redacted

@@ -1,8 +1,9 @@
-"""The input cut into units: runs of documents of a fixed amount of text, never of a number that workers decide.
+"""The input cut into units: runs of documents of a fixed amount of text, never of a number that
+workers decide.
 
-A unit is what is shuffled. It is read and tokenized in slices, so that work starts before a unit is read to its end and
-the memory of one slice serves the next. Documents are numbered over the whole input, rows without usable text included,
-so a number always names its row.
+A unit is what is shuffled. It is read and tokenized in slices, so that work starts before a unit is
+read to its end and the memory of one slice serves the next. Documents are numbered over the whole
+input, rows without usable text included, so a number always names its row.
 """
 
 from collections import Counter
@@ -22,8 +23,9 @@ from packprep.sources.source import Source
 from packprep.support.errors import InputError
 from packprep.support.problems import problem_at, reasons_in
 
-# Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the system. 16 MB take as
-# long as 8 and leave larger holes in freed memory; each file of tokens is a mapping, of which a system allows 65,530.
+# Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the
+# system. 16 MB take as long as 8 and leave larger holes in freed memory; each file of tokens is a
+# mapping, of which a system allows 65,530.
 SLICE_BYTES = 8_000_000
 
 
@@ -40,9 +42,9 @@ class Part:
 class Slice:
     """A run of documents tokenized by one task: slice `number` of unit `unit`.
 
-    table: the columns of reading.py without `problem`, [documents]; null text or no ids where the row was skipped.
-    text_bytes: UTF-8, or four for each id.
-    first_rows: of each part, the row of its source that it begins with.
+    table: the columns of reading.py without `problem`, [documents]; null text or no ids where the
+    row was skipped. text_bytes: UTF-8, or four for each id. first_rows: of each part, the row of
+    its source that it begins with.
     """
 
     unit: int
@@ -56,7 +58,8 @@ class Slice:
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading begins: slice `number` of unit `unit`, which has `before` bytes of text in the slices before it.
+    """Where reading begins: slice `number` of unit `unit`, which has `before` bytes of text in
+    the slices before it.
 
     rows: of each source, read before; document `first_document` is the next one.
     source: the first that is opened: all rows of those before it are read.
@@ -81,18 +84,25 @@ def read_slices(
 ) -> Generator[Slice]:
     """The slices of the input in order, from `start` on.
 
-    A unit ends with the document that reaches `unit_size` bytes of text, a slice with the one that reaches SLICE_BYTES.
+    A unit ends with the document that reaches `unit_size` bytes of text, a slice with the one that
+    reaches SLICE_BYTES.
     """
     start = start or Start()
     read = Counter(dict(enumerate(start.rows)))  # rows of each source
-    rows = clipped(sources, config, lambda source, begin: read_rows(source, config, scratch, shape, begin), start)
+    rows = clipped(
+        sources,
+        config,
+        lambda source, begin: read_rows(source, config, scratch, shape, begin),
+        start,
+    )
     for cut in cut_rows(rows, config, start):
         yield _slice(cut, read)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a slice is cut out of the input. pieces: its tables, each with the number of its source.
+    """Where a slice is cut out of the input. pieces: its tables, each with the number of its
+    source.
 
     before: text in the slices of its unit before it.
     """
@@ -105,7 +115,9 @@ class Cut:
     pieces: Sequence[tuple[int, pa.Table]]
 
 
-def cut_rows(rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: Start) -> Iterator[Cut]:
+def cut_rows(
+    rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: Start
+) -> Iterator[Cut]:
     """The slices that tables of rows make, see `read_slices`."""
     pending: list[tuple[int, pa.Table]] = []
     unit, number, first = start.unit, start.number, start.first_document
@@ -134,7 +146,8 @@ def clipped(
     read: Callable[[Source, RowPlace], Iterator[pa.Table]],
     start: Start,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Tables of rows with the number of their source, up to `limit`; the first bad row stops unless skipped.
+    """Tables of rows with the number of their source, up to `limit`; the first bad row stops
+    unless skipped.
 
     An entry of `sources` may have a limit of its own, over all its files.
     read: gives the rows of a source from a place on, tables with a column `problem`.
@@ -189,14 +202,18 @@ def bad_row(source: Source, row: int, detail: str) -> InputError:
 
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:
-    """How many rows to take until they reach `room` bytes of text, and their bytes; all of them if they don't."""
+    """How many rows to take until they reach `room` bytes of text, and their bytes; all of them
+    if they don't.
+    """
     ends = np.cumsum(row_bytes(table))
     taken = int(np.searchsorted(ends, room)) + 1
     return (taken, int(ends[taken - 1])) if taken <= len(ends) else (len(ends), int(ends[-1]))
 
 
 def row_bytes(table: pa.Table) -> NDArray[np.int64]:
-    """What units and windows count of each row, int64 [documents]; a table may hold it as a column `size`."""
+    """What units and windows count of each row, int64 [documents]; a table may hold it as a
+    column `size`.
+    """
     if "size" in table.column_names:
         sizes: NDArray[np.int64] = table["size"].to_numpy()
         return sizes
@@ -213,7 +230,9 @@ def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Four bytes for each id of each document, int64 [documents]: what units and windows count in place of text."""
+    """Four bytes for each id of each document, int64 [documents]: what units and windows count
+    in place of text.
+    """
     lengths: NDArray[np.int64] = 4 * pc.list_value_length(ids).to_numpy().astype(np.int64)
     return lengths
 
@@ -225,12 +244,18 @@ def _slice(cut: Cut, read: Counter[int]) -> Slice:
     for source, table in cut.pieces:
         rows[source] += len(table)
         skipped.setdefault(source, Counter()).update(reasons_in(table["problem"]))
-    parts = tuple(Part(source, count, dict(sorted(skipped[source].items()))) for source, count in sorted(rows.items()))
+    parts = tuple(
+        Part(source, count, dict(sorted(skipped[source].items())))
+        for source, count in sorted(rows.items())
+    )
     # One text type for all formats: some readers give 64-bit offsets.
     tables = [table.drop_columns(["problem"]) for _, table in cut.pieces]
     schema = pa.schema(
         [
-            (field.name, pa.large_string() if field.name in ("text", "second", "group") else field.type)
+            (
+                field.name,
+                pa.large_string() if field.name in ("text", "second", "group") else field.type,
+            )
             for field in tables[0].schema
         ]
     )
@@ -241,7 +266,9 @@ def _slice(cut: Cut, read: Counter[int]) -> Slice:
 
 
 def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:
-    """Neighbouring items cut into ranges that reach `limit`, or that stay within it where one item does."""
+    """Neighbouring items cut into ranges that reach `limit`, or that stay within it where one
+    item does.
+    """
     ends = np.cumsum(sizes)
     found, first = [], 0
     while first < len(ends):

@@ -1,4 +1,6 @@
-"""Work done ahead in other threads: its results come in order, and so many at most wait to be taken."""
+"""Work done ahead in other threads: its results come in order, and so many at most wait to be
+taken.
+"""
 
 import math
 import os
@@ -12,8 +14,12 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def ahead(submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most: int) -> Iterator[Made]:
-    """What became of each item, in order. submit: begins one. most: begun beside the one that is taken."""
+def ahead(
+    submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most: int
+) -> Iterator[Made]:
+    """What became of each item, in order. submit: begins one. most: begun beside the one that is
+    taken.
+    """
     running: deque[Future[Made]] = deque()
     try:
         for item in items:
@@ -28,20 +34,25 @@ def ahead(submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most:
 
 
 class RenewedThreads:
-    """Threads that are replaced after so much work, and with them what libraries keep for each: caches that grow.
+    """Threads that are replaced after so much work, and with them what libraries keep for each:
+    caches that grow.
 
     They are made when they are needed, and made anew in a process that was forked.
     """
 
     def __init__(self, work_each: float = math.inf) -> None:
-        """work_each: what a thread does before it is replaced, on average, in the unit of `submit`."""
+        """work_each: what a thread does before it is replaced, on average, in the unit of
+        `submit`.
+        """
         self._each = work_each
         self._left = 0.0
         self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def submit(self, threads: int, work: int, function: Callable[..., Made], *arguments: Any) -> "Future[Made]":
+    def submit(
+        self, threads: int, work: int, function: Callable[..., Made], *arguments: Any
+    ) -> "Future[Made]":
         """Run function(*arguments), which is so much work, in one of so many threads."""
         with self._lock:
             if self._process != os.getpid():

@@ -1,10 +1,14 @@
-"""What packprep raises on purpose; the command line prints the sentence and exits with the class's code.
+"""What packprep raises on purpose; the command line prints the sentence and exits with the
+class's code.
 
 PackprepError(ValueError)
 ├── ConfigError  an option or argument is wrong
-├── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is one, the row
-└── StoppedError the machine is in the way (memory, disk, a dying worker): the same command goes on where it stopped
-packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims to be
+├── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is
+                 one, the row
+└── StoppedError the machine is in the way (memory, disk, a dying worker): the same command goes on
+where it stopped
+packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims
+                                          to be
 """
 
 import contextlib
@@ -18,8 +22,9 @@ from packprep.support.redact import redacted
 
 
 class PackprepError(ValueError):
-    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows no credential, and of a
-    long sentence, which quotes what it found, its beginning and its end."""
+    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows
+    no credential, and of a long sentence, which quotes what it found, its beginning and its end.
+    """
 
     def __init__(self, sentence: str) -> None:
         if len(sentence) > 50_000:
@@ -37,12 +42,16 @@ class InputError(PackprepError):
 
 
 class StoppedError(PackprepError):
-    """The build cannot go on as things are on this machine; what it has done is kept for the same command."""
+    """The build cannot go on as things are on this machine; what it has done is kept for the
+    same command.
+    """
 
 
 @contextlib.contextmanager
 def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
-    """For the first request to a store: what would be no better the next time is an error of this kind."""
+    """For the first request to a store: what would be no better the next time is an error of
+    this kind.
+    """
     from packprep.schemas import StoreError  # takes too long to import for --help
 
     try:
@@ -52,7 +61,11 @@ def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
     except StoreError as error:
         if error.errno not in (errno.EACCES, errno.ENOENT, errno.EINVAL):
             raise
-        advice = "check the address and the credentials" if error.errno == errno.EACCES else "check the address"
+        advice = (
+            "check the address and the credentials"
+            if error.errno == errno.EACCES
+            else "check the address"
+        )
         raise kind(f"{error.filename}: {error.strerror}; {advice}") from None
 
 
@@ -63,12 +76,21 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 _SYSTEM = (
-    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT,
-)  # fmt: skip
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+)
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """What the system or a store refused, behind whatever a library made of it; None where it was neither."""
+    """What the system or a store refused, behind whatever a library made of it; None where it
+    was neither.
+    """
     from packprep.schemas import StoreError  # takes too long to import for --help
 
     while error is not None:

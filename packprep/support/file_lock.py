@@ -1,8 +1,10 @@
-"""One build at a time on an output: OUT.lock beside it says which process on which host works there.
+"""One build at a time on an output: OUT.lock beside it says which process on which host works
+there.
 
-On one machine the kernel decides: it holds the lock for a living process only, so what a killed build leaves is seen
-to be stale at once. It may not hold locks between machines, so there a build touches its lock every few seconds, and
-one that was not touched for a minute belongs to a build that is gone.
+On one machine the kernel decides: it holds the lock for a living process only, so what a killed
+build leaves is seen to be stale at once. It may not hold locks between machines, so there a build
+touches its lock every few seconds, and one that was not touched for a minute belongs to a build
+that is gone.
 """
 
 import contextlib
@@ -42,13 +44,17 @@ class Holder:
 
 
 def lock_of(path: Path) -> Path:
-    """The lock of a directory stands beside it: it stays where it is while directories are renamed."""
+    """The lock of a directory stands beside it: it stays where it is while directories are
+    renamed.
+    """
     return path.with_name(path.name + ".lock")
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[Holder | None]:
-    """Hold the lock of a directory; gives the dead process that left one. Held where a living one has it.
+    """Hold the lock of a directory; gives the dead process that left one.
+
+    Held where a living one has it.
 
     what: beginning of that sentence, e.g. "out is being built".
     """
@@ -59,7 +65,9 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        raise ConfigError(f"{lock} cannot be made: {error.strerror}; choose another place") from None
+        raise ConfigError(
+            f"{lock} cannot be made: {error.strerror}; choose another place"
+        ) from None
     done = threading.Event()
     try:
         before = _read(lock)
@@ -75,18 +83,26 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
 
 
 def holder(path: Path) -> Holder | None:
-    """Who has the lock of a directory; None where there is none. Looks only: it is in no build's way."""
+    """Who has the lock of a directory; None where there is none.
+
+    Looks only: it is in no build's way.
+    """
     found = _read(lock_of(path))
     return found and Holder(found.host, found.pid, _alive(found, lock_of(path)))
 
 
 def _alive(found: Holder, lock: Path) -> bool:
-    """As far as can be told without the kernel's lock: its number may be that of another process by now."""
-    return runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
+    """As far as can be told without the kernel's lock: its number may be that of another process
+    by now.
+    """
+    return (
+        runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
+    )
 
 
 def taken_by(path: Path) -> str:
-    """Who has the lock of a directory, in words; "" where nobody living has it, and what a dead one left is gone.
+    """Who has the lock of a directory, in words; "" where nobody living has it, and what a dead
+    one left is gone.
 
     Asks the kernel, so it is not misled by a process number that is used again, as `holder` may be.
     """
@@ -128,7 +144,9 @@ def _taken(lock: Path, what: str) -> int:
 
 
 def _free(handle: int) -> bool | None:
-    """Take the kernel's lock if no process of this machine has it; None on a file system without locks."""
+    """Take the kernel's lock if no process of this machine has it; None on a file system without
+    locks.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,9 @@
-"""Random-looking bits, a function of a seed and a number: the same on every machine, in any order, for any worker.
+"""Random-looking bits, a function of a seed and a number: the same on every machine, in any
+order, for any worker.
 
-A seed is an integer of the user. Each choice that it decides has a stream of random bits of its own, named by a
-`Purpose`. `stream` gives the key of one, and only keys make bits, so that no two choices share any.
+A seed is an integer of the user. Each choice that it decides has a stream of random bits of its
+own, named by a `Purpose`. `stream` gives the key of one, and only keys make bits, so that no two
+choices share any.
 
 splitmix64 of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
 """
@@ -15,7 +17,10 @@ from numpy.typing import NDArray
 
 @enum.verify(enum.UNIQUE)
 class Purpose(enum.IntEnum):
-    """Every choice that a seed decides, each made at one place. Numbers never change, so that outputs stay the same."""
+    """Every choice that a seed decides, each made at one place.
+
+    Numbers never change, so that outputs stay the same.
+    """
 
     UNIT_ORDER = 1  # in which order units are dealt to windows
     HOLDOUT = 2  # which documents are of the validation split
@@ -35,7 +40,9 @@ class Purpose(enum.IntEnum):
     PLAN_ERROR = 16  # which of ten groups a document is in, for the error of a sample
 
 
-GOLDEN, _MIX_1, _MIX_2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GOLDEN, _MIX_1, _MIX_2 = (
+    np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 
 Bits = TypeVar("Bits", np.uint64, NDArray[np.uint64])
 
@@ -43,7 +50,8 @@ Bits = TypeVar("Bits", np.uint64, NDArray[np.uint64])
 def stream(seed: int, purpose: Purpose, *numbers: int) -> np.uint64:
     """The key of the random bits of one purpose, or of one of several that numbers tell apart.
 
-    Seeds may be any integers; they are taken modulo 2**64. Different purposes of a seed never have the same key.
+    Seeds may be any integers; they are taken modulo 2**64. Different purposes of a seed never have
+    the same key.
     """
     key = int(GOLDEN)
     for number in (seed, purpose, *numbers):

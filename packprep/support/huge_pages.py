@@ -1,7 +1,8 @@
-"""malloc in huge pages, where the system gives them to who asks: 10 % fewer cycles for a build with a fast engine.
+"""malloc in huge pages, where the system gives them to who asks: 10 % fewer cycles for a build
+with a fast engine.
 
-glibc takes that from the environment, and only when a process begins; so the process begins once more, under the same
-number, before it has imported anything.
+glibc takes that from the environment, and only when a process begins; so the process begins once
+more, under the same number, before it has imported anything.
 """
 
 import contextlib
@@ -9,13 +10,16 @@ import os
 import sys
 from pathlib import Path
 
-# "always [madvise] never": what is in brackets holds. With `always` malloc has them already, with `never` nobody has.
+# "always [madvise] never": what is in brackets holds. With `always` malloc has them already, with
+# `never` nobody has.
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _COMMANDS = {"build", "plan"}  # those that tokenize
 
 
 def begin_again() -> None:
-    """Begin this process again with huge pages, if they are to be had and nobody has set tunables of glibc."""
+    """Begin this process again with huge pages, if they are to be had and nobody has set
+    tunables of glibc.
+    """
     if "GLIBC_TUNABLES" in os.environ or _COMMANDS.isdisjoint(sys.argv[1:2]):
         return
     with contextlib.suppress(OSError):  # not Linux, or a process may not begin again: then without

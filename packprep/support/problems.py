@@ -1,6 +1,8 @@
-"""A row that cannot be used: one word to count it by, and the sentence that says what is wrong with it.
+"""A row that cannot be used: one word to count it by, and the sentence that says what is wrong
+with it.
 
-Tables of rows have a column `problem` of type PROBLEM, a struct of both; null where nothing is wrong with the row.
+Tables of rows have a column `problem` of type PROBLEM, a struct of both; null where nothing is
+wrong with the row.
 """
 
 from collections.abc import Iterable
@@ -42,7 +44,9 @@ class BadRow(StrEnum):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a row. detail: a sentence without the row's place, which the caller knows."""
+    """What is wrong with a row. detail: a sentence without the row's place, which the caller
+    knows.
+    """
 
     reason: BadRow
     detail: str
@@ -66,7 +70,10 @@ def problem_array(problems: Iterable[Problem | None]) -> pa.StructArray:
 
 def problems_in(column: pa.ChunkedArray) -> list[Problem | None]:
     """Of each row."""
-    return [problem and Problem(BadRow(problem["reason"]), problem["detail"]) for problem in column.to_pylist()]
+    return [
+        problem and Problem(BadRow(problem["reason"]), problem["detail"])
+        for problem in column.to_pylist()
+    ]
 
 
 def problem_at(column: pa.ChunkedArray, row: int) -> Problem:
@@ -82,6 +89,8 @@ def reasons_in(column: pa.ChunkedArray) -> list[BadRow]:
 
 def with_problem(problems: pa.Array, wrong: pa.Array, problem: Problem) -> pa.Array:
     """The problems, with this one where `wrong` is true and nothing else was wrong before."""
-    if not pc.any(wrong).as_py():  # nearly every table: choosing between structs takes longer than all else here
+    if not pc.any(
+        wrong
+    ).as_py():  # nearly every table: choosing between structs takes longer than all else here
         return problems
     return pc.if_else(pc.and_(wrong, pc.is_null(problems)), pa.scalar(problem, PROBLEM), problems)

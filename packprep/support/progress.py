@@ -1,4 +1,5 @@
-"""What a running build says: a live line in a terminal, a plain line now and then elsewhere, nothing from Python.
+"""What a running build says: a live line in a terminal, a plain line now and then elsewhere,
+nothing from Python.
 
 Everything goes to standard error; standard output is for results.
 """
@@ -15,7 +16,9 @@ _LIVE_EVERY = 0.1  # and between changes of a live one
 
 
 class Progress(Protocol):
-    """Where a build reports. done and total: amounts of `unit`; total None where it is not known."""
+    """Where a build reports. done and total: amounts of `unit`; total None where it is not
+    known.
+    """
 
     def say(self, line: str) -> None: ...
 
@@ -29,7 +32,10 @@ class Silent:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         pass
 
@@ -61,14 +67,21 @@ class Console:
             from rich.console import Console as RichConsole
             from rich.progress import BarColumn, Progress, TextColumn
 
-            columns = [TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[text]}")]
+            columns = [
+                TextColumn("{task.description:<9}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+            ]
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
             self._live.start()
             self._tasks["read"] = self._live.add_task("read", total=None, text=self._first)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -85,7 +98,9 @@ class Console:
 
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         now = time.monotonic()
-        started = self._started.setdefault(stage, self._latest)  # a stage begins where the one before ended
+        started = self._started.setdefault(
+            stage, self._latest
+        )  # a stage begins where the one before ended
         self._latest = now
         rate = done / (now - started) if now > started else 0.0
         text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")

@@ -1,7 +1,9 @@
-"""What a message, a report or a manifest may show of a name: no credential, and no control character.
+"""What a message, a report or a manifest may show of a name: no credential, and no control
+character.
 
-Names come from users and from the hub's answers: https://user:password@host, ?X-Amz-Signature=..., hf_ tokens. File
-names may hold line feeds and terminal commands. Every PackprepError and every source's name passes here.
+Names come from users and from the hub's answers: https://user:password@host, ?X-Amz-Signature=...,
+hf_ tokens. File names may hold line feeds and terminal commands. Every PackprepError and every
+source's name passes here.
 """
 
 import re
@@ -9,11 +11,17 @@ from typing import Any
 
 HIDDEN = "***"
 
-# Repetitions have bounds: a message may quote a row of megabytes, and must not take the square of its length.
+# Repetitions have bounds: a message may quote a row of megabytes, and must not take the square of
+# its length.
 _SECRETS = (
-    # https://user:pa@ss@host and https://token@host, but not https://host/name@revision; Path makes one slash of two
-    (re.compile(r"(?<=[\w+.-]{2})(:/{1,2})(?:[^\s/@]{0,500}:\S{0,2000}|[^\s/@]{0,2000})@"), rf"\1{HIDDEN}@"),
-    # Whatever an address carries behind its path: nobody knows which of these parameters is a signature.
+    # https://user:pa@ss@host and https://token@host, but not https://host/name@revision; Path makes
+    # one slash of two
+    (
+        re.compile(r"(?<=[\w+.-]{2})(:/{1,2})(?:[^\s/@]{0,500}:\S{0,2000}|[^\s/@]{0,2000})@"),
+        rf"\1{HIDDEN}@",
+    ),
+    # Whatever an address carries behind its path: nobody knows which of these parameters is a
+    # signature.
     (re.compile(r"(?<=[\w+.-]{2})(:/{1,2}[^\s?#'\"]{0,2000})[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
     (
         re.compile(

@@ -1,4 +1,6 @@
-"""A table of rows to a table of tokens: text, conversations or token ids, with BOS and EOS, in batches by bytes."""
+"""A table of rows to a table of tokens: text, conversations or token ids, with BOS and EOS, in
+batches by bytes.
+"""
 
 import re
 import threading
@@ -23,8 +25,8 @@ from packprep.support.ahead import ahead
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
 
-# Text given to an engine at once. The memory of one batch serves the next; four times as much took 1.6 times the page
-# faults.
+# Text given to an engine at once. The memory of one batch serves the next; four times as much took
+# 1.6 times the page faults.
 BATCH_BYTES = 1 << 20
 
 # Columns of rows that become tokens and labels.
@@ -34,8 +36,9 @@ Made = TypeVar("Made")
 
 
 class Encoded(NamedTuple):
-    """table: as a token file has it. verified: documents compared with the reference. problems: of rows that
-    could not be encoded, by place; they have no tokens."""
+    """table: as a token file has it. verified: documents compared with the reference. problems:
+    of rows that could not be encoded, by place; they have no tokens.
+    """
 
     table: pa.Table
     verified: int = 0
@@ -50,10 +53,11 @@ def encode_table(
     config: BuildConfig,
     stop: threading.Event | None = None,
 ) -> Encoded:
-    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no tokens.
+    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no
+    tokens.
 
-    numbers: [documents], which decide what is compared with the reference. engine: None where the table has `ids` in
-    place of text.
+    numbers: [documents], which decide what is compared with the reference. engine: None where the
+    table has `ids` in place of text.
     """
     if config.pair_columns:
         sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
@@ -85,11 +89,15 @@ def _encode(
     for size, (ids, offsets, compared) in _in_batches(encode, sizes, engine, config, stop):
         verified += compared
         made.add(ids, offsets, size)
-    return Encoded(table.drop_columns(["text"]).append_column("tokens", _lists(*made.all())), verified)
+    return Encoded(
+        table.drop_columns(["text"]).append_column("tokens", _lists(*made.all())), verified
+    )
 
 
 def load_kernels(tokenizer: Tokenizer) -> None:
-    """What the first batch would wait a quarter of a second for: numba, and the code it has compiled before."""
+    """What the first batch would wait a quarter of a second for: numba, and the code it has
+    compiled before.
+    """
     _Ended(tokenizer, 1).add(np.frombuffer(bytes(4), np.int32), np.array([0, 1]), 1)
 
 
@@ -100,7 +108,8 @@ def _in_batches(
     config: BuildConfig,
     stop: threading.Event | None,
 ) -> Iterator[tuple[int, Made]]:
-    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes of text.
+    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes
+    of text.
 
     sizes: bytes of text of each row.
     """
@@ -113,23 +122,39 @@ def _in_batches(
     def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, Made]]":
         return engine.threads.submit(config.num_proc, batch[2], made_of, *batch)
 
-    batches = [(first, last, int(sizes[first:last].sum())) for first, last in ranges(sizes, BATCH_BYTES)]
+    batches = [
+        (first, last, int(sizes[first:last].sum())) for first, last in ranges(sizes, BATCH_BYTES)
+    ]
     return ahead(submit, batches, config.num_proc + 1)
 
 
 def _verify(
-    engine: EngineChoice, ids: Ids, offsets: Offsets, text: pa.Array, numbers: NDArray[np.int64], config: BuildConfig
+    engine: EngineChoice,
+    ids: Ids,
+    offsets: Offsets,
+    text: pa.Array,
+    numbers: NDArray[np.int64],
+    config: BuildConfig,
 ) -> int:
     """Documents of a batch that were compared with the reference."""
     return verify_batch(
-        engine.engine, ids, offsets, text, numbers, engine.reference, share=config.verify_engine, seed=config.seed
+        engine.engine,
+        ids,
+        offsets,
+        text,
+        numbers,
+        engine.reference,
+        share=config.verify_engine,
+        seed=config.seed,
     )
 
 
 class _Ended:
-    """Ids of batches one behind the other, each document with its BOS and EOS: the only copy until they are written.
+    """Ids of batches one behind the other, each document with its BOS and EOS: the only copy
+    until they are written.
 
-    Made batch by batch, so that the engine gets the memory of one batch's ids again for the next one's.
+    Made batch by batch, so that the engine gets the memory of one batch's ids again for the next
+    one's.
     """
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
@@ -148,8 +173,11 @@ class _Ended:
         first, new = int(self._offsets[-1][-1]), int(wider[-1])
         self._left -= size
         if first + new > len(self._ids):
-            # Room for the rest as if it were like this batch, and a little more: what is never filled costs nothing.
-            grown = np.empty(first + new + int(1.1 * new * self._left / max(size, 1)), self._ids.dtype)
+            # Room for the rest as if it were like this batch, and a little more: what is never
+            # filled costs nothing.
+            grown = np.empty(
+                first + new + int(1.1 * new * self._left / max(size, 1)), self._ids.dtype
+            )
             grown[:first] = self._ids[:first]
             self._ids = grown
         add_ends(ids, offsets, wider, bos, eos, self._ids[first : first + new])
@@ -171,14 +199,20 @@ def _sides(table: pa.Table) -> pa.Table:
 
 
 def _joined(table: pa.Table, sides: Encoded) -> Encoded:
-    """Rows of pairs again: the ids of both sides one behind the other, and how many the first has."""
+    """Rows of pairs again: the ids of both sides one behind the other, and how many the first
+    has.
+    """
     rest = table.drop_columns([name for name in READ if name in table.column_names])
     for name in sides.table.column_names:
         values, offsets = _flat(one_array(sides.table[name]))
         rest = rest.append_column(name, _lists(values, offsets[::2]))
         if name == "tokens":
-            rest = rest.append_column("pair_split", pa.array((offsets[1::2] - offsets[:-1:2]).astype(np.int32)))
-    return Encoded(rest, sides.verified, {row // 2: problem for row, problem in sides.problems.items()})
+            rest = rest.append_column(
+                "pair_split", pa.array((offsets[1::2] - offsets[:-1:2]).astype(np.int32))
+            )
+    return Encoded(
+        rest, sides.verified, {row // 2: problem for row, problem in sides.problems.items()}
+    )
 
 
 def _encode_chats(
@@ -189,7 +223,9 @@ def _encode_chats(
     config: BuildConfig,
     stop: threading.Event | None,
 ) -> Encoded:
-    """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a token is."""
+    """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a
+    token is.
+    """
     from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
     from packprep.chat.prompt_response import encode_prompted
 
@@ -198,10 +234,13 @@ def _encode_chats(
         if not isinstance(tokenizer, ChatTokenizer):
             prompted = encode_prompted(batch, engine.engine, tokenizer.json)
             sides = np.repeat(numbers[first:last], 2)  # both of a row are compared, or none
-            compared = _verify(engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config)
+            compared = _verify(
+                engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config
+            )
             return first, prompted.tokens, compared // 2
         made = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
-        # A row that spells special tokens has other ids than the engines give: the template's only are parsed.
+        # A row that spells special tokens has other ids than the engines give: the template's only
+        # are parsed.
         is_plain = batch["specials"].is_null().to_numpy()
         plain, lengths = np.flatnonzero(is_plain), np.diff(made.offsets)
         ids = made.ids if is_plain.all() else made.ids[np.repeat(is_plain, lengths)]
@@ -211,7 +250,9 @@ def _encode_chats(
 
     tokens, masks, verified = [], [], 0
     problems: dict[int, Problem] = {}
-    for _, (first, made, compared) in _in_batches(encode, text_bytes(table["text"]), engine, config, stop):
+    for _, (first, made, compared) in _in_batches(
+        encode, text_bytes(table["text"]), engine, config, stop
+    ):
         problems |= {first + row: problem for row, problem in made.problems.items()}
         _check_ids(made.ids, tokenizer)
         ids, trained, offsets = _chat_with_ends(made.ids, made.trained, made.offsets, tokenizer)
@@ -228,7 +269,9 @@ def _encode_chats(
 def _chat_with_ends(
     ids: Ids, trained: NDArray[np.bool_], offsets: Offsets, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
-    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them: a template writes them itself."""
+    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them: a template
+    writes them itself.
+    """
     bos, eos = _end_ids(tokenizer)
     wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
     tokens, mask = np.empty(wider[-1], tokenizer.id_type), np.zeros(wider[-1], np.int8)
@@ -240,9 +283,11 @@ def _chat_with_ends(
 
 
 def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
-    """`ids` to `tokens`, with BOS and EOS where they were asked for; other lists keep in step with them.
+    """`ids` to `tokens`, with BOS and EOS where they were asked for; other lists keep in step
+    with them.
 
-    An added BOS has no loss, an added EOS has one where the token before it has; carried columns have 0 there.
+    An added BOS has no loss, an added EOS has one where the token before it has; carried columns
+    have 0 there.
     """
     bos, eos = _end_ids(tokenizer)
     columns = {name: table[name].combine_chunks() for name in table.column_names}
@@ -273,7 +318,8 @@ def _check_ids(ids: Ids, tokenizer: Tokenizer) -> None:
     """No id of an engine is cut off where token files have narrower ones."""
     if tokenizer.id_type == np.uint16 and len(ids) and int(ids.max()) >= 1 << 16:
         raise InputError(
-            f"the engine gave the id {ids.max():,}, but the vocabulary has {tokenizer.vocab_size:,}; use --engine hf"
+            f"the engine gave the id {ids.max():,}, but the vocabulary has "
+            f"{tokenizer.vocab_size:,}; use --engine hf"
         )
 
 
@@ -296,7 +342,9 @@ def _flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
     if len(values) >= 2**31:
-        raise InputError(f"the documents of a slice have {len(values):,} tokens, more than an Arrow list holds")
+        raise InputError(
+            f"the documents of a slice have {len(values):,} tokens, more than an Arrow list holds"
+        )
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
@@ -306,8 +354,12 @@ def cut_text(
     """Text up to the first match, and by source how many documents and characters that took."""
     texts = table["text"].to_pylist()
     matches = [pattern.search(text) if text is not None else None for text in texts]
-    short = [text[: match.start()] if match else text for text, match in zip(texts, matches, strict=True)]
-    lost = np.array([len(text or "") for text in texts], np.int64) - [len(text or "") for text in short]
+    short = [
+        text[: match.start()] if match else text for text, match in zip(texts, matches, strict=True)
+    ]
+    lost = np.array([len(text or "") for text in texts], np.int64) - [
+        len(text or "") for text in short
+    ]
     counted, first = {}, 0
     for part in parts:
         rows = lost[first : first + part.rows]

@@ -1,9 +1,10 @@
 """Receipts of token files, and the store of them that outlasts a build.
 
-A receipt stands beside its file and says its digest: work counts only where both are there and agree. The digest is
-against damage only (xxh3, 128 bits, ten times as fast as the sha256 that signs what leaves the build). The key of a
-store is a digest of everything that decides token files (sources, tokenizer, text options): another max_length or
-strategy finds them again, another tokenizer cannot.
+A receipt stands beside its file and says its digest: work counts only where both are there and
+agree. The digest is against damage only (xxh3, 128 bits, ten times as fast as the sha256 that signs
+what leaves the build). The key of a store is a digest of everything that decides token files
+(sources, tokenizer, text options): another max_length or strategy finds them again, another
+tokenizer cannot.
 """
 
 import functools
@@ -30,7 +31,9 @@ STORE_VERSION = 4  # raised when the same inputs would give other token files
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
-    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by source."""
+    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by
+    source.
+    """
 
     unit: int
     slice: int
@@ -93,14 +96,19 @@ def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
     """
     try:
         names = json.loads((directory / STORED).read_bytes())
-        found = [read_receipt(directory, file_name(int(unit), int(number)), digests=digests) for unit, number in names]
+        found = [
+            read_receipt(directory, file_name(int(unit), int(number)), digests=digests)
+            for unit, number in names
+        ]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return None if None in found else [file for file in found if file]
 
 
 def committed(directory: Path) -> list[TokenFile]:
-    """Token files from the beginning of the input up to the first that is missing or has changed, digests checked."""
+    """Token files from the beginning of the input up to the first that is missing or has
+    changed, digests checked.
+    """
     names = sorted(path.with_suffix(".arrow").name for path in directory.glob("unit-*.json"))
     done: list[TokenFile] = []
     with ThreadPoolExecutor(2) as pool:
@@ -120,14 +128,19 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
     ended = before >= config.unit_size
     rows = rows_of_sources(done, sources)
     return Start(
-        unit=last.unit + ended, number=0 if ended else last.slice + 1, first_document=last.end,
-        before=0 if ended else before, rows=rows,
+        unit=last.unit + ended,
+        number=0 if ended else last.slice + 1,
+        first_document=last.end,
+        before=0 if ended else before,
+        rows=rows,
         source=max((number for number, read in enumerate(rows) if read), default=0),
-    )  # fmt: skip
+    )
 
 
 def read_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
-    """The receipt of a token file, if there is one and the file is as it says, its size alone without digests."""
+    """The receipt of a token file, if there is one and the file is as it says, its size alone
+    without digests.
+    """
     path = directory / name
     try:
         receipt = receipt_of(json.loads(path.with_suffix(".json").read_bytes()))

@@ -1,10 +1,13 @@
-"""Text to token files: one slice of a unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
+"""Text to token files: one slice of a unit in, one Arrow file of `list<int32>` out, through a
+batched `datasets.map`.
 
-`map` sees a table of text and gives back a table of tokens; no Python int stands between. A token file keeps every
-row of its slice; an empty document and a skipped row have no tokens. Beside it lies a receipt with its digest.
+`map` sees a table of text and gives back a table of tokens; no Python int stands between. A token
+file keeps every row of its slice; an empty document and a skipped row have no tokens. Beside it
+lies a receipt with its digest.
 
-Beside `tokens` a file has what its rows bring: `group` (string), `labels` (list<int32> with NO_LOSS where there is no
-loss, or list<int8>, 1 where there is one), carried columns (lists with a value per token, numbers with one per row).
+Beside `tokens` a file has what its rows bring: `group` (string), `labels` (list<int32> with NO_LOSS
+where there is no loss, or list<int8>, 1 where there is one), carried columns (lists with a value
+per token, numbers with one per row).
 """
 
 import contextlib
@@ -36,7 +39,10 @@ _FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `dataset
 
 
 class DocumentError(InputError):
-    """A row that cannot be encoded, found only now. source: its number. row: in that source. The caller knows names."""
+    """A row that cannot be encoded, found only now. source: its number. row: in that source.
+
+    The caller knows names.
+    """
 
     def __init__(self, source: int, row: int, detail: str) -> None:
         super().__init__(detail)
@@ -64,10 +70,12 @@ def tokenize(
     before: Sequence[TokenFile] = (),
     elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None,
 ) -> list[TokenFile]:
-    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow; what is there is not remade.
+    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow; what is
+    there is not remade.
 
-    before: token files that are there of what comes before `slices`. `report` hears of each new one, in order.
-    elsewhere: makes a token file in another process, in place of a thread of this one.
+    before: token files that are there of what comes before `slices`. `report` hears of each new
+    one, in order. elsewhere: makes a token file in another process, in place of a thread of this
+    one.
     """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
@@ -106,7 +114,8 @@ def tokenize(
     for file in before:
         take(file)
 
-    # Threads, unless isolation is asked for: engines release the GIL, and two processes were 1.8 times slower.
+    # Threads, unless isolation is asked for: engines release the GIL, and two processes were 1.8
+    # times slower.
     ahead = slices_ahead(config)
     with quiet_datasets(), ThreadPoolExecutor(max(ahead, 1)) as pool:
         try:
@@ -129,8 +138,12 @@ def seal(directory: Path, files: Sequence[Piece]) -> None:
 
 
 def slices_ahead(config: BuildConfig) -> int:
-    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory is short."""
-    room = (config.max_memory - BASE_MEMORY) // (slice_memory(config) + BASE_MEMORY * config.isolated) - 1
+    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory
+    is short.
+    """
+    room = (config.max_memory - BASE_MEMORY) // (
+        slice_memory(config) + BASE_MEMORY * config.isolated
+    ) - 1
     return max(0, min(config.num_proc, room))
 
 
@@ -143,7 +156,9 @@ def finished_slice(part: Slice, directory: Path) -> TokenFile | None:
     """The receipt of this slice's token file, if it is there."""
     file = read_receipt(directory, file_name(part.unit, part.number))
     facts = (part.first_document, len(part.table), part.text_bytes)
-    return file if file and (file.first_document, file.documents, file.text_bytes) == facts else None
+    return (
+        file if file and (file.first_document, file.documents, file.text_bytes) == facts else None
+    )
 
 
 def tokenize_slice(
@@ -154,10 +169,12 @@ def tokenize_slice(
     config: BuildConfig,
     stop: threading.Event | None = None,
 ) -> TokenFile:
-    """Write the token file of a slice and its receipt. The file appears under its name only when it is whole.
+    """Write the token file of a slice and its receipt.
 
-    engine: None where rows are token ids. stop: set by another thread, ends the work within a batch by CancelledError,
-    so that Ctrl-C need not wait.
+    The file appears under its name only when it is whole.
+
+    engine: None where rows are token ids. stop: set by another thread, ends the work within a batch
+    by CancelledError, so that Ctrl-C need not wait.
     """
     import datasets
 
@@ -192,24 +209,38 @@ def tokenize_slice(
         new_fingerprint=fingerprint,
     )
     made = tokens.data.table
-    # Not by `map`, which opens a file twice: ext4 takes that for one that is replaced and writes it to disk at once.
+    # Not by `map`, which opens a file twice: ext4 takes that for one that is replaced and writes it
+    # to disk at once.
     with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
         writer.write_table(made)
     count = sum(len(chunk.values) for chunk in made["tokens"].chunks)
     del tokens, made
     receipt = TokenFile(
-        unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
-        text_bytes=part.text_bytes, tokens=count, verified=verified, parts=parts, cut=cut,
-        bytes=temporary.stat().st_size, xxh3=file_xxh3(temporary),
-    )  # fmt: skip
-    # Not synced to disk: a file that a power cut damages does not match its receipt and is made again.
+        unit=part.unit,
+        slice=part.number,
+        first_document=part.first_document,
+        documents=len(part.table),
+        text_bytes=part.text_bytes,
+        tokens=count,
+        verified=verified,
+        parts=parts,
+        cut=cut,
+        bytes=temporary.stat().st_size,
+        xxh3=file_xxh3(temporary),
+    )
+    # Not synced to disk: a file that a power cut damages does not match its receipt and is made
+    # again.
     temporary.replace(path)
     write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)))
     return receipt
 
 
-def _with_skipped(given: Slice, problems: Mapping[int, Problem], config: BuildConfig) -> tuple[Part, ...]:
-    """The parts with the rows counted that could not be encoded; DocumentError where none may be skipped."""
+def _with_skipped(
+    given: Slice, problems: Mapping[int, Problem], config: BuildConfig
+) -> tuple[Part, ...]:
+    """The parts with the rows counted that could not be encoded; DocumentError where none may be
+    skipped.
+    """
     if not problems:
         return given.parts
     found, first = [], 0
@@ -236,7 +267,9 @@ def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> A
         if column.name not in READ:
             is_list = pa.types.is_list(column.type)
             value = datasets.Value(
-                _FEATURES.get(str(kind := column.type.value_type if is_list else column.type), str(kind))
+                _FEATURES.get(
+                    str(kind := column.type.value_type if is_list else column.type), str(kind)
+                )
             )
             features[column.name] = datasets.Sequence(value) if is_list else value
     return datasets.Features(features)
@@ -247,7 +280,8 @@ def quiet_datasets() -> Iterator[None]:
     """No progress bar per slice; the bars of the user's own code come back afterwards."""
     import datasets
 
-    # Made once here: opening a file makes this lock and deletes it again, while `map` uses it in another thread.
+    # Made once here: opening a file makes this lock and deletes it again, while `map` uses it in
+    # another thread.
     datasets.utils.tqdm.get_lock()
     shown = datasets.utils.is_progress_bar_enabled()
     datasets.disable_progress_bars()

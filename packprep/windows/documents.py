@@ -1,7 +1,8 @@
 """Windows: runs of units packed together, and the documents in them as arrays.
 
-A window holds a fixed amount of text, so memory is bounded and no plan depends on workers. Unless packs are to stay in
-input order, units are dealt to windows in an order that the seed decides, so a window is a sample of the whole input.
+A window holds a fixed amount of text, so memory is bounded and no plan depends on workers. Unless
+packs are to stay in input order, units are dealt to windows in an order that the seed decides, so a
+window is a sample of the whole input.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +31,9 @@ class Documents:
     """Tokenized documents in input order, [documents] each.
 
     id: input row. tokens: the first token of each. length: tokens with BOS and EOS, 0 for none.
-    source: number of the source file. group: code of the group, or None. aligned: the first value of each in further
-    columns with a value per token, by name. values: columns with a value per document, by name.
-    mapped: the token files among what is pointed into.
+    source: number of the source file. group: code of the group, or None. aligned: the first value
+    of each in further columns with a value per token, by name. values: columns with a value per
+    document, by name. mapped: the token files among what is pointed into.
     """
 
     id: NDArray[np.int64]
@@ -51,10 +52,15 @@ class Documents:
         """Those of a mask, or of indices in their order."""
         group = None if self.group is None else self.group[kept]
         return Documents(
-            id=self.id[kept], tokens=self.tokens.take(kept), length=self.length[kept], source=self.source[kept],
-            group=group, aligned={name: column.take(kept) for name, column in self.aligned.items()},
-            values={name: values[kept] for name, values in self.values.items()}, mapped=self.mapped,
-        )  # fmt: skip
+            id=self.id[kept],
+            tokens=self.tokens.take(kept),
+            length=self.length[kept],
+            source=self.source[kept],
+            group=group,
+            aligned={name: column.take(kept) for name, column in self.aligned.items()},
+            values={name: values[kept] for name, values in self.values.items()},
+            mapped=self.mapped,
+        )
 
     @property
     def labels(self) -> Labels | None:
@@ -64,7 +70,9 @@ class Documents:
 
 
 def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Piece]]:
-    """Slices of each window, by unit number inside it; a window ends with the unit that reaches its size."""
+    """Slices of each window, by unit number inside it; a window ends with the unit that reaches
+    its size.
+    """
     units: dict[int, list[_Piece]] = {}
     for file in files:
         units.setdefault(file.unit, []).append(file)
@@ -82,20 +90,27 @@ def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Pie
 
 
 def unit_order(units: NDArray[np.int64], config: BuildConfig) -> NDArray[np.int64]:
-    """Places of these units, by number, in the order in which they are dealt: as the seed has them, or as they are."""
+    """Places of these units, by number, in the order in which they are dealt: as the seed has
+    them, or as they are.
+    """
     if config.order == "input":
         return np.arange(len(units))
     return np.argsort(mix(stream(config.seed, Purpose.UNIT_ORDER), units), kind="stable")
 
 
-def read_documents(directory: Path, files: Sequence[TokenFile], max_memory: int | None = None) -> Documents:
+def read_documents(
+    directory: Path, files: Sequence[TokenFile], max_memory: int | None = None
+) -> Documents:
     """Documents of a window's token files, which are memory-mapped: no token is read yet.
 
     max_memory: bytes over which the process gives back what it has read of them.
     """
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
     batches = [batch for file in mapped.files for batch in _batches(file)]
-    ids, sources = _join([_ids(file) for file in files], np.int64), _join([_sources(file) for file in files], np.int32)
+    ids, sources = (
+        _join([_ids(file) for file in files], np.int64),
+        _join([_sources(file) for file in files], np.int32),
+    )
     return replace(documents_of(batches, ids, sources), mapped=mapped)
 
 
@@ -105,9 +120,11 @@ def read_chosen(
     chosen: Callable[[int, Documents], NDArray[np.int64]],
     max_memory: int | None = None,
 ) -> Documents:
-    """Some documents of token files that hold far more than are wanted; only of these is anything kept.
+    """Some documents of token files that hold far more than are wanted; only of these is
+    anything kept.
 
-    chosen: f(number of the file, its documents) -> the rows that are wanted, in order. max_memory: see above.
+    chosen: f(number of the file, its documents) -> the rows that are wanted, in order. max_memory:
+    see above.
     """
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
     parts: list[Documents] = []
@@ -118,7 +135,11 @@ def read_chosen(
         rows = chosen(number, documents)
         parts.append(documents.take(rows))
         if documents.group is not None:  # its codes are those of one file
-            groups += pa.chunked_array([batch.column("group") for batch in batches]).take(pa.array(rows)).chunks
+            groups += (
+                pa.chunked_array([batch.column("group") for batch in batches])
+                .take(pa.array(rows))
+                .chunks
+            )
     if not parts:
         return documents_of([], np.empty(0, np.int64), np.empty(0, np.int32))
     first = parts[0]
@@ -129,9 +150,12 @@ def read_chosen(
         length=_join([part.length for part in parts], np.int32),
         source=_join([part.source for part in parts], np.int32),
         group=group_codes(pa.chunked_array(groups)) if groups else None,
-        aligned={name: _join_pointers([part.aligned[name] for part in parts]) for name in first.aligned},
+        aligned={
+            name: _join_pointers([part.aligned[name] for part in parts]) for name in first.aligned
+        },
         values={
-            name: _join([part.values[name] for part in parts], values.dtype) for name, values in first.values.items()
+            name: _join([part.values[name] for part in parts], values.dtype)
+            for name, values in first.values.items()
         },
         mapped=mapped,
     )
@@ -147,11 +171,17 @@ def _ids(file: TokenFile) -> NDArray[np.int64]:
 
 
 def _sources(file: TokenFile) -> NDArray[np.int32]:
-    return np.repeat(np.array([part.source for part in file.parts], np.int32), [part.rows for part in file.parts])
+    return np.repeat(
+        np.array([part.source for part in file.parts], np.int32), [part.rows for part in file.parts]
+    )
 
 
-def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]) -> Documents:
-    """Documents of record batches as token files hold them (see tokens.py), with their input rows and sources."""
+def documents_of(
+    batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]
+) -> Documents:
+    """Documents of record batches as token files hold them (see tokens.py), with their input
+    rows and sources.
+    """
     names = batches[0].schema.names if batches else []
     aligned: dict[str, Pointers] = {}
     values: dict[str, NDArray[Any]] = {}
@@ -163,15 +193,25 @@ def documents_of(batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sour
             groups = group_codes(pa.chunked_array(columns))
         elif pa.types.is_list(columns[0].type):
             views = [list_view(batch, name, "a token file") for batch in batches]
-            aligned[name] = _join_pointers([Pointers.into(view.values, view.offsets[:-1]) for view in views])
+            aligned[name] = _join_pointers(
+                [Pointers.into(view.values, view.offsets[:-1]) for view in views]
+            )
             if name == "tokens":
                 length = _join([np.diff(view.offsets) for view in views], np.int32)
         else:
-            values[name] = np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
+            values[name] = np.concatenate(
+                [column.to_numpy(zero_copy_only=False) for column in columns]
+            )
     tokens = aligned.pop("tokens") if aligned else Pointers.null(0)
     return Documents(
-        id=ids, tokens=tokens, length=length, source=sources, group=groups, aligned=aligned, values=values
-    )  # fmt: skip
+        id=ids,
+        tokens=tokens,
+        length=length,
+        source=sources,
+        group=groups,
+        aligned=aligned,
+        values=values,
+    )
 
 
 def file_schema(directory: Path, files: Sequence[TokenFile]) -> pa.Schema:
@@ -203,7 +243,9 @@ def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
 
 
 def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
-    """Which documents the seed puts into the validation split: by id, so the same whatever else changes."""
+    """Which documents the seed puts into the validation split: by id, so the same whatever else
+    changes.
+    """
     return drawn(stream(config.seed, Purpose.HOLDOUT), ids, config.holdout)
 
 
@@ -211,8 +253,12 @@ def _join_pointers(parts: Sequence[Pointers]) -> Pointers:
     try:
         return Pointers.joined(parts)
     except ValueError:
-        raise FormatError("token files of two versions of packprep stand together; build with --restart") from None
+        raise FormatError(
+            "token files of two versions of packprep stand together; build with --restart"
+        ) from None
 
 
 def _join(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate(arrays, dtype=dtype, casting="same_kind") if arrays else np.empty(0, dtype)
+    return (
+        np.concatenate(arrays, dtype=dtype, casting="same_kind") if arrays else np.empty(0, dtype)
+    )

@@ -1,12 +1,13 @@
 """What is trained: counting the tokens that carry a loss, and where the response of a row begins.
 
-A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four times smaller, as a mask
-(int8, 1 where there is one). Without either, every token is trained. In a shard they are always labels.
+A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four
+times smaller, as a mask (int8, 1 where there is one). Without either, every token is trained. In a
+shard they are always labels.
 
-The first token of a segment never has a label: nothing in the segment comes before it to predict it from, and a trainer
-that shifts labels by itself would train it on the document before. Nor has a BOS that is added, and padding. An added
-EOS has one where the token before it has. A token that `stride` repeats has one only in the first piece that is kept,
-unless `train_overlap`.
+The first token of a segment never has a label: nothing in the segment comes before it to predict it
+from, and a trainer that shifts labels by itself would train it on the document before. Nor has a
+BOS that is added, and padding. An added EOS has one where the token before it has. A token that
+`stride` repeats has one only in the first piece that is kept, unless `train_overlap`.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Labels (int32) or masks (int8) of documents as they lie in memory. values: [documents], where each begins."""
+    """Labels (int32) or masks (int8) of documents as they lie in memory. values: [documents],
+    where each begins.
+    """
 
     values: Pointers
 
@@ -34,24 +37,43 @@ class Labels:
         return 0 if self.values.dtype == np.int8 else NO_LOSS
 
     def count(self, document: Int32, first: Int32, tokens: Int32) -> Int32:
-        """[runs], trained tokens among document[first : first + tokens]; 0 where tokens is below 1."""
+        """[runs], trained tokens among document[first : first + tokens]; 0 where tokens is below
+        1.
+        """
         runs = self.values.at(document, first.astype(np.int64))
         found: Int32 = _count(runs.address, tokens, self.untrained, self._like)
         return found
 
     def trainable(
-        self, document: Int32, start: Int32, own: Int32, bos: NDArray[np.bool_], least: int, train_overlap: bool
+        self,
+        document: Int32,
+        start: Int32,
+        own: Int32,
+        bos: NDArray[np.bool_],
+        least: int,
+        train_overlap: bool,
     ) -> tuple[NDArray[np.bool_], Int32]:
-        """Pieces with at least `least` trained tokens, and how many of each one's tokens an earlier one of them has.
+        """Pieces with at least `least` trained tokens, and how many of each one's tokens an
+        earlier one of them has.
 
-        document, start, own, bos: [pieces], as `Segments` has them, those of a document in order; both results too.
-        What pieces share is trained in the first of them that is kept, unless train_overlap.
+        document, start, own, bos: [pieces], as `Segments` has them, those of a document in order;
+        both results too. What pieces share is trained in the first of them that is kept, unless
+        train_overlap.
         """
         kept, repeated = np.zeros(len(document), np.bool_), np.zeros(len(document), np.int32)
         _trainable(
-            self.values.address, document, start, own, bos, least, train_overlap, self.untrained, self._like,
-            kept, repeated,
-        )  # fmt: skip
+            self.values.address,
+            document,
+            start,
+            own,
+            bos,
+            least,
+            train_overlap,
+            self.untrained,
+            self._like,
+            kept,
+            repeated,
+        )
         return kept, repeated
 
     def first(self, lengths: Int32) -> Int32:
@@ -118,14 +140,18 @@ def _first(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32
 
 
 def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int) -> Int32:
-    """Tokens kept of each source, the rest of `most` being the target's: both are cut in proportion to their lengths.
+    """Tokens kept of each source, the rest of `most` being the target's: both are cut in
+    proportion to their lengths.
 
-    source, target: [rows], tokens of prompts and responses that together are longer than `most`. A side that is less
-    than half of `most` stays whole. This is `infer_seqlen` of LLaMA-Factory (src/llamafactory/data/processor/
-    processor_utils.py), number for number. Example: source 90, target 30, most 60 -> 45 and 15.
+    source, target: [rows], tokens of prompts and responses that together are longer than `most`. A
+    side that is less than half of `most` stays whole. This is `infer_seqlen` of LLaMA-Factory
+    (src/llamafactory/data/processor/ processor_utils.py), number for number. Example: source 90,
+    target 30, most 60 -> 45 and 15.
     """
     share = (most * (target / np.maximum(source + target, 1))).astype(np.int64)
-    most_target = np.where(target * 2 < most, most, np.where(source * 2 < most, most - source, share))
+    most_target = np.where(
+        target * 2 < most, most, np.where(source * 2 < most, most - source, share)
+    )
     kept_target = np.minimum(most_target, target)
     kept_source: Int32 = np.minimum(np.maximum(most - kept_target, 0), source).astype(np.int32)
     return kept_source

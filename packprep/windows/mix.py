@@ -1,8 +1,9 @@
 """A mix: what is drawn of each source, and which documents each window holds.
 
-Nothing is drawn before everything is tokenized: a draw needs lengths only, so other weights use the same token store.
-Lengths are read three times, a token file at a time: to find where each draw ends, to finish it, and to lay out the
-streams; then once more by each window, of the files that it touches. What is held is some numbers per file.
+Nothing is drawn before everything is tokenized: a draw needs lengths only, so other weights use the
+same token store. Lengths are read three times, a token file at a time: to find where each draw
+ends, to finish it, and to lay out the streams; then once more by each window, of the files that it
+touches. What is held is some numbers per file.
 """
 
 from collections import Counter
@@ -31,7 +32,9 @@ Measure = Callable[[Documents], Int64]
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """Documents of one token file. cell: split * sources + source of the mix, [documents]; so are the other arrays."""
+    """Documents of one token file. cell: split * sources + source of the mix, [documents]; so
+    are the other arrays.
+    """
 
     documents: Documents
     size: Int64
@@ -40,15 +43,19 @@ class _File:
 
     def take(self, kept: NDArray[np.bool_]) -> "_File":
         return _File(
-            documents=self.documents.take(kept), size=self.size[kept], cell=self.cell[kept], hashed=self.hashed[kept]
+            documents=self.documents.take(kept),
+            size=self.size[kept],
+            cell=self.cell[kept],
+            hashed=self.hashed[kept],
         )
 
 
 class Mix:
-    """The draw of a build, and its windows. entry_of_source: the entry of each input file. measure: see `Measure`.
+    """The draw of a build, and its windows. entry_of_source: the entry of each input file.
+    measure: see `Measure`.
 
-    windows: the token files that each window touches. available, wanted: tokens of each cell, a cell being a source of
-    the mix in a split, training first.
+    windows: the token files that each window touches. available, wanted: tokens of each cell, a
+    cell being a source of the mix in a split, training first.
     """
 
     def __init__(
@@ -59,17 +66,26 @@ class Mix:
         config: BuildConfig,
         measure: Measure,
     ) -> None:
-        self._files, self._directory, self._config, self._measure = files, directory, config, measure
+        self._files, self._directory, self._config, self._measure = (
+            files,
+            directory,
+            config,
+            measure,
+        )
         self._entries = config.entries()
         self._entry_of_source = np.array(entry_of_source, np.int64)
         self._cells = len(self._entries) * (2 if config.holdout else 1)
         tokens, documents = self._histograms()
         self.available: list[int] = tokens.sum(axis=1).tolist()
         self.wanted, self._scarce = self._targets()
-        self._draws = self._finish([place(*cell) for cell in zip(self.wanted, tokens, documents, strict=True)])
+        self._draws = self._finish(
+            [place(*cell) for cell in zip(self.wanted, tokens, documents, strict=True)]
+        )
         self._counted = [Counter[str]() for _ in entry_of_source]
         self._streams, self._drawn = self._lay_out()
-        touched = {touch for streams in self._streams for stream in streams for touch in stream.files()}
+        touched = {
+            touch for streams in self._streams for stream in streams for touch in stream.files()
+        }
         self._touched: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
         for window, number in sorted(touched):
             self._touched[window].append(number)
@@ -80,7 +96,9 @@ class Mix:
         places: list[NDArray[np.float64]] = [np.empty(0)]
 
         def chosen(number: int, documents: Documents) -> Int64:
-            rows, places_of_rows = self._stretch(self._touched[window][number], documents, window, split)
+            rows, places_of_rows = self._stretch(
+                self._touched[window][number], documents, window, split
+            )
             places.append(places_of_rows)
             return rows
 
@@ -89,14 +107,22 @@ class Mix:
 
     @property
     def most_documents(self) -> int:
-        """About how many documents the largest window has: those of a file in several windows are shared out evenly."""
+        """About how many documents the largest window has: those of a file in several windows
+        are shared out evenly.
+        """
         times = Counter(number for touched in self._touched for number in touched)
-        return int(max(sum(self._drawn[number] / times[number] for number in touched) for touched in self._touched))
+        return int(
+            max(
+                sum(self._drawn[number] / times[number] for number in touched)
+                for touched in self._touched
+            )
+        )
 
     def left_out(self, tokenizer: Tokenizer) -> list[Sums]:
         """For each input file what no window holds, and what is repeated.
 
-        A repeated document counts in tokens_in once for each copy; `repeated` is what all but the first come to.
+        A repeated document counts in tokens_in once for each copy; `repeated` is what all but the
+        first come to.
         """
         has_bos, has_eos = tokenizer.bos is not None, tokenizer.eos is not None
         return [
@@ -113,14 +139,18 @@ class Mix:
         ]
 
     def facts(self) -> dict[str, Any]:
-        """What was asked of each source and what there is of it in the training split, for the report."""
+        """What was asked of each source and what there is of it in the training split, for the
+        report.
+        """
         by_weight, whole = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
         sources = [
             {
                 "name": entry.label,
                 "files": np.flatnonzero(self._entry_of_source == number).tolist(),
                 "asked": entry.asked,
-                "asked_share": float(by_weight[number]) if entry.weight else self.wanted[number] / whole,
+                "asked_share": float(by_weight[number])
+                if entry.weight
+                else self.wanted[number] / whole,
                 "available": self.available[number],
             }
             for number, entry in enumerate(self._entries)
@@ -137,14 +167,21 @@ class Mix:
                     "a larger max_epochs repeats it"
                 )
             elif entry.max_tokens is not None and there < entry.max_tokens:
-                yield f"{entry.label} has {there:,} tokens, fewer than its max_tokens of {entry.max_tokens:,}"
+                yield (
+                    f"{entry.label} has {there:,} tokens, fewer than its max_tokens of "
+                    f"{entry.max_tokens:,}"
+                )
 
     def _read(self) -> Iterator[tuple[int, _File]]:
         for number, file in enumerate(self._files):
             yield number, self._measured(read_documents(self._directory, [file]))
 
     def _measured(self, documents: Documents) -> _File:
-        held = held_out(documents.id, self._config) if self._config.holdout else np.zeros(len(documents), np.bool_)
+        held = (
+            held_out(documents.id, self._config)
+            if self._config.holdout
+            else np.zeros(len(documents), np.bool_)
+        )
         return _File(
             documents=documents,
             size=self._measure(documents),
@@ -162,16 +199,23 @@ class Mix:
         return tokens.reshape(self._cells, BUCKETS), documents.reshape(self._cells, BUCKETS)
 
     def _targets(self) -> tuple[list[int], Entry | None]:
-        """Tokens to draw of each cell. Validation has the rates of training, made smaller until none repeats."""
+        """Tokens to draw of each cell.
+
+        Validation has the rates of training, made smaller until none repeats.
+        """
         count = len(self._entries)
         train, held = self.available[:count], self.available[count:]
         limit = self._config.max_tokens
         if limit is not None and held:
             limit = limit * sum(train) // max(1, sum(train) + sum(held))
         wanted, scarce = targets(self._entries, train, limit)
-        rates = [Fraction(tokens, max(1, there)) for tokens, there in zip(wanted, train, strict=True)]
+        rates = [
+            Fraction(tokens, max(1, there)) for tokens, there in zip(wanted, train, strict=True)
+        ]
         most = max([Fraction(1), *rates])
-        return wanted + [int(there * rate / most) for there, rate in zip(held, rates, strict=False)], scarce
+        return wanted + [
+            int(there * rate / most) for there, rate in zip(held, rates, strict=False)
+        ], scarce
 
     def _finish(self, places: Sequence[Place]) -> list[Draw]:
         """The draw of each cell, from the documents about where it ends."""
@@ -179,15 +223,18 @@ class Mix:
         candidates: list[list[Any]] = [[] for _ in places]
         for _, file in self._read() if (first < last).any() else ():
             bucket = buckets(file.hashed)
-            near = file.take((bucket >= first[file.cell]) & (bucket < last[file.cell]) & (file.size > 0))
+            near = file.take(
+                (bucket >= first[file.cell]) & (bucket < last[file.cell]) & (file.size > 0)
+            )
             for cell in np.unique(near.cell).tolist():
                 found = near.take(near.cell == cell)
                 candidates[cell].append((found.hashed, found.documents.id, found.size))
         return [finish(at, found) for at, found in zip(places, candidates, strict=True)]
 
     def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
-        """Two streams of each cell, of what is drawn `times` and of what is drawn once more, and the documents drawn of
-        each token file. What is not drawn is counted."""
+        """Two streams of each cell, of what is drawn `times` and of what is drawn once more, and
+        the documents drawn of each token file. What is not drawn is counted.
+        """
         tokens = np.zeros((self._cells, 2, len(self._files)), np.int64)
         there = np.zeros(tokens.shape, np.bool_)
         drawn = [0] * len(self._files)
@@ -203,8 +250,13 @@ class Mix:
                     there[cell, more, number] = chosen.any()
             drawn[number] = int(copies.sum())
             self._count(file.documents, copies)
-        text, of_text = (sum(getattr(file, field) for file in self._files) for field in ("text_bytes", "tokens"))
-        windows = max(1, sum(self.wanted[: len(self._entries)]) * text // max(1, of_text * self._config.window))
+        text, of_text = (
+            sum(getattr(file, field) for file in self._files) for field in ("text_bytes", "tokens")
+        )
+        windows = max(
+            1,
+            sum(self.wanted[: len(self._entries)]) * text // max(1, of_text * self._config.window),
+        )
         if self._config.strategy != "balanced":  # which has one window
             most = [draw.times + int(there[cell, 1].any()) for cell, draw in enumerate(self._draws)]
             windows = max(windows, *most)
@@ -233,7 +285,9 @@ class Mix:
         """Token files in the order of the streams: units as the seed has them, or as they are."""
         return unit_order(np.array([file.unit for file in self._files]), self._config)
 
-    def _stretch(self, number: int, documents: Documents, window: int, split: str) -> tuple[Int64, NDArray[np.float64]]:
+    def _stretch(
+        self, number: int, documents: Documents, window: int, split: str
+    ) -> tuple[Int64, NDArray[np.float64]]:
         """Rows of one file that a window holds, and where in the mix each stands, 0 to 1."""
         file = self._measured(documents)
         first = len(self._entries) * (split == "validation")

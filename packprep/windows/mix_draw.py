@@ -1,11 +1,13 @@
-"""Which documents of a source a mix takes: by a hash of seed and document, as many as make the tokens that are wanted.
+"""Which documents of a source a mix takes: by a hash of seed and document, as many as make the
+tokens that are wanted.
 
-A draw is a function of the document alone: whole copies of everything, and one more of the documents below a place in
-the order of hashes, which a histogram of that order finds, so that nothing is held for each document of the input. A
-few documents behind the place then fill what is left, each taken if it fits. A smaller draw is, but for these, part of
-a larger one.
+A draw is a function of the document alone: whole copies of everything, and one more of the
+documents below a place in the order of hashes, which a histogram of that order finds, so that
+nothing is held for each document of the input. A few documents behind the place then fill what is
+left, each taken if it fits. A smaller draw is, but for these, part of a larger one.
 
-Example: 100 documents of 10 tokens, 1,234 wanted -> each once, and once more those with the 23 lowest hashes.
+Example: 100 documents of 10 tokens, 1,234 wanted -> each once, and once more those with the 23
+lowest hashes.
 """
 
 from collections.abc import Iterable
@@ -22,12 +24,14 @@ Bools = NDArray[np.bool_]
 
 BUCKETS = 1 << 12
 _SHIFT = np.uint64(64 - 12)
-_CANDIDATES = 100_000  # documents that may fill what is left; more would not fit better, and they are held in memory
+# documents that may fill what is left; more would not fit better, and they are held in memory
+_CANDIDATES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """times: copies of every document. below: one more of the documents in buckets before it, and of those in `more`.
+    """times: copies of every document. below: one more of the documents in buckets before it,
+    and of those in `more`.
 
     A document of 0 tokens counts for nothing and is taken once.
     """
@@ -37,7 +41,9 @@ class Draw:
     more: Int64
 
     def partly(self, ids: Int64, bucket: Int64, sizes: Int64) -> Bools:
-        """Which documents are taken once more than `times`, [documents]; where times is 0, also those of 0 tokens."""
+        """Which documents are taken once more than `times`, [documents]; where times is 0, also
+        those of 0 tokens.
+        """
         return np.where(sizes > 0, (bucket < self.below) | np.isin(ids, self.more), self.times == 0)
 
     def copies(self, sizes: Int64, partly: Bools) -> Int64:
@@ -47,7 +53,9 @@ class Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a draw ends in the order of hashes: buckets before `first` whole, `room` tokens of those before `last`."""
+    """Where a draw ends in the order of hashes: buckets before `first` whole, `room` tokens of
+    those before `last`.
+    """
 
     times: int
     first: int
@@ -80,8 +88,12 @@ def place(wanted: int, tokens: Int64, documents: Int64) -> Place:
 
 
 def finish(at: Place, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
-    """The draw of a place. candidates: (hash, id, tokens) of the documents in its buckets first..last - 1."""
-    parts = list(candidates) or [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))]
+    """The draw of a place. candidates: (hash, id, tokens) of the documents in its buckets
+    first..last - 1.
+    """
+    parts = list(candidates) or [
+        (np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+    ]
     hashed, ids, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(hashed)
     taken = _fit(sizes[order], at.room)
@@ -90,7 +102,10 @@ def finish(at: Place, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int6
 
 @kernel
 def _fit(sizes: Int64, room: int) -> Bools:
-    """Which documents fit one after another into the room, those that do not left out. [5, 3, 1], 4 -> the last two."""
+    """Which documents fit one after another into the room, those that do not left out.
+
+    [5, 3, 1], 4 -> the last two.
+    """
     taken = np.zeros(sizes.size, np.bool_)
     for document in range(sizes.size):
         if 0 < sizes[document] <= room:

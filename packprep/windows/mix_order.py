@@ -1,10 +1,12 @@
 """The documents of a mix as streams that run side by side, cut into windows of equal stretches.
 
-A stream is documents of one source that are all drawn equally often, copy after copy; what stands at a tenth of it
-stands at a tenth of the mix. So any stretch of the mix holds the shares that were asked for. The copies of a document
-stand a whole copy of its stream apart: where there are as many windows as copies, no two of them are in one window.
+A stream is documents of one source that are all drawn equally often, copy after copy; what stands
+at a tenth of it stands at a tenth of the mix. So any stretch of the mix holds the shares that were
+asked for. The copies of a document stand a whole copy of its stream apart: where there are as many
+windows as copies, no two of them are in one window.
 
-Example: 4 tokens of A and 2 of B, each document one token -> A B A A B A; two windows hold A B A each.
+Example: 4 tokens of A and 2 of B, each document one token -> A B A A B A; two windows hold A B A
+each.
 """
 
 from dataclasses import dataclass
@@ -18,9 +20,11 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Where the documents of each token file stand: tokens begins..ends of the stream, for each copy.
+    """Where the documents of each token file stand: tokens begins..ends of the stream, for each
+    copy.
 
-    begins, ends: [copies, files]. there: [files], whether there is a document. windows: how many the mix has.
+    begins, ends: [copies, files]. there: [files], whether there is a document. windows: how many
+    the mix has.
     """
 
     begins: Int64
@@ -48,9 +52,11 @@ class Stream:
         ]
 
     def stretch(self, file: int, sizes: Int64, window: int) -> tuple[Int64, NDArray[np.float64]]:
-        """Documents of a file that a window holds, as indices, and where in the mix each stands, 0 to 1.
+        """Documents of a file that a window holds, as indices, and where in the mix each stands,
+        0 to 1.
 
-        sizes: [documents], tokens of all that the stream has of the file; those of 0 are in the first copy only.
+        sizes: [documents], tokens of all that the stream has of the file; those of 0 are in the
+        first copy only.
         """
         rows, places = [np.empty(0, np.int64)], [np.empty(0)]
         for copy in range(len(self.begins)):
@@ -66,7 +72,9 @@ class Stream:
 
 
 def lay_out(copies: int, tokens: Int64, there: Bools, order: Int64, windows: int) -> Stream:
-    """The stream of so many copies. tokens, there: [files], of one copy. order: the files as they stand in each."""
+    """The stream of so many copies. tokens, there: [files], of one copy. order: the files as
+    they stand in each.
+    """
     ends = np.empty(len(tokens), np.int64)
     ends[order] = np.cumsum(tokens[order])
     before = np.arange(copies)[:, None] * tokens.sum()

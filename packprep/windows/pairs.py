@@ -1,8 +1,8 @@
 """Preference pairs: two sides of one row that share a pack, such as a chosen and a rejected answer.
 
-A row is one document whose tokens are those of its first side and then those of its second: it is drawn, held out and
-counted as one. It becomes two segments, an atom for the packer, or none: what does not fit whole is truncated on both
-sides, dropped or refused.
+A row is one document whose tokens are those of its first side and then those of its second: it is
+drawn, held out and counted as one. It becomes two segments, an atom for the packer, or none: what
+does not fit whole is truncated on both sides, dropped or refused.
 
 Example: sides of 6 and 2 tokens, max_length=6, truncate -> 4 and 2 tokens at 0 and 6 of the row.
 """
@@ -23,9 +23,9 @@ def cut_pairs(
 ) -> tuple[Segments, Account]:
     """Two segments for each pair that is kept, and the account of the others.
 
-    lengths: [rows], tokens of both sides. split: [rows], those of the first. ends: how many of BOS and EOS a side has.
-    Filters hold for each side. Padding to a multiple counts: both sides together must fit with it.
-    Raises TooLongError for a pair over max_length under overflow error.
+    lengths: [rows], tokens of both sides. split: [rows], those of the first. ends: how many of BOS
+    and EOS a side has. Filters hold for each side. Padding to a multiple counts: both sides
+    together must fit with it. Raises TooLongError for a pair over max_length under overflow error.
     """
     sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
     there = lengths > 0
@@ -36,13 +36,19 @@ def cut_pairs(
     over = there & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
     if config.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
-    dropped = {Dropped.TOO_SHORT: short, Dropped.TOO_LONG: long, Dropped.OVERFLOW: over & (config.overflow == "drop")}
+    dropped = {
+        Dropped.TOO_SHORT: short,
+        Dropped.TOO_LONG: long,
+        Dropped.OVERFLOW: over & (config.overflow == "drop"),
+    }
     kept = there & ~(short | long | dropped[Dropped.OVERFLOW])
     own = sides.copy()
     if config.overflow == "truncate" and over.any():
         own[over] = _truncated(sides[over], config)
     cut = sides - own
-    start = np.stack([np.zeros_like(split), split], axis=1) + (cut if config.truncation_side == "left" else 0)
+    start = np.stack([np.zeros_like(split), split], axis=1) + (
+        cut if config.truncation_side == "left" else 0
+    )
     rows = np.flatnonzero(kept)
     segments = Segments(
         document=np.repeat(rows, 2).astype(np.int32),
@@ -60,7 +66,11 @@ def cut_pairs(
         truncated=np.where(kept, cut.sum(axis=1), 0).astype(np.int32),
         overlap=nothing.astype(np.int64),
         continuation_bos=nothing,
-        dropped={reason: np.where(rows, lengths, 0).astype(np.int32) for reason, rows in dropped.items() if rows.any()},
+        dropped={
+            reason: np.where(rows, lengths, 0).astype(np.int32)
+            for reason, rows in dropped.items()
+            if rows.any()
+        },
     )
 
 
@@ -70,7 +80,9 @@ def _padded(tokens: Int64, config: BuildConfig) -> Int64:
 
 
 def _truncated(sides: Int64, config: BuildConfig) -> Int64:
-    """Tokens kept of each side, [pairs, 2]: both are cut in proportion, a side of less than half a pack stays whole."""
+    """Tokens kept of each side, [pairs, 2]: both are cut in proportion, a side of less than half
+    a pack stays whole.
+    """
     multiple, most = config.pad_segment_to_multiple, config.max_length
     first = proportional(sides[:, 0], sides[:, 1], most).astype(np.int64)
     # A pack is a whole number of multiples: what the first side takes of them, the second cannot.

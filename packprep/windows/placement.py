@@ -1,7 +1,9 @@
-"""Packs of one window, as decided and not yet written: which segments stand where, and where their tokens are.
+"""Packs of one window, as decided and not yet written: which segments stand where, and where
+their tokens are.
 
-Nothing is copied into pack order before a record batch is made: a window of tiny documents has hundreds of millions
-of segments, and 85 bytes for each of them, plan included, is what a window costs in memory.
+Nothing is copied into pack order before a record batch is made: a window of tiny documents has
+hundreds of millions of segments, and 85 bytes for each of them, plan included, is what a window
+costs in memory.
 """
 
 from dataclasses import dataclass, replace
@@ -18,14 +20,18 @@ from packprep.windows.segments import Segments
 
 Int64 = NDArray[np.int64]
 
-MEMORY_PER_DOCUMENT = 120  # bytes, measured at the highest point of planning 10 million documents of a few tokens
+MEMORY_PER_DOCUMENT = (
+    120  # bytes, measured at the highest point of planning 10 million documents of a few tokens
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packs:
-    """Pack p holds the segments order[offsets[p]:offsets[p + 1]]; a segment of number FILLER is one pad token.
+    """Pack p holds the segments order[offsets[p]:offsets[p + 1]]; a segment of number FILLER is
+    one pad token.
 
-    padded: int32 [segments], tokens of each in the shard. order: int64 [segments in packs]. offsets: int64 [packs + 1].
+    padded: int32 [segments], tokens of each in the shard. order: int64 [segments in packs].
+    offsets: int64 [packs + 1].
     """
 
     documents: Documents
@@ -40,7 +46,9 @@ class Packs:
     @cached_property
     def lengths(self) -> Int64:
         """[packs], tokens in each."""
-        lengths = np.where(self.order >= 0, self.padded[self.order], 1) if len(self.order) else self.order
+        lengths = (
+            np.where(self.order >= 0, self.padded[self.order], 1) if len(self.order) else self.order
+        )
         ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
         packs: Int64 = np.diff(ends[self.offsets])
         return packs
@@ -51,9 +59,15 @@ class Packs:
         return replace(self, order=order, offsets=offsets)
 
     def filled(self, packs: int) -> "Packs":
-        """With `packs` filler packs after the last: one pad token each, which has nothing to predict, so no loss."""
+        """With `packs` filler packs after the last: one pad token each, which has nothing to
+        predict, so no loss.
+        """
         order = np.append(self.order, np.full(packs, FILLER))
-        return replace(self, order=order, offsets=np.append(self.offsets, self.offsets[-1] + 1 + np.arange(packs)))
+        return replace(
+            self,
+            order=order,
+            offsets=np.append(self.offsets, self.offsets[-1] + 1 + np.arange(packs)),
+        )
 
     def rows(self, first: int, last: int) -> "Rows":
         """Segments of packs first..last - 1 as they stand."""
@@ -77,11 +91,12 @@ class Packs:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1], where each pack begins.
+    """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1],
+    where each pack begins.
 
-    document: index into the arrays of documents, 0 where filler is True. start: offset of the own tokens in it. own:
-    how many. bos: whether one more BOS goes before them. padded: tokens in the shard. repeated, front, hole: as in
-    Segments.
+    document: index into the arrays of documents, 0 where filler is True. start: offset of the own
+    tokens in it. own: how many. bos: whether one more BOS goes before them. padded: tokens in the
+    shard. repeated, front, hole: as in Segments.
     """
 
     document: NDArray[np.int32]
@@ -103,13 +118,18 @@ class Rows:
 
     @cached_property
     def runs(self) -> "Runs":
-        """What to copy: each segment's own tokens, in two runs where there is a hole between them."""
+        """What to copy: each segment's own tokens, in two runs where there is a hole between
+        them.
+        """
         start = self.start.astype(np.int64)
-        whole = Runs(document=self.document, start=start, own=self.own, bos=self.bos, padded=self.padded)
+        whole = Runs(
+            document=self.document, start=start, own=self.own, bos=self.bos, padded=self.padded
+        )
         if self.front is None or self.hole is None:
             return whole
         front = np.minimum(self.front, self.own)  # of filler, 0
-        # Runs 2i and 2i + 1 are segment i: what lies before its hole with its BOS, and the rest with its padding.
+        # Runs 2i and 2i + 1 are segment i: what lies before its hole with its BOS, and the rest
+        # with its padding.
         return Runs(
             document=np.repeat(self.document, 2),
             start=np.stack([start, start + front + self.hole], axis=1).ravel(),
@@ -130,5 +150,7 @@ class Runs:
     padded: Int64
 
     def values(self, of_documents: Pointers) -> Pointers:
-        """The first of each run's values of a column. of_documents: [documents], the first of each document's."""
+        """The first of each run's values of a column. of_documents: [documents], the first of
+        each document's.
+        """
         return of_documents.at(self.document, self.start)

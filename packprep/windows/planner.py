@@ -1,4 +1,7 @@
-"""One window from documents to packs: cut into segments, plan, account. Decides everything, moves no token."""
+"""One window from documents to packs: cut into segments, plan, account.
+
+Decides everything, moves no token.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +29,7 @@ from packprep.windows.segments import Account, Segments, cut_segments, wrap_docu
 _PIECE = 1 << 20  # documents
 
 Planner = Callable[[NDArray[np.int32], int], PackPlan]
-"""A packer of the user's own: f(lengths int32 [segments], max_length) -> PackPlan. Its plan is checked."""
+"""A packer of the user: f(lengths int32 [segments], max_length) -> PackPlan, which is checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +38,20 @@ class WindowPlan:
 
     packs: Packs
     account: Account
-    trained: NDArray[np.int32] | None  # [segments], tokens with a label; None where that is every token
+    trained: (
+        NDArray[np.int32] | None
+    )  # [segments], tokens with a label; None where that is every token
     bound: int
     bias: float
     straggler: float
 
 
 def plan_window(
-    documents: Documents, tokenizer: Tokenizer, config: BuildConfig, seed: int, planner: Planner | None = None
+    documents: Documents,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    seed: int,
+    planner: Planner | None = None,
 ) -> WindowPlan:
     """Plan the documents of one window. Raises TooLongError under overflow error."""
     segments, account, plan = plan_segments(
@@ -51,7 +60,11 @@ def plan_window(
     labels = documents.labels
     return WindowPlan(
         packs=Packs(
-            documents=documents, segments=segments, padded=plan.lengths, order=plan.order, offsets=plan.offsets
+            documents=documents,
+            segments=segments,
+            padded=plan.lengths,
+            order=plan.order,
+            offsets=plan.offsets,
         ),
         account=account,
         trained=None if labels is None else segments.trained(labels, config),
@@ -61,23 +74,35 @@ def plan_window(
     )
 
 
-def packed_tokens(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> NDArray[np.int64]:
-    """Tokens that each document has in packs, filler not counted, [documents]. Raises TooLongError like the plan.
+def packed_tokens(
+    documents: Documents, tokenizer: Tokenizer, config: BuildConfig
+) -> NDArray[np.int64]:
+    """Tokens that each document has in packs, filler not counted, [documents].
 
-    Before whole packs are left out, as a remainder or by strategy wrapped: which these are, all documents decide.
+    Raises TooLongError like the plan.
+
+    Before whole packs are left out, as a remainder or by strategy wrapped: which these are, all
+    documents decide.
     """
     segments, _ = cut_documents(documents, tokenizer, config)
-    return np.bincount(segments.document, weights=segments.lengths, minlength=len(documents)).astype(np.int64)
+    return np.bincount(
+        segments.document, weights=segments.lengths, minlength=len(documents)
+    ).astype(np.int64)
 
 
-def cut_documents(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> tuple[Segments, Account]:
-    """The segments of one window, the same for every strategy but wrapped. Raises TooLongError under overflow error."""
+def cut_documents(
+    documents: Documents, tokenizer: Tokenizer, config: BuildConfig
+) -> tuple[Segments, Account]:
+    """The segments of one window, the same for every strategy but wrapped.
+
+    Raises TooLongError under overflow error.
+    """
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
     if SPLIT in documents.values:
         return cut_pairs(documents.length, documents.values[SPLIT], ends, config, documents.labels)
     return cut_segments(
         documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=documents.labels
-    )  # fmt: skip
+    )
 
 
 def plan_segments(
@@ -88,13 +113,16 @@ def plan_segments(
     seed: int,
     planner: Planner | None = None,
 ) -> tuple[Segments, Account, PackPlan]:
-    """The plan of a window's segments, in the order of packs that is asked for; its lengths are those with padding.
+    """The plan of a window's segments, in the order of packs that is asked for; its lengths are
+    those with padding.
 
-    The segments and their account come back as planned: strategy wrapped cuts segments where packs end and drops packs
-    with too few trained tokens.
+    The segments and their account come back as planned: strategy wrapped cuts segments where packs
+    end and drops packs with too few trained tokens.
     """
     if config.strategy == "wrapped" and planner is None:
-        segments, edges, account = wrap_documents(segments, account, documents.length, config, documents.labels)
+        segments, edges, account = wrap_documents(
+            segments, account, documents.length, config, documents.labels
+        )
         plan = PackPlan(segments.own, config.max_length, np.arange(len(segments)), edges)
         return segments, account, _ordered(plan, config, seed)
     multiple = config.pad_segment_to_multiple
@@ -122,7 +150,9 @@ def plan_segments(
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:
-    """Seed of one window and split, which int64 holds: no random state is carried from one to the next."""
+    """Seed of one window and split, which int64 holds: no random state is carried from one to
+    the next.
+    """
     return int(stream(config.seed, Purpose.WINDOW, window, split)) >> 1
 
 
@@ -140,27 +170,40 @@ def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) 
 
 
 def _check_pairs(plan: PackPlan, segments: Segments) -> None:
-    """ConfigError where a packer of the user's own has put the sides of a pair into different packs."""
+    """ConfigError where a packer of the user's own has put the sides of a pair into different
+    packs.
+    """
     pack = np.empty(len(segments), np.int64)
     pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
     apart = np.flatnonzero(pack[::2] != pack[1::2])
     if len(apart):
-        raise ConfigError(f"the planner puts segments {2 * apart[0]} and {2 * apart[0] + 1} of a pair into two packs")
+        raise ConfigError(
+            f"the planner puts segments {2 * apart[0]} and {2 * apart[0] + 1} of a pair into two "
+            "packs"
+        )
 
 
 def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
     """The plan with its packs in the order that `order` asks for."""
     ordered = orders.arranged(
-        plan.order, plan.offsets, plan.lengths, config.order, seed, config.balance_ranks, config.cost()
+        plan.order,
+        plan.offsets,
+        plan.lengths,
+        config.order,
+        seed,
+        config.balance_ranks,
+        config.cost(),
     )
     return PackPlan(plan.lengths, plan.max_length, *ordered)
 
 
-def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs) -> list[Sums]:
+def account_by_source(
+    plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs
+) -> list[Sums]:
     """What became of the tokens of each source; the last entry is filler packs.
 
-    written: the packs of the plan that go into shards, with filler packs. ValueError for a reason to drop tokens that
-    is not one of `Dropped`.
+    written: the packs of the plan that go into shards, with filler packs. ValueError for a reason
+    to drop tokens that is not one of `Dropped`.
     """
     documents, account, segments = written.documents, plan.account, written.segments
 
@@ -189,14 +232,21 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
             counts[f"{end}_added"] = by_source(documents.source, sides)
             last = documents.length[has_ids].astype(np.int64) - 1
             outermost = documents.tokens.at(has_ids, last if end == "eos" else np.zeros_like(last))
-            # Read from the tokens, not taken from the policy: what a CI gate holds must be what is there.
+            # Read from the tokens, not taken from the policy: what a CI gate holds must be what is
+            # there.
             are = _are(token.id, outermost, documents.mapped)
             counts[f"{end}_found"] = by_source(documents.source[has_ids], are)
     if plan.trained is not None:
         counts["loss_tokens"] = by_source(of_segment, np.where(in_shards, plan.trained, 0))
-    dropped = {Dropped(reason): by_source(documents.source, lost) for reason, lost in account.dropped.items()}
+    dropped = {
+        Dropped(reason): by_source(documents.source, lost)
+        for reason, lost in account.dropped.items()
+    }
     dropped[Dropped.REMAINDER] = by_source(of_segment, np.where(in_shards, 0, segments.lengths))
-    whose = {Dropped(reason): by_source(documents.source, lost > 0) for reason, lost in account.dropped.items()}
+    whose = {
+        Dropped(reason): by_source(documents.source, lost > 0)
+        for reason, lost in account.dropped.items()
+    }
     fillers = int((written.order < 0).sum())
     return [
         Sums(
@@ -209,12 +259,18 @@ def account_by_source(plan: WindowPlan, tokenizer: Tokenizer, sources: int, writ
 
 
 def _of_one(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str]:
-    """The counts of one source, by reason, those of nothing left out. counts: by reason, then by source."""
-    return Counter({reason: by_source[source] for reason, by_source in counts.items() if by_source[source]})
+    """The counts of one source, by reason, those of nothing left out. counts: by reason, then by
+    source.
+    """
+    return Counter(
+        {reason: by_source[source] for reason, by_source in counts.items() if by_source[source]}
+    )
 
 
 def _are(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]:
-    """At which pointers this token is; a piece at a time, for reading here and there maps all of a file."""
+    """At which pointers this token is; a piece at a time, for reading here and there maps all of
+    a file.
+    """
     found = np.empty(len(tokens), np.bool_)
     for first in range(0, len(tokens), _PIECE):
         piece = slice(first, first + _PIECE)
@@ -224,14 +280,18 @@ def _are(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]
 
 
 def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
-    """Packs to add to (above 0) or to leave out of (below 0) each window so that their sum is a multiple.
+    """Packs to add to (above 0) or to leave out of (below 0) each window so that their sum is a
+    multiple.
 
-    Taken from the last windows, as few as can be. Example: counts [7, 2], packs_multiple_of 4, drop -> [0, -1].
+    Taken from the last windows, as few as can be. Example: counts [7, 2], packs_multiple_of 4, drop
+    -> [0, -1].
     """
     over = sum(counts) % config.packs_multiple_of
     changes = [0] * len(counts)
     if over and config.remainder == "fill":
-        last = max(window for window, count in enumerate(counts) if count)  # filler stands beside other packs
+        last = max(
+            window for window, count in enumerate(counts) if count
+        )  # filler stands beside other packs
         changes[last] = config.packs_multiple_of - over
     else:
         for window in reversed(range(len(counts))):
@@ -243,7 +303,8 @@ def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
 def resized(packs: Packs, change: int, config: BuildConfig) -> Packs:
     """Packs with `change` filler packs added, or with the emptiest left out.
 
-    In order balanced the last ones are left out instead: groups of ranks stay together, and those are of no group.
+    In order balanced the last ones are left out instead: groups of ranks stay together, and those
+    are of no group.
     """
     if change >= 0:
         return packs.filled(change) if change else packs

@@ -1,13 +1,18 @@
-"""Documents to segments: what fits stays whole, what is too long is split, cut, dropped or refused; all of it counted.
+"""Documents to segments: what fits stays whole, what is too long is split, cut, dropped or
+refused; all of it counted.
 
-The account of every document is kept as arrays, so that the ledger can be summed by source and must balance:
+The account of every document is kept as arrays, so that the ledger can be summed by source and must
+balance:
 
-    tokens_in + overlap + continuation_bos == sum(segment lengths) + truncated + sum(dropped by reason)
+    tokens_in + overlap + continuation_bos
+        == sum(segment lengths) + truncated + sum(dropped by reason)
 
-Example: one document of 10 tokens, max_length=4, stride=1 -> pieces at 0, 3, 6 of 4 tokens; overlap = 2.
+Example: one document of 10 tokens, max_length=4, stride=1 -> pieces at 0, 3, 6 of 4 tokens; overlap
+= 2.
 
-Where rows have labels, a segment with fewer trained tokens than `min_loss_tokens` is dropped: a mean loss over none of
-them is NaN. With strategy wrapped it is documents, and then packs, so that every pack but the last is still full.
+Where rows have labels, a segment with fewer trained tokens than `min_loss_tokens` is dropped: a
+mean loss over none of them is NaN. With strategy wrapped it is documents, and then packs, so that
+every pack but the last is still full.
 """
 
 from dataclasses import dataclass, replace
@@ -29,11 +34,12 @@ Bools = NDArray[np.bool_]
 class Segments:
     """Pieces of documents in input order, each to stand whole in one pack.
 
-    document: [segments], index into the arrays of documents. start: [segments], offset of the first own token within
-    the document. own: [segments], tokens taken from the document. bos: [segments], whether an extra BOS goes before.
-    repeated: [segments] or None, where stride makes pieces overlap: own tokens at the beginning that an earlier piece
-    has too. front, hole: [segments] or None, of segments that lack tokens of their document in the middle: own tokens
-    before the hole, and tokens in it.
+    document: [segments], index into the arrays of documents. start: [segments], offset of the first
+    own token within the document. own: [segments], tokens taken from the document. bos: [segments],
+    whether an extra BOS goes before. repeated: [segments] or None, where stride makes pieces
+    overlap: own tokens at the beginning that an earlier piece has too. front, hole: [segments] or
+    None, of segments that lack tokens of their document in the middle: own tokens before the hole,
+    and tokens in it.
     """
 
     document: Int32
@@ -54,17 +60,27 @@ class Segments:
 
     def take(self, kept: Int64 | Bools) -> "Segments":
         repeated, front, hole = (
-            None if array is None else array[kept] for array in (self.repeated, self.front, self.hole)
+            None if array is None else array[kept]
+            for array in (self.repeated, self.front, self.hole)
         )
         return Segments(
-            document=self.document[kept], start=self.start[kept], own=self.own[kept], bos=self.bos[kept],
-            repeated=repeated, front=front, hole=hole,
-        )  # fmt: skip
+            document=self.document[kept],
+            start=self.start[kept],
+            own=self.own[kept],
+            bos=self.bos[kept],
+            repeated=repeated,
+            front=front,
+            hole=hole,
+        )
 
     def untrained_head(self, config: BuildConfig) -> Int32:
         """[segments], own tokens at the beginning of each that never have a label."""
         first = 1 - self.bos.astype(np.int32)  # behind an extra BOS, the first own token has one
-        return first if self.repeated is None or config.train_overlap else np.maximum(first, self.repeated)
+        return (
+            first
+            if self.repeated is None or config.train_overlap
+            else np.maximum(first, self.repeated)
+        )
 
     def trained(self, labels: Labels, config: BuildConfig) -> Int32:
         """[segments], tokens of each that have a label in the shard."""
@@ -92,16 +108,23 @@ def cut_segments(
 ) -> tuple[Segments, Account]:
     """Segments of documents of these lengths, and the account of what was left out or repeated.
 
-    lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of BOS and EOS each has.
-    labels: what is trained, where that is not every token.
-    With strategy wrapped, long documents are left whole here: `wrap_documents` cuts them where packs end.
-    Raises TooLongError for a document over max_length under overflow error.
+    lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of
+    BOS and EOS each has. labels: what is trained, where that is not every token. With strategy
+    wrapped, long documents are left whole here: `wrap_documents` cuts them where packs end. Raises
+    TooLongError for a document over max_length under overflow error.
     """
     nothing = np.zeros(len(lengths), np.int32)
     short = (lengths > 0) & (lengths < config.min_len + ends)
-    long = lengths > config.max_len + ends if config.max_len is not None else np.zeros(len(lengths), np.bool_)
+    long = (
+        lengths > config.max_len + ends
+        if config.max_len is not None
+        else np.zeros(len(lengths), np.bool_)
+    )
     over = (lengths > config.max_length) & ~short & ~long
-    dropped = {Dropped.TOO_SHORT: np.where(short, lengths, 0), Dropped.TOO_LONG: np.where(long, lengths, 0)}
+    dropped = {
+        Dropped.TOO_SHORT: np.where(short, lengths, 0),
+        Dropped.TOO_LONG: np.where(long, lengths, 0),
+    }
     kept = np.where(short | long, 0, lengths)
     truncated = start = nothing
     if config.overflow == "error" and over.any():
@@ -113,7 +136,9 @@ def cut_segments(
         truncated = np.where(over, lengths - config.max_length, 0)
         kept = kept - truncated
         start = truncated if config.truncation_side == "left" else nothing
-    dropped = {reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()}
+    dropped = {
+        reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()
+    }
     if config.overflow == "split" and config.strategy != "wrapped" and over.any():
         segments, account = _split(kept, dropped, config, has_bos=has_bos)
     else:
@@ -127,15 +152,26 @@ def cut_segments(
         if config.truncation_side == "balanced" and labels is not None and over.any():
             segments = _balanced(segments, lengths, truncated, labels, config.max_length)
         account = Account(
-            truncated=truncated, overlap=nothing.astype(np.int64), continuation_bos=nothing, dropped=dropped
+            truncated=truncated,
+            overlap=nothing.astype(np.int64),
+            continuation_bos=nothing,
+            dropped=dropped,
         )
-    return (segments, account) if labels is None else _trainable(segments, account, lengths, labels, config)
+    return (
+        (segments, account)
+        if labels is None
+        else _trainable(segments, account, lengths, labels, config)
+    )
 
 
-def _balanced(segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int) -> Segments:
-    """The same segments, those cut lacking the end of the prompt and the end of the response, in proportion.
+def _balanced(
+    segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int
+) -> Segments:
+    """The same segments, those cut lacking the end of the prompt and the end of the response, in
+    proportion.
 
-    The response begins at the first trained token. A hole at a segment's end is what truncation on the right leaves.
+    The response begins at the first trained token. A hole at a segment's end is what truncation on
+    the right leaves.
     """
     prompt = labels.first(lengths)[segments.document]
     cut = truncated[segments.document] > 0
@@ -149,24 +185,42 @@ def _trainable(
 ) -> tuple[Segments, Account]:
     """Without the segments that have too few trained tokens; what they alone held is dropped."""
     if segments.repeated is None:
-        return _kept(segments, segments.trained(labels, config) >= config.min_loss_tokens, account, lengths)
+        return _kept(
+            segments, segments.trained(labels, config) >= config.min_loss_tokens, account, lengths
+        )
     kept, repeated = labels.trainable(
-        segments.document, segments.start, segments.own, segments.bos, config.min_loss_tokens, config.train_overlap
+        segments.document,
+        segments.start,
+        segments.own,
+        segments.bos,
+        config.min_loss_tokens,
+        config.train_overlap,
     )
     return _kept(replace(segments, repeated=repeated), kept, account, lengths)
 
 
-def _kept(segments: Segments, kept: Bools, account: Account, lengths: Int32) -> tuple[Segments, Account]:
-    """The segments that are kept, and the account: what the others alone held is added to few_loss_tokens."""
+def _kept(
+    segments: Segments, kept: Bools, account: Account, lengths: Int32
+) -> tuple[Segments, Account]:
+    """The segments that are kept, and the account: what the others alone held is added to
+    few_loss_tokens.
+    """
     if kept.all():
         return segments, account
     segments = segments.take(kept)
     documents = len(lengths)
     overlap = np.zeros(documents, np.int64)
     if segments.repeated is not None:
-        overlap = np.bincount(segments.document, weights=segments.repeated, minlength=documents).astype(np.int64)
-    held = np.bincount(segments.document, weights=segments.own, minlength=documents).astype(np.int64) - overlap
-    gone = lengths - account.truncated - sum(account.dropped.values(), np.zeros(documents, np.int32))
+        overlap = np.bincount(
+            segments.document, weights=segments.repeated, minlength=documents
+        ).astype(np.int64)
+    held = (
+        np.bincount(segments.document, weights=segments.own, minlength=documents).astype(np.int64)
+        - overlap
+    )
+    gone = (
+        lengths - account.truncated - sum(account.dropped.values(), np.zeros(documents, np.int32))
+    )
     # A document that is wholly dropped has nothing left that truncation took.
     empty = held == 0
     truncated = np.where(empty, 0, account.truncated).astype(np.int32)
@@ -192,7 +246,9 @@ class TooLongError(InputError):
 def _split(
     lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
 ) -> tuple[Segments, Account]:
-    """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones may carry a BOS."""
+    """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones
+    may carry a BOS.
+    """
     extra = int(config.continuation_bos and has_bos)
     later = config.max_length - extra  # own tokens of a later piece
     step = later - config.stride
@@ -200,7 +256,8 @@ def _split(
     pieces = np.where(lengths > 0, 1 - (-over // step), 0)
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
     number = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    # Piece 0 has max_length tokens of its own, so piece 1 starts at max_length - stride; from there on every step.
+    # Piece 0 has max_length tokens of its own, so piece 1 starts at max_length - stride; from there
+    # on every step.
     start = np.where(number > 0, config.max_length - config.stride + (number - 1) * step, 0)
     own = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
     new = np.where(number > 0, own - config.stride, own)
@@ -211,36 +268,50 @@ def _split(
     pieces_more = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
     account = Account(
         truncated=np.zeros(len(lengths), np.int32),
-        overlap=pieces_more.astype(np.int64) * config.stride,  # a large stride repeats more than a document has
+        overlap=pieces_more.astype(np.int64)
+        * config.stride,  # a large stride repeats more than a document has
         continuation_bos=pieces_more * np.int32(extra),
         dropped=dropped,
     )
     segments = Segments(
-        document=document, start=start.astype(np.int32), own=own.astype(np.int32), bos=(number > 0) & bool(extra),
-        repeated=np.where(number > 0, np.int32(config.stride), np.int32(0)) if config.stride else None,
-    )  # fmt: skip
+        document=document,
+        start=start.astype(np.int32),
+        own=own.astype(np.int32),
+        bos=(number > 0) & bool(extra),
+        repeated=np.where(number > 0, np.int32(config.stride), np.int32(0))
+        if config.stride
+        else None,
+    )
     return segments.take(~tail) if tail.any() else segments, account
 
 
 def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
-    """Segments laid end to end and cut where packs end, and the first segment of each pack with one past the last.
+    """Segments laid end to end and cut where packs end, and the first segment of each pack with
+    one past the last.
 
-    Every pack but the last is full. Example: own=[3, 6], max_length=4 -> own [3, 1, 4, 1], packs start at [0, 2, 3, 4].
+    Every pack but the last is full. Example: own=[3, 6], max_length=4 -> own [3, 1, 4, 1], packs
+    start at [0, 2, 3, 4].
     """
     ends = np.cumsum(segments.own, dtype=np.int64)
     begins = ends - segments.own
     total = int(ends[-1]) if len(ends) else 0
     edges = np.arange(max_length, total, max_length)
-    # Pieces begin where segments do and at edges inside them. Merged by place: sorting takes ten times as long.
+    # Pieces begin where segments do and at edges inside them. Merged by place: sorting takes ten
+    # times as long.
     place = np.searchsorted(begins, edges)
-    inside = begins[np.minimum(place, len(begins) - 1)] != edges if len(edges) else np.zeros(0, np.bool_)
+    inside = (
+        begins[np.minimum(place, len(begins) - 1)] != edges if len(edges) else np.zeros(0, np.bool_)
+    )
     before = np.cumsum(inside) - inside  # edges inside segments, before each edge
-    later = np.zeros(len(begins) + np.count_nonzero(inside), np.bool_)  # pieces that are not their segment's first
+    later = np.zeros(
+        len(begins) + np.count_nonzero(inside), np.bool_
+    )  # pieces that are not their segment's first
     later[(place + before)[inside]] = True
     cuts = np.empty(len(later), np.int64)
     cuts[~later], cuts[later] = begins, edges[inside]
     source = np.cumsum(~later) - 1
-    pieces = Segments(  # a document over max_length, cut by `truncate` before, has no hole: config sees to that
+    # a document over max_length, cut by `truncate` before, has no hole: config sees to that
+    pieces = Segments(
         document=segments.document[source],
         start=(segments.start[source] + cuts - begins[source]).astype(np.int32),
         own=np.diff(np.append(cuts, total)).astype(np.int32),
@@ -251,9 +322,15 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
 
 
 def wrap_documents(
-    segments: Segments, account: Account, lengths: Int32, config: BuildConfig, labels: Labels | None = None
+    segments: Segments,
+    account: Account,
+    lengths: Int32,
+    config: BuildConfig,
+    labels: Labels | None = None,
 ) -> tuple[Segments, Int64, Account]:
-    """What `wrap` gives, without the packs that have fewer trained tokens than `min_loss_tokens`, and the account."""
+    """What `wrap` gives, without the packs that have fewer trained tokens than
+    `min_loss_tokens`, and the account.
+    """
     pieces, edges = wrap(segments, config.max_length)
     if labels is None:
         return pieces, edges, account

@@ -1,4 +1,6 @@
-"""Conversations through a whole build: ids as transformers makes them, labels on disk, bad rows named."""
+"""Conversations through a whole build: ids as transformers makes them, labels on disk, bad rows
+named.
+"""
 
 import json
 import random
@@ -15,11 +17,18 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import SHARED, needs_shared_data, save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import (
+    SHARED,
+    needs_shared_data,
+    save_tokenizer,
+    tiny_tokenizer,
+    write_jsonl,
+)
 from tests.helpers.reference_chat import trained_by_tokens
 
 TEMPLATE = (
-    "{% for message in messages %}{{ '<s>' + message.role + '\n' + message.content + '</s>' }}{% endfor %}"
+    "{% for message in messages %}{{ '<s>' + message.role + '\n' + message.content + '</s>' }}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
 )
 CHATS: list[list[dict[str, str]]] = [
@@ -46,7 +55,10 @@ def built(tmp_path: Path, tokenizer: str, rows: Any, name: str = "out", **option
     source = tmp_path / f"{name}.jsonl"
     write_jsonl(source, rows)
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / name), tokenizer=tokenizer, **{**MESSAGES, **options}
+        sources=(str(source),),
+        output=str(tmp_path / name),
+        tokenizer=tokenizer,
+        **{**MESSAGES, **options},
     )
     build(config)
     return tmp_path / name
@@ -59,18 +71,26 @@ def conversations(path: Path) -> dict[int, tuple[list[int], list[int] | None]]:
         for number, (document, _, tokens) in enumerate(pack.segments()):
             assert document is not None
             start = int(pack.cu_seqlens[number])
-            labels = None if pack.labels is None else pack.labels[start : start + len(tokens)].tolist()
+            labels = (
+                None if pack.labels is None else pack.labels[start : start + len(tokens)].tolist()
+            )
             found[document] = tokens.tolist(), labels
     return found
 
 
-def by_hand(messages: list[dict[str, str]], train_on: str = "assistant") -> tuple[list[int], list[int]]:
-    """Ids piece by piece, `<s>` and `</s>` being the template's alone; labels where a turn is trained."""
+def by_hand(
+    messages: list[dict[str, str]], train_on: str = "assistant"
+) -> tuple[list[int], list[int]]:
+    """Ids piece by piece, `<s>` and `</s>` being the template's alone; labels where a turn is
+    trained.
+    """
     plain = tiny_tokenizer()
     plain.encode_special_tokens = True
     ids, trained = [], []
     for number, message in enumerate(messages):
-        answers = message["role"] == "assistant" and (train_on == "assistant" or number == len(messages) - 1)
+        answers = message["role"] == "assistant" and (
+            train_on == "assistant" or number == len(messages) - 1
+        )
         head = plain.encode(message["role"] + "\n").ids
         content = plain.encode(message["content"]).ids
         whole = plain.encode(message["role"] + "\n" + message["content"]).ids
@@ -88,7 +108,9 @@ def test_the_assistants_turns_are_trained_and_a_conversation_without_one_is_drop
     assert conversations(out) == {row: by_hand(CHATS[row], train_on) for row in (0, 1)}
     report = json.loads((out / "report.json").read_bytes())
     assert report["documents"]["dropped"] == {"few_loss_tokens": 1}
-    assert report["loss_tokens"] == sum(label != -100 for row in (0, 1) for label in by_hand(CHATS[row], train_on)[1])
+    assert report["loss_tokens"] == sum(
+        label != -100 for row in (0, 1) for label in by_hand(CHATS[row], train_on)[1]
+    )
 
 
 @pytest.mark.parametrize(("least", "packs_left"), [(1, 1), (0, 4)])
@@ -99,39 +121,53 @@ def test_wrapped_writes_a_pack_without_labels_only_if_asked_to(
     ids, labels = by_hand(chat)
     length = -(-len(ids) // 4)
     rows = [{"messages": chat}]
-    out = built(tmp_path, tokenizer, rows, strategy="wrapped", max_length=length, min_loss_tokens=least)
+    out = built(
+        tmp_path, tokenizer, rows, strategy="wrapped", max_length=length, min_loss_tokens=least
+    )
     assert [pack.tokens.tolist() for pack in PackedShards(out, verify=True)] == [
         ids[begin : begin + length] for begin in range(0, len(ids), length)
     ][-packs_left:]
     trained = sum(label != -100 for label in labels)
     book = json.loads((out / "report.json").read_bytes())
     assert (book["loss_tokens"], book["tokens"]["dropped"]) == (
-        trained, {} if least == 0 else {"few_loss_tokens": 3 * length}
-    )  # fmt: skip
+        trained,
+        {} if least == 0 else {"few_loss_tokens": 3 * length},
+    )
     assert verify(out, level="full").sound
 
 
-def test_with_everything_trained_there_are_no_labels_to_store(tmp_path: Path, tokenizer: str) -> None:
+def test_with_everything_trained_there_are_no_labels_to_store(
+    tmp_path: Path, tokenizer: str
+) -> None:
     out = built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS], train_on="all")
     assert conversations(out) == {row: (by_hand(chat)[0], None) for row, chat in enumerate(CHATS)}
 
 
 def test_text_of_messages_gives_no_special_token(tmp_path: Path, tokenizer: str) -> None:
-    chats = [[{**message, "content": message["content"] + "<s></s>"} for message in chat] for chat in CHATS]
+    chats = [
+        [{**message, "content": message["content"] + "<s></s>"} for message in chat]
+        for chat in CHATS
+    ]
     out = built(tmp_path, tokenizer, [{"messages": chat} for chat in chats], train_on="all")
     for row, (ids, _) in conversations(out).items():
         assert [ids.count(0), ids.count(1)] == [len(chats[row])] * 2
 
 
 @pytest.mark.parametrize("kind", ["sharegpt", "pair", "json text", "parquet", "parquet pair"])
-def test_whatever_the_columns_are_called_the_packs_are_the_same(tmp_path: Path, tokenizer: str, kind: str) -> None:
+def test_whatever_the_columns_are_called_the_packs_are_the_same(
+    tmp_path: Path, tokenizer: str, kind: str
+) -> None:
     chats = CHATS[:1]
     expected = {0: by_hand(chats[0])}
     kinds: dict[str, list[Any]] = {
         "sharegpt": [
             {
                 "conversations": [
-                    {"from": {"user": "human", "assistant": "gpt"}[m["role"]], "value": m["content"]} for m in chat
+                    {
+                        "from": {"user": "human", "assistant": "gpt"}[m["role"]],
+                        "value": m["content"],
+                    }
+                    for m in chat
                 ]
             }
             for chat in chats
@@ -139,7 +175,9 @@ def test_whatever_the_columns_are_called_the_packs_are_the_same(tmp_path: Path, 
         "json text": [{"messages": json.dumps(chat)} for chat in chats],
         "parquet": [{"messages": chat} for chat in chats],
     }
-    rows = kinds.get(kind, [{"prompt": chat[0]["content"], "response": chat[1]["content"]} for chat in chats])
+    rows = kinds.get(
+        kind, [{"prompt": chat[0]["content"], "response": chat[1]["content"]} for chat in chats]
+    )
     if "parquet" in kind:
         source = tmp_path / "rows.parquet"
         pq.write_table(pa.Table.from_pylist(rows), source)
@@ -165,7 +203,9 @@ def test_whatever_the_columns_are_called_the_packs_are_the_same(tmp_path: Path, 
 
 def test_a_prompt_that_is_messages_stays_messages(tmp_path: Path, tokenizer: str) -> None:
     rows = [{"q": CHATS[0][:1], "a": CHATS[0][1]["content"]}]
-    out = built(tmp_path, tokenizer, rows, messages_column=None, prompt_column="q", response_column="a")
+    out = built(
+        tmp_path, tokenizer, rows, messages_column=None, prompt_column="q", response_column="a"
+    )
     assert conversations(out) == {0: by_hand(CHATS[0])}
 
 
@@ -182,7 +222,11 @@ def test_a_prompt_that_is_messages_stays_messages(tmp_path: Path, tokenizer: str
         ({"messages": []}, "'messages' is empty, expected at least one message", "no_messages"),
         ({"messages": None}, "'messages' is null, expected a list of messages", "null"),
         ({"messages": "plain"}, "'messages' is text but not JSON", "bad_json"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, "'messages' has a lone surrogate", "bad_utf8"),
+        (
+            {"messages": [{"role": "user", "content": "\ud800"}]},
+            "'messages' has a lone surrogate",
+            "bad_utf8",
+        ),
     ],
 )
 def test_a_bad_conversation_is_named_and_may_be_skipped(
@@ -190,7 +234,16 @@ def test_a_bad_conversation_is_named_and_may_be_skipped(
 ) -> None:
     rows = [{"messages": CHATS[0]}, row, {"messages": CHATS[1]}]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    arguments = ("build", source, "-o", tmp_path / "out", "--tokenizer", tokenizer, "--messages-column", "messages")
+    arguments = (
+        "build",
+        source,
+        "-o",
+        tmp_path / "out",
+        "--tokenizer",
+        tokenizer,
+        "--messages-column",
+        "messages",
+    )
     found = run(*arguments)
     assert found.code == 2
     assert f"rows.jsonl row 1 (line 2): {message}" in found.err
@@ -205,10 +258,18 @@ def test_a_template_that_refuses_a_conversation_is_an_error_of_that_row(tmp_path
     side = {"bos_token": "<s>", "eos_token": "</s>"}
     tokenizer = str(save_tokenizer(tmp_path / "tokenizer", config=side))
     (tmp_path / "strict.jinja").write_text(
-        "{% if messages[0].role != 'user' %}{{ raise_exception('the user begins') }}{% endif %}" + TEMPLATE
+        "{% if messages[0].role != 'user' %}{{ raise_exception('the user begins') }}{% endif %}"
+        + TEMPLATE
     )
-    with pytest.raises(InputError, match=r"row 1 \(line 2\): the chat template cannot render it: the user begins"):
-        built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS], chat_template=str(tmp_path / "strict.jinja"))
+    with pytest.raises(
+        InputError, match=r"row 1 \(line 2\): the chat template cannot render it: the user begins"
+    ):
+        built(
+            tmp_path,
+            tokenizer,
+            [{"messages": chat} for chat in CHATS],
+            chat_template=str(tmp_path / "strict.jinja"),
+        )
     with pytest.raises(ConfigError, match="no chat template; give one with --chat-template FILE"):
         built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS])
 
@@ -222,9 +283,13 @@ def test_tokens_are_reused_with_the_same_template_only(tmp_path: Path, tokenizer
     file.write_text(TEMPLATE)
     (tmp_path / "same.jsonl").write_text((tmp_path / "same.jsonl").read_text())
     again = BuildConfig(
-        sources=(str(tmp_path / "same.jsonl"),), output=str(tmp_path / "again"), tokenizer=tokenizer,
-        chat_template=str(file), keep_tokens=str(store), **MESSAGES,
-    )  # fmt: skip
+        sources=(str(tmp_path / "same.jsonl"),),
+        output=str(tmp_path / "again"),
+        tokenizer=tokenizer,
+        chat_template=str(file),
+        keep_tokens=str(store),
+        **MESSAGES,
+    )
     build(again)
     assert conversations(tmp_path / "again") == conversations(one)
     assert len([path for path in store.iterdir() if path.is_dir()]) == 1
@@ -242,7 +307,9 @@ def test_verify_renders_the_conversations_again(tmp_path: Path, tokenizer: str, 
     verdict = verify(out, level="full")
     assert ([*verdict.findings], verdict.sampled) == ([], 3)
     (file if own else Path(tokenizer) / "tokenizer_config.json").write_text(
-        TEMPLATE + " " if own else json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "other"})
+        TEMPLATE + " "
+        if own
+        else json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "other"})
     )
     [finding] = verify(out, level="full").findings
     assert "is not the chat template of this output" in finding.what
@@ -259,8 +326,14 @@ def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_ids_column": "ids"}, "input_ids_column has token ids, and conversations are rendered"),
-        ({"bos": "<s>"}, "the template of conversations writes BOS and EOS itself; leave --bos and --eos out"),
+        (
+            {"input_ids_column": "ids"},
+            "input_ids_column has token ids, and conversations are rendered",
+        ),
+        (
+            {"bos": "<s>"},
+            "the template of conversations writes BOS and EOS itself; leave --bos and --eos out",
+        ),
         ({"truncate_at": "x"}, "truncate_at is for text and has no meaning for conversations"),
         ({"prompt_column": "p"}, "prompt_column and response_column go together"),
         ({"template_variables": "[1]"}, "template_variables is '[1]', expected JSON"),
@@ -283,11 +356,16 @@ OPENINGS = {
 
 @needs_shared_data
 @pytest.mark.parametrize("name", OPENINGS)
-def test_real_chats_have_transformers_ids_and_the_brute_force_mask_in_the_packs(tmp_path: Path, name: str) -> None:
+def test_real_chats_have_transformers_ids_and_the_brute_force_mask_in_the_packs(
+    tmp_path: Path, name: str
+) -> None:
     transformers = pytest.importorskip("transformers")
     folder = SHARED / "tokenizers" / name
     rows = datasets.load_dataset(
-        "json", data_files=str(SHARED / "text" / "sgd_chat.jsonl.gz"), split="train", cache_dir=str(tmp_path / "cache")
+        "json",
+        data_files=str(SHARED / "text" / "sgd_chat.jsonl.gz"),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
     )
     chosen = random.Random(0).sample(range(len(rows)), 500)
     chats = [{"messages": rows[row]["messages"]} for row in chosen]

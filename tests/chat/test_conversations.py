@@ -4,7 +4,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from packprep.chat.conversations import BadRowError, Conversation, find_conversations, read_conversations
+from packprep.chat.conversations import (
+    BadRowError,
+    Conversation,
+    find_conversations,
+    read_conversations,
+)
 from packprep.support.errors import InputError
 
 HI = {"role": "user", "content": "hi"}
@@ -35,11 +40,21 @@ def problem(messages: Any) -> str:
             ("conversations",),
             "conversations are read from 'conversations' and tools from 'tools'",
         ),
-        (["prompt", "response"], ("prompt", "response"), "conversations are read from 'prompt' and 'response'"),
-        (["prompt", "completion"], ("prompt", "completion"), "conversations are read from 'prompt' and 'completion'"),
+        (
+            ["prompt", "response"],
+            ("prompt", "response"),
+            "conversations are read from 'prompt' and 'response'",
+        ),
+        (
+            ["prompt", "completion"],
+            ("prompt", "completion"),
+            "conversations are read from 'prompt' and 'completion'",
+        ),
     ],
-)  # fmt: skip
-def test_columns_are_found_by_name_and_said(columns: list[str], names: tuple[str, ...], said: str) -> None:
+)
+def test_columns_are_found_by_name_and_said(
+    columns: list[str], names: tuple[str, ...], said: str
+) -> None:
     found = find_conversations(columns)
     assert found is not None
     assert (found.names, found.said) == (names, said)
@@ -63,14 +78,22 @@ def test_messages_are_read_from_structs_and_from_json_text() -> None:
 
 
 def test_sharegpt_names_are_translated() -> None:
-    rows = [{"from": "system", "value": "s"}, {"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
-    assert read({"conversations": rows}) == Conversation([{"role": "system", "content": "s"}, HI, HELLO])
+    rows = [
+        {"from": "system", "value": "s"},
+        {"from": "human", "value": "hi"},
+        {"from": "gpt", "value": "hello"},
+    ]
+    assert read({"conversations": rows}) == Conversation(
+        [{"role": "system", "content": "s"}, HI, HELLO]
+    )
 
 
 def test_a_prompt_and_a_response_are_one_turn_each_or_messages() -> None:
     assert read({"prompt": "hi", "response": "hello"}) == Conversation([HI, HELLO])
     assert read({"prompt": [HI], "completion": [HELLO]}) == Conversation([HI, HELLO])
-    assert read({"q": "hi", "a": "hello"}, prompt_column="q", response_column="a") == Conversation([HI, HELLO])
+    assert read({"q": "hi", "a": "hello"}, prompt_column="q", response_column="a") == Conversation(
+        [HI, HELLO]
+    )
 
 
 def test_keys_that_arrow_adds_to_every_struct_are_left_out_and_nulls_of_json_stay_inside() -> None:
@@ -83,7 +106,11 @@ def test_keys_that_arrow_adds_to_every_struct_are_left_out_and_nulls_of_json_sta
 
 
 def test_tools_and_variables_of_a_row_reach_the_template() -> None:
-    row = {"messages": [HI], "tools": '[{"name": "f"}]', "chat_template_kwargs": '{"enable_thinking": false}'}
+    row = {
+        "messages": [HI],
+        "tools": '[{"name": "f"}]',
+        "chat_template_kwargs": '{"enable_thinking": false}',
+    }
     assert read(row) == Conversation([HI], [{"name": "f"}], {"enable_thinking": False})
     assert read({"messages": [HI], "tools": "[]"}) == Conversation([HI])
     assert read({"messages": [HI], "tools": ""}) == Conversation([HI])
@@ -108,7 +135,10 @@ def test_reasoning_is_found_under_each_of_its_names() -> None:
         ([{}], "no_role: message 0 has no role; it has nothing"),
         ([{"role": "user"}], "no_content: message 0 (user) has no content"),
         ([{"role": "user", "content": None}], "no_content: message 0 (user) has no content"),
-        ([{"role": "user", "content": 3}], "no_content: message 0 (user) has a int as content, expected text"),
+        (
+            [{"role": "user", "content": 3}],
+            "no_content: message 0 (user) has a int as content, expected text",
+        ),
         ([{"from": "human"}], "no_content: message 0 (user) has no content"),
     ],
 )
@@ -137,7 +167,9 @@ def test_text_that_is_not_json_and_tools_that_are_no_list_are_refused() -> None:
     ("text", "reason"),
     [("[" * 100_000, "bad_json"), ('[{"role": "user", "content": "\\ud800"}]', "bad_utf8")],
 )
-def test_json_text_that_is_too_deep_or_no_text_is_a_finding_of_its_row(text: str, reason: str) -> None:
+def test_json_text_that_is_too_deep_or_no_text_is_a_finding_of_its_row(
+    text: str, reason: str
+) -> None:
     bad = read({"messages": text})
     assert isinstance(bad, BadRowError)
     assert bad.reason == reason

@@ -17,29 +17,56 @@ def test_every_mark_is_one_that_text_may_not_have() -> None:
 def test_texts_are_what_messages_say_and_one_thought_is_one_text() -> None:
     conversation = Conversation(
         [
-            {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image", "url": "u"}]},
             {
-                "role": "assistant", "content": "", "reasoning_content": "hm", "thinking": "hm",
+                "role": "user",
+                "content": [{"type": "text", "text": "look"}, {"type": "image", "url": "u"}],
+            },
+            {
+                "role": "assistant",
+                "content": "",
+                "reasoning_content": "hm",
+                "thinking": "hm",
                 "tool_calls": [
-                    {"id": "x", "type": "function", "function": {"name": "f", "arguments": {"a": "b", "n": 1}}}
+                    {
+                        "id": "x",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": {"a": "b", "n": 1}},
+                    }
                 ],
             },
         ]
-    )  # fmt: skip
+    )
     changed, texts = with_texts(conversation, lambda number, text: f"{number}:{text}")
     assert texts == [(0, "look"), (0, "u"), (1, "hm"), (1, ""), (1, "f"), (1, "b")]
     assert changed.messages == [
-        {"role": "user", "content": [{"type": "text", "text": "0:look"}, {"type": "image", "url": "1:u"}]},
         {
-            "role": "assistant", "content": "3:", "reasoning_content": "2:hm", "thinking": "2:hm",
+            "role": "user",
+            "content": [{"type": "text", "text": "0:look"}, {"type": "image", "url": "1:u"}],
+        },
+        {
+            "role": "assistant",
+            "content": "3:",
+            "reasoning_content": "2:hm",
+            "thinking": "2:hm",
             "tool_calls": [
-                {"id": "x", "type": "function", "function": {"name": "4:f", "arguments": {"a": "5:b", "n": 1}}}
+                {
+                    "id": "x",
+                    "type": "function",
+                    "function": {"name": "4:f", "arguments": {"a": "5:b", "n": 1}},
+                }
             ],
         },
-    ]  # fmt: skip
+    ]
 
 
 def test_texts_of_some_roles_only() -> None:
-    conversation = Conversation([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
-    changed, texts = with_texts(conversation, lambda number, text: text * 2, frozenset({"assistant"}))
-    assert ([message["content"] for message in changed.messages], texts) == (["a", "bb"], [(1, "b")])
+    conversation = Conversation(
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    )
+    changed, texts = with_texts(
+        conversation, lambda number, text: text * 2, frozenset({"assistant"})
+    )
+    assert ([message["content"] for message in changed.messages], texts) == (
+        ["a", "bb"],
+        [(1, "b")],
+    )

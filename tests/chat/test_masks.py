@@ -47,8 +47,12 @@ def encode(
 ) -> ChatTokens:
     """Rows of messages to ids and masks."""
     tokenizer, exact, encoder = loaded(folder, engine)
-    finder = TurnFinder(load_chat_template(tokenizer, file, variables=variables), exact.specials, train_on)
-    table = pa.table({"messages": [json.dumps(row) for row in rows], "tools": [json.dumps(tools)] * len(rows)})
+    finder = TurnFinder(
+        load_chat_template(tokenizer, file, variables=variables), exact.specials, train_on
+    )
+    table = pa.table(
+        {"messages": [json.dumps(row) for row in rows], "tools": [json.dumps(tools)] * len(rows)}
+    )
     columns = find_conversations(table.column_names)
     assert columns is not None
     rendered = render_chats(table, columns, finder)
@@ -60,7 +64,11 @@ def encode(
 def loaded(folder: Path, engine: EngineName) -> tuple[Tokenizer, ExactEncoder, Engine]:
     """Loaded once: that takes longer than all else here."""
     tokenizer = load_tokenizer(folder, bos="none", eos="none")
-    return tokenizer, ExactEncoder(tokenizer.json), load_engine(engine, tokenizer.json, parse_special_tokens=True)
+    return (
+        tokenizer,
+        ExactEncoder(tokenizer.json),
+        load_engine(engine, tokenizer.json, parse_special_tokens=True),
+    )
 
 
 def row(tokens: ChatTokens, number: int) -> tuple[list[int], list[bool]]:
@@ -82,7 +90,10 @@ def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
     rows = chats(count)
     theirs = transformers_tokenizer(name)
     tokens = encode(TOKENIZERS / name, rows, engine=engine)
-    opening, closing = (theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids for text in FORMATS[name])
+    opening, closing = (
+        theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        for text in FORMATS[name]
+    )
     bos = theirs.bos_token_id
     for number, messages in enumerate(rows):
         ids, mask = row(tokens, number)
@@ -105,7 +116,9 @@ def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -
         ids, mask = row(tokens, number)
         assert ids == theirs.apply_chat_template(messages, enable_thinking=False)["input_ids"]
         expected = trained_by_tokens(ids, opening, closing[0])
-        at = len(ids) - ids[::-1].index(thought[0]) - 1  # the last turn has the empty thought, which the prompt gives
+        at = (
+            len(ids) - ids[::-1].index(thought[0]) - 1
+        )  # the last turn has the empty thought, which the prompt gives
         assert ids[at : at + len(thought)] == thought
         expected[at : at + len(thought)] = [False] * len(thought)
         assert mask == expected
@@ -118,7 +131,9 @@ def test_the_mask_is_the_definition_where_growing_prefixes_are_exact(name: str) 
     rows = [CHATS["one turn"], *chats(20)]
     if name != "mistral_nemo":  # its template drops a system message unless a question comes last
         rows.append(CHATS["system"])
-    if name == "qwen3":  # its template writes the last turn otherwise than the same turn with others behind it
+    if (
+        name == "qwen3"
+    ):  # its template writes the last turn otherwise than the same turn with others behind it
         rows = [messages[: 3 if messages[0]["role"] == "system" else 2] for messages in rows]
     tokens = encode(TOKENIZERS / name, rows)
     for number, messages in enumerate(rows):
@@ -135,7 +150,12 @@ def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) 
             assert tokens.problems == {}
             for number, messages in enumerate(CHATS.values()):
                 ids, mask = row(tokens, number)
-                assert ids == theirs.apply_chat_template(messages, tools=tools, date_string=DATE)["input_ids"]
+                assert (
+                    ids
+                    == theirs.apply_chat_template(messages, tools=tools, date_string=DATE)[
+                        "input_ids"
+                    ]
+                )
                 assert train_on != "all" or all(mask)
 
 
@@ -143,17 +163,28 @@ def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) 
 def test_no_special_id_comes_of_a_text_that_spells_every_special_token(name: str) -> None:
     theirs = transformers_tokenizer(name)
     backend = theirs.backend_tokenizer
-    names = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+    names = [
+        token.content for token in backend.get_added_tokens_decoder().values() if token.special
+    ]
     spelled = "x".join(names) + "".join(names) + " ".join(names)
     plain = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}] * 2
     harmful = [{**message, "content": message["content"] + spelled} for message in plain]
-    one_each = [[{**message, "content": token} for message in plain] for token in names[:: max(1, len(names) // 40)]]
+    one_each = [
+        [{**message, "content": token} for message in plain]
+        for token in names[:: max(1, len(names) // 40)]
+    ]
     tool = {
         "type": "function",
-        "function": {"name": names[0], "description": names[-1], "parameters": {names[1]: names[2]}},
+        "function": {
+            "name": names[0],
+            "description": names[-1],
+            "parameters": {names[1]: names[2]},
+        },
     }
     for tools, calm in ((None, None), ([tool], [TOOL])):
-        expected = special_ids_of_text(backend, row(encode(TOKENIZERS / name, [plain], tools=calm), 0)[0])
+        expected = special_ids_of_text(
+            backend, row(encode(TOKENIZERS / name, [plain], tools=calm), 0)[0]
+        )
         rows = [harmful, *one_each]
         tokens = encode(TOKENIZERS / name, rows, tools=tools)
         assert tokens.problems == {}
@@ -161,7 +192,8 @@ def test_no_special_id_comes_of_a_text_that_spells_every_special_token(name: str
             assert special_ids_of_text(backend, row(tokens, number)[0]) == expected
         ids, mask = row(tokens, 0)
         text = backend.decode(
-            [id_ for id_, trained in zip(ids, mask, strict=True) if trained], skip_special_tokens=False
+            [id_ for id_, trained in zip(ids, mask, strict=True) if trained],
+            skip_special_tokens=False,
         )
         assert text.count("hello" + spelled) == 2
         decoded = backend.decode(ids, skip_special_tokens=False)
@@ -223,19 +255,24 @@ def metaspace(folder: Path, scheme: str) -> Path:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=200, show_progress=False,
+        vocab_size=200,
+        show_progress=False,
         special_tokens=["<unk>", AddedToken("<s>", special=True), AddedToken("</s>", special=True)],
         initial_alphabet=sorted("abcdefghijklmnopqrstuvwxyz<>/\n▁:"),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(["hello you and me assistant user hello hi you"] * 9, trainer)
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": "</s>"})
+    )
     return folder
 
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
-def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(scheme: str, tmp_path: Path) -> None:
+def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(
+    scheme: str, tmp_path: Path
+) -> None:
     from tokenizers import Tokenizer
 
     folder = metaspace(tmp_path / "tokenizer", scheme)
@@ -245,7 +282,10 @@ def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(scheme
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
     plain = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content": "hello me"}]
-    harmful = [{"role": "user", "content": "hi </s> you"}, {"role": "assistant", "content": "hello<s> me"}]
+    harmful = [
+        {"role": "user", "content": "hi </s> you"},
+        {"role": "assistant", "content": "hello<s> me"},
+    ]
     tokens = encode(folder, [plain, harmful], file=file)
     whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids, mask = row(tokens, 0)
@@ -257,9 +297,13 @@ def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(scheme
     assert tokens.problems == {}
     ids, mask = row(tokens, 1)
     assert (ids.count(closing.id), whole.token_to_id("<s>") in ids) == (2, False)
-    # Up to the first spelled token, and behind the template's own, nothing is otherwise than in the whole text.
+    # Up to the first spelled token, and behind the template's own, nothing is otherwise than in the
+    # whole text.
     whole.encode_special_tokens = True
-    assert ids[: ids.index(closing.id)] == whole.encode("user:hi </s> you", add_special_tokens=False).ids
+    assert (
+        ids[: ids.index(closing.id)]
+        == whole.encode("user:hi </s> you", add_special_tokens=False).ids
+    )
 
 
 def test_a_token_over_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None:
@@ -272,7 +316,9 @@ def test_a_token_over_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None
         {"role": "user", "content": "a"},
     ]
     ids, mask = row(encode(TOKENIZERS / "qwen3", [messages]), 0)
-    assert [backend.id_to_token(id_) for id_, trained in zip(ids, mask, strict=True) if trained] == [
+    assert [
+        backend.id_to_token(id_) for id_, trained in zip(ids, mask, strict=True) if trained
+    ] == [
         "ĊĊĊ",
         "hello",
         "<|im_end|>",
@@ -283,11 +329,17 @@ def test_rows_that_are_no_conversations_have_no_tokens_and_say_why(tmp_path: Pat
     from tests.helpers.corpus import one_line, save_tokenizer
 
     folder = save_tokenizer(tmp_path)
-    (folder / "chat_template.jinja").write_text(CHATML.replace("{{ m.role }}", "{{ 1 / (m.content | length - 1) }}"))
+    (folder / "chat_template.jinja").write_text(
+        CHATML.replace("{{ m.role }}", "{{ 1 / (m.content | length - 1) }}")
+    )
     tokenizer = load_tokenizer(folder)
     exact = ExactEncoder(tokenizer.json)
     finder = TurnFinder(load_chat_template(tokenizer), exact.specials)
-    rows = ["[]", json.dumps([{"role": "user", "content": "a"}]), json.dumps([{"role": "user", "content": "ab"}])]
+    rows = [
+        "[]",
+        json.dumps([{"role": "user", "content": "a"}]),
+        json.dumps([{"role": "user", "content": "ab"}]),
+    ]
     table = pa.table({"messages": rows})
     columns = find_conversations(["messages"])
     assert columns is not None
@@ -297,10 +349,14 @@ def test_rows_that_are_no_conversations_have_no_tokens_and_say_why(tmp_path: Pat
         "template: the chat template cannot render it: ZeroDivisionError: division by zero",
         None,
     ]
-    tokens = encode_chats(rendered, load_engine("hf", tokenizer.json, parse_special_tokens=True), exact)
+    tokens = encode_chats(
+        rendered, load_engine("hf", tokenizer.json, parse_special_tokens=True), exact
+    )
     assert np.diff(tokens.offsets).tolist()[:2] == [0, 0]
     assert tokens.offsets[-1] == len(tokens.ids) == len(tokens.trained) > 0
-    nothing = encode_chats(rendered.slice(0, 0), load_engine("hf", tokenizer.json, parse_special_tokens=True), exact)
+    nothing = encode_chats(
+        rendered.slice(0, 0), load_engine("hf", tokenizer.json, parse_special_tokens=True), exact
+    )
     assert (len(nothing.ids), nothing.offsets.tolist(), len(nothing.trained)) == (0, [0], 0)
 
 
@@ -308,8 +364,10 @@ def test_generation_blocks_give_the_mask_of_transformers(tmp_path: Path) -> None
     if not TOKENIZERS.exists():
         pytest.skip("the shared data is not there")
     source = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
-        "<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% "
+        "generation %}{{ m.content }}"
+        "<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor "
+        "%}"
     )
     (file := tmp_path / "chat.jinja").write_text(source)
     rows = chats(50)

@@ -19,7 +19,12 @@ from packprep.support.errors import ConfigError, InputError
 from tests.helpers import command
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
 
-PROMPTED: dict[str, Any] = {"prompt_column": "q", "response_column": "a", "max_length": 64, "order": "input"}
+PROMPTED: dict[str, Any] = {
+    "prompt_column": "q",
+    "response_column": "a",
+    "max_length": 64,
+    "order": "input",
+}
 ROWS = [
     {"q": "The cat sat on ", "a": "the mat"},
     {"q": "The c", "a": "at"},  # together a token of its own
@@ -32,12 +37,18 @@ ROWS = [
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> str:
-    return str(save_tokenizer(tmp_path / "tokenizer", config={"bos_token": "<s>", "eos_token": "</s>"}))
+    return str(
+        save_tokenizer(tmp_path / "tokenizer", config={"bos_token": "<s>", "eos_token": "</s>"})
+    )
 
 
 def built(tmp_path: Path, tokenizer: str, rows: Any = ROWS, **options: Any) -> Path:
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    config = {"sources": (str(source),), "output": str(tmp_path / "out"), "tokenizer": tokenizer} | PROMPTED
+    config = {
+        "sources": (str(source),),
+        "output": str(tmp_path / "out"),
+        "tokenizer": tokenizer,
+    } | PROMPTED
     build(BuildConfig(**config | options))
     return tmp_path / "out"
 
@@ -49,7 +60,9 @@ def documents(path: Path) -> dict[int, tuple[list[int], list[int] | None]]:
         cu = pack.cu_seqlens.tolist()
         for number, (document, _, tokens) in enumerate(pack.segments()):
             assert document is not None
-            labels = None if pack.labels is None else pack.labels[cu[number] : cu[number + 1]].tolist()
+            labels = (
+                None if pack.labels is None else pack.labels[cu[number] : cu[number + 1]].tolist()
+            )
             found[document] = tokens.tolist(), labels
     return found
 
@@ -66,7 +79,11 @@ def text_ids(text: str) -> list[int]:
 def test_prompt_and_response_follow_each_other_and_the_response_is_trained(
     tmp_path: Path, tokenizer: str, ends: dict[str, str]
 ) -> None:
-    special = {"<s>": [tiny_tokenizer().token_to_id("<s>")], "</s>": [tiny_tokenizer().token_to_id("</s>")], "none": []}
+    special = {
+        "<s>": [tiny_tokenizer().token_to_id("<s>")],
+        "</s>": [tiny_tokenizer().token_to_id("</s>")],
+        "none": [],
+    }
     bos, eos = special[ends.get("bos", "<s>")], special[ends.get("eos", "</s>")]
     expected = {}
     for number, row in enumerate(ROWS):
@@ -86,14 +103,29 @@ def test_everything_is_trained_where_asked_for(tmp_path: Path, tokenizer: str) -
     assert found[1] == ([bos, *text_ids("The c"), *text_ids("at"), eos], None)
 
 
-def test_verify_re_tokenizes_them_and_the_build_says_what_it_does(tmp_path: Path, tokenizer: str) -> None:
+def test_verify_re_tokenizes_them_and_the_build_says_what_it_does(
+    tmp_path: Path, tokenizer: str
+) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     done = command.run(
-        "build", str(source), "-o", str(tmp_path / "out"), "--tokenizer", tokenizer, "--prompt-column", "q",
-        "--response-column", "a", "--max-length", "64",
-    )  # fmt: skip
+        "build",
+        str(source),
+        "-o",
+        str(tmp_path / "out"),
+        "--tokenizer",
+        tokenizer,
+        "--prompt-column",
+        "q",
+        "--response-column",
+        "a",
+        "--max-length",
+        "64",
+    )
     assert done.code == 0
-    assert "the tokenizer has no chat template: prompt and response follow each other as they are" in done.err
+    assert (
+        "the tokenizer has no chat template: prompt and response follow each other as they are"
+        in done.err
+    )
     assert command.run("verify", str(tmp_path / "out"), "--level", "full").code == 0
 
 
@@ -102,7 +134,9 @@ def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) ->
     assert packed.to_list() == datasets.load_from_disk(str(built(tmp_path, tokenizer))).to_list()
 
 
-def test_sides_of_a_preference_pair_are_responses_to_the_prompt(tmp_path: Path, tokenizer: str) -> None:
+def test_sides_of_a_preference_pair_are_responses_to_the_prompt(
+    tmp_path: Path, tokenizer: str
+) -> None:
     rows = [{"q": "The cat ", "good": "sat", "bad": "<s>"}]
     options = {"response_column": None, "pair_columns": ("good", "bad"), "overflow": "truncate"}
     (pack,) = PackedShards(built(tmp_path, tokenizer, rows, **options))
@@ -117,13 +151,23 @@ def test_sides_of_a_preference_pair_are_responses_to_the_prompt(tmp_path: Path, 
 def spaced(kind: str) -> Tokenizer:
     """A tokenizer of single characters that puts a space before a text, as SentencePiece does."""
     characters = ["<unk>", "<s>", "▁", "Ġ", *"abc"]
-    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(characters)}, [], unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.BPE(
+            {token: number for number, token in enumerate(characters)}, [], unk_token="<unk>"
+        )
+    )
     tokenizer.add_special_tokens(["<s>"])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Replace("Ġ", " "), decoders.Fuse()])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Replace("Ġ", " "), decoders.Fuse()]
+    )
     if kind == "Prepend":
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
     elif kind == "ByteLevel":
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=True)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.ByteLevel(add_prefix_space=True)]
+        )
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind)
     return tokenizer
@@ -139,7 +183,9 @@ def test_no_space_is_put_between_prompt_and_response(kind: str) -> None:
     table = pa.table(
         {
             "text": [one.text for one in rendered],
-            "trained": [[place for span in one.trained or [] for place in span] for one in rendered],
+            "trained": [
+                [place for span in one.trained or [] for place in span] for one in rendered
+            ],
             "specials": pa.array([one.specials for one in rendered], pa.list_(pa.int32())),
         }
     )
@@ -153,7 +199,9 @@ def test_no_space_is_put_between_prompt_and_response(kind: str) -> None:
 
 
 def conversation(prompt: Any, response: Any) -> Conversation:
-    return Conversation([{"role": "user", "content": prompt}, {"role": "assistant", "content": response}])
+    return Conversation(
+        [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+    )
 
 
 @given(st.text(max_size=9), st.text(max_size=9))
@@ -174,20 +222,37 @@ def test_the_whole_is_the_two_texts(prompt: str, response: str) -> None:
     ],
 )
 def test_a_row_of_more_than_two_texts_needs_a_template(row: Conversation) -> None:
-    with pytest.raises(RenderError, match="without a chat template a row is two texts, prompt and response; give a"):
+    with pytest.raises(
+        RenderError, match="without a chat template a row is two texts, prompt and response; give a"
+    ):
         PlainFinder([]).render(row)
 
 
-def test_without_a_template_conversations_and_its_options_are_refused(tmp_path: Path, tokenizer: str) -> None:
+def test_without_a_template_conversations_and_its_options_are_refused(
+    tmp_path: Path, tokenizer: str
+) -> None:
     rows = [{"messages": conversation("a", "b").messages}]
-    with pytest.raises(ConfigError, match="the tokenizer has no chat template; give one with --chat-template FILE"):
-        built(tmp_path, tokenizer, rows, prompt_column=None, response_column=None, messages_column="auto")
-    with pytest.raises(ConfigError, match="the tokenizer has no chat template; give one with --chat-template FILE"):
+    with pytest.raises(
+        ConfigError, match="the tokenizer has no chat template; give one with --chat-template FILE"
+    ):
+        built(
+            tmp_path,
+            tokenizer,
+            rows,
+            prompt_column=None,
+            response_column=None,
+            messages_column="auto",
+        )
+    with pytest.raises(
+        ConfigError, match="the tokenizer has no chat template; give one with --chat-template FILE"
+    ):
         built(tmp_path, tokenizer, template_variables="{}")
     listed = [{"q": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], "a": "c"}]
     with pytest.raises(InputError, match=r"row 0 .*without a chat template a row is two texts"):
         built(tmp_path, tokenizer, listed)
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")
-    with pytest.raises(ConfigError, match="the template of conversations writes BOS and EOS itself"):
+    with pytest.raises(
+        ConfigError, match="the template of conversations writes BOS and EOS itself"
+    ):
         built(tmp_path, tokenizer, bos="<s>", chat_template=str(template))

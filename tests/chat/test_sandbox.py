@@ -17,12 +17,27 @@ def test_blocks_leave_no_lines_and_json_is_not_escaped_for_html() -> None:
 
 
 def test_loops_may_be_left_and_continued() -> None:
-    assert render("{% for x in xs %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", xs=[1, 2, 3]) == "13"
-    assert render("{% for x in xs %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", xs=[1, 2, 3]) == "1"
+    assert (
+        render(
+            "{% for x in xs %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
+            xs=[1, 2, 3],
+        )
+        == "13"
+    )
+    assert (
+        render(
+            "{% for x in xs %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+            xs=[1, 2, 3],
+        )
+        == "1"
+    )
 
 
 def test_loop_variables_are_as_without_counting() -> None:
-    source = "{% for x in xs | reject('equalto', 2) %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} {% endfor %}"
+    source = (
+        "{% for x in xs | reject('equalto', 2) %}{{ loop.index }}/{{ loop.length }}{{ "
+        "loop.last }} {% endfor %}"
+    )
     assert render(source, xs=[1, 2, 3]) == "1/2False 2/2True "
     assert render("{% for x in missing %}{{ x }}{% else %}none{% endfor %}") == "none"
 
@@ -42,7 +57,8 @@ def test_a_template_can_refuse() -> None:
     "source",
     [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(60) }}",
+        "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro "
+        "%}{{ twice(60) }}",
         "{% macro on() %}{{ on() }}{% endmacro %}{{ on() }}",
         "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
     ],
@@ -55,9 +71,12 @@ def test_a_template_that_does_not_end_is_stopped(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "{% set ns = namespace(x='xx') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x %}{{ ns.x * 2 }}{% endset %}{% endfor %}",
-        "{% set ns = namespace(x=[1]) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}",
+        "{% set ns = namespace(x='xx') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% "
+        "endfor %}",
+        "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x %}{{ ns.x * 2 }}{% "
+        "endset %}{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% "
+        "endfor %}",
         "{% macro f(x) %}{{ f(x + x) }}{% endmacro %}{{ f('xx') }}",
         "{{ 'x' * 999999999 }}",
         "{{ [1] * 999999999 }}",
@@ -110,10 +129,14 @@ def test_what_an_operator_raises_is_a_template_error() -> None:
 def test_ordinary_use_of_what_is_bounded_goes_through() -> None:
     assert render("{{ '=' * 3 }}{{ 7 % 4 }}{{ 2 ** 3 }}{{ '%s-%03d' % ('a', 7) }}") == "===38a-007"
     assert (
-        render("{{ 'a-b'.replace('-', '+') }}{{ ['a', 'b'] | join(', ') }}{{ 'x\ny' | indent(2) }}") == "a+ba, bx\n  y"
+        render("{{ 'a-b'.replace('-', '+') }}{{ ['a', 'b'] | join(', ') }}{{ 'x\ny' | indent(2) }}")
+        == "a+ba, bx\n  y"
     )
     assert (
-        render("{{ namespace(a=1).a }}{{ dict(a=1).a }}{{ '{:>3}'.format(1) }}{{ 'ab' | center(4) }}|") == "11  1 ab |"
+        render(
+            "{{ namespace(a=1).a }}{{ dict(a=1).a }}{{ '{:>3}'.format(1) }}{{ 'ab' | center(4) }}|"
+        )
+        == "11  1 ab |"
     )
 
 

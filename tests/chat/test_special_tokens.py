@@ -18,19 +18,21 @@ def test_special_tokens_are_found_the_longest_first() -> None:
     assert Specials([]).spans("<s>") == []
 
 
-@given(
-    st.sets(st.text("<|>ab", min_size=1, max_size=5), max_size=8), st.text("<|>ab", max_size=40)
-)  # fmt: skip
+@given(st.sets(st.text("<|>ab", min_size=1, max_size=5), max_size=8), st.text("<|>ab", max_size=40))
 def test_the_shared_pattern_matches_as_one_that_tries_all(tokens: set[str], text: str) -> None:
     plain = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
-    assert [found.span() for found in any_of(tokens).finditer(text)] == [found.span() for found in plain.finditer(text)]
+    assert [found.span() for found in any_of(tokens).finditer(text)] == [
+        found.span() for found in plain.finditer(text)
+    ]
 
 
 def test_a_token_across_two_pieces_does_not_count() -> None:
     assert CHATML.spans_within(["<s>", "<|im_", "end|>", "<|im_end|>"]) == [(0, 3), (13, 23)]
 
 
-@pytest.mark.parametrize("text", ["a<|im_end|>b", "a<|", "im_end|>", "x<", ">y", "|im_end|", "a<|x"])
+@pytest.mark.parametrize(
+    "text", ["a<|im_end|>b", "a<|", "im_end|>", "x<", ">y", "|im_end|", "a<|x"]
+)
 def test_texts_that_could_take_part_in_a_token_are_risky(text: str) -> None:
     assert CHATML.is_risky(text)
 
@@ -42,7 +44,9 @@ def test_other_texts_are_not(text: str) -> None:
 
 def test_risky_strings_are_broken_keys_too_and_roles_are_not() -> None:
     conversation = Conversation(
-        [{"role": "user", "content": "x<|im_end|>"}], [{"|im_end|": "a", "b": "c <"}], {"name": "im_end|>"}
+        [{"role": "user", "content": "x<|im_end|>"}],
+        [{"|im_end|": "a", "b": "c <"}],
+        {"name": "im_end|>"},
     )
     broken = next(CHATML.broken(conversation))
     assert broken.messages == [{"role": "user", "content": f"x<{BREAK}|im_end|>"}]
@@ -59,8 +63,13 @@ def test_risky_strings_are_broken_keys_too_and_roles_are_not() -> None:
     ]
 
 
-@given(st.lists(st.text("<|>ims_", max_size=8), max_size=4), st.lists(st.text("<|>ims_", max_size=6), max_size=3))
-def test_no_token_comes_of_broken_texts_wherever_a_template_puts_them(texts: list[str], literals: list[str]) -> None:
+@given(
+    st.lists(st.text("<|>ims_", max_size=8), max_size=4),
+    st.lists(st.text("<|>ims_", max_size=6), max_size=3),
+)
+def test_no_token_comes_of_broken_texts_wherever_a_template_puts_them(
+    texts: list[str], literals: list[str]
+) -> None:
     specials = Specials(["<|im|>", "<s>", "|is|"])
     written: set[int] = set()
     rendering = ""
@@ -70,7 +79,8 @@ def test_no_token_comes_of_broken_texts_wherever_a_template_puts_them(texts: lis
         conversation = Conversation([{"role": "user", "content": text}])
         rendering += str(next(specials.broken(conversation)).messages[0]["content"])
     for first, last in specials.spans(rendering):
-        # What is left whole has no character of a text, unless only its letters: "<" + name + ">" is meant to be one.
+        # What is left whole has no character of a text, unless only its letters: "<" + name + ">"
+        # is meant to be one.
         own = [char for at, char in enumerate(rendering[first:last], first) if at not in written]
         assert all(char.isalnum() or char == "_" for char in own)
 
@@ -85,10 +95,13 @@ def test_no_token_comes_of_broken_texts_wherever_a_template_puts_them(texts: lis
         ("</</think>s>", None),
     ],
 )
-def test_words_that_begin_like_a_token_are_left_whole_if_nothing_can_be_joined(text: str, milder: str | None) -> None:
+def test_words_that_begin_like_a_token_are_left_whole_if_nothing_can_be_joined(
+    text: str, milder: str | None
+) -> None:
     specials = Specials(["<|im_end|>", "<s>", "</s>"])
     broken = [
-        each.messages[0]["content"] for each in specials.broken(Conversation([{"role": "user", "content": text}]))
+        each.messages[0]["content"]
+        for each in specials.broken(Conversation([{"role": "user", "content": text}]))
     ]
     assert f"<{BREAK}/" in broken[0] or "</" not in broken[0]
     assert broken[1:] == ([] if milder is None else [milder])

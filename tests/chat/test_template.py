@@ -20,10 +20,17 @@ TOOL = {
     "function": {
         "name": "weather",
         "description": 'Tell the <weather> "now", é',
-        "parameters": {"type": "object", "properties": {"city": {"type": "string", "default": None}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "default": None}},
+        },
     },
 }
-CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "weather", "arguments": {"city": 'Pa"ris\n'}}}
+CALL = {
+    "type": "function",
+    "id": "abcdefghi",
+    "function": {"name": "weather", "arguments": {"city": 'Pa"ris\n'}},
+}
 SYSTEM = {"role": "system", "content": " Be kind.\n"}
 USER = {"role": "user", "content": "  Hello 你好 \n"}
 ANSWER = {"role": "assistant", "content": "\n\nHi there  "}
@@ -39,7 +46,16 @@ CHATS: dict[str, list[dict[str, Any]]] = {
     "thinking": [USER, THINKING, USER, THINKING],
     "thinking in the text": [USER, INLINE, USER, INLINE],
     "a call": [SYSTEM, USER, CALLING, RESULT, THINKING],
-    "calls": [USER, CALLING, RESULT, ANSWER, {"role": "user", "content": "Bye"}, CALLING, RESULT, ANSWER],
+    "calls": [
+        USER,
+        CALLING,
+        RESULT,
+        ANSWER,
+        {"role": "user", "content": "Bye"},
+        CALLING,
+        RESULT,
+        ANSWER,
+    ],
     "a question": [USER],
     "the question last": [USER, ANSWER, USER],
 }
@@ -49,10 +65,13 @@ def templated() -> Sequence[Any]:
     """Every tokenizer of the shared data that has a template."""
     folders = sorted(TOKENIZERS.glob("*")) if TOKENIZERS.exists() else []
     found = [
-        folder.name for folder in folders
+        folder.name
+        for folder in folders
         if "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
-    ]  # fmt: skip
-    return found or [pytest.param("", marks=pytest.mark.skip(reason="the shared data is not there"))]
+    ]
+    return found or [
+        pytest.param("", marks=pytest.mark.skip(reason="the shared data is not there"))
+    ]
 
 
 def template(folder: Path, source: str, **options: Any) -> ChatTemplate:
@@ -78,19 +97,28 @@ def test_a_rendering_is_that_of_transformers(name: str) -> None:
             for prompt in (False, True):
                 try:
                     expected = theirs.apply_chat_template(
-                        messages, tools=tools, tokenize=False, add_generation_prompt=prompt, date_string=DATE
+                        messages,
+                        tools=tools,
+                        tokenize=False,
+                        add_generation_prompt=prompt,
+                        date_string=DATE,
                     )
                 except Exception as error:
                     with pytest.raises(RenderError, match="the chat template cannot render it"):
                         ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
                     assert type(error).__name__ in ("TemplateError", "UndefinedError"), error
                     continue
-                assert ours.render(Conversation(messages, tools), add_generation_prompt=prompt) == expected
+                assert (
+                    ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
+                    == expected
+                )
                 compared += 1
     assert compared >= 42
 
 
-def test_a_file_goes_before_the_tokenizer_and_the_jinja_file_before_the_configuration(tmp_path: Path) -> None:
+def test_a_file_goes_before_the_tokenizer_and_the_jinja_file_before_the_configuration(
+    tmp_path: Path,
+) -> None:
     folder = save_tokenizer(tmp_path / "tokenizer")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": "config"}))
@@ -99,7 +127,10 @@ def test_a_file_goes_before_the_tokenizer_and_the_jinja_file_before_the_configur
     (folder / "chat_template.jinja").write_text("jinja")
     assert load_chat_template(load_tokenizer(folder)).render(conversation) == "jinja"
     (tmp_path / "own.jinja").write_text("own")
-    assert load_chat_template(load_tokenizer(folder), tmp_path / "own.jinja").render(conversation) == "own"
+    assert (
+        load_chat_template(load_tokenizer(folder), tmp_path / "own.jinja").render(conversation)
+        == "own"
+    )
 
 
 def test_of_several_templates_tool_use_is_for_rows_with_tools(tmp_path: Path) -> None:
@@ -108,11 +139,17 @@ def test_of_several_templates_tool_use_is_for_rows_with_tools(tmp_path: Path) ->
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
     chat = load_chat_template(load_tokenizer(folder))
-    assert [chat.render(Conversation([USER], tools)) for tools in (None, [TOOL])] == ["plain", "tools"]
+    assert [chat.render(Conversation([USER], tools)) for tools in (None, [TOOL])] == [
+        "plain",
+        "tools",
+    ]
 
 
 def test_special_tokens_and_variables_are_seen_by_the_template(tmp_path: Path) -> None:
-    source = "{{ eos_token }}{{ mood }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}"
+    source = (
+        "{{ eos_token }}{{ mood }}{{ tools is none }}{{ documents is none }}{{ "
+        "add_generation_prompt }}"
+    )
     chat = template(tmp_path, source, variables={"mood": "glad"})
     eos = load_tokenizer(tmp_path).eos
     assert eos is not None
@@ -121,7 +158,10 @@ def test_special_tokens_and_variables_are_seen_by_the_template(tmp_path: Path) -
 
 
 def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
-    source = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}long ago{% endif %}"
+    source = (
+        "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}long ago{% "
+        "endif %}"
+    )
     without = template(tmp_path, source)
     assert without.render(Conversation([USER])) == "long ago"
     assert "asks for today's date, and a build has no clock" in without.notes[0]
@@ -131,7 +171,9 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
     assert dated.facts() != without.facts()
     with pytest.raises(RenderError, match="'strftime_now' is undefined"):
         template(tmp_path, "{{ strftime_now('%Y') }}").render(Conversation([USER]))
-    with pytest.raises(ConfigError, match="template_date is 'today', expected a day such as 2026-01-31"):
+    with pytest.raises(
+        ConfigError, match="template_date is 'today', expected a day such as 2026-01-31"
+    ):
         template(tmp_path, source, date="today")
 
 

@@ -24,8 +24,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer"
 
 
-def find(folder: Path, source: str, messages: Any, train_on: TrainOn = "assistant", tools: Any = None) -> Rendered:
-    return TurnFinder(template(folder, source), SPECIALS, train_on).render(Conversation(messages, tools))
+def find(
+    folder: Path, source: str, messages: Any, train_on: TrainOn = "assistant", tools: Any = None
+) -> Rendered:
+    return TurnFinder(template(folder, source), SPECIALS, train_on).render(
+        Conversation(messages, tools)
+    )
 
 
 def trained(rendered: Rendered) -> list[str]:
@@ -34,7 +38,9 @@ def trained(rendered: Rendered) -> list[str]:
 
 def chat(*texts: str) -> list[dict[str, Any]]:
     """User and assistant in turn."""
-    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    return [
+        {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +55,9 @@ def chat(*texts: str) -> list[dict[str, Any]]:
         ("ua", "all", ([], -1)),
     ],
 )
-def test_which_messages_are_trained(roles: str, train_on: TrainOn, expected: tuple[list[int], int]) -> None:
+def test_which_messages_are_trained(
+    roles: str, train_on: TrainOn, expected: tuple[list[int], int]
+) -> None:
     names = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
     assert trained_messages([names[role] for role in roles], train_on) == expected
 
@@ -58,7 +66,9 @@ def test_a_turn_runs_from_the_generation_prompt_to_its_end_token(folder: Path) -
     found = find(folder, CHATML, chat("hi", "hello", "bye", "ciao"))
     assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>"]
     assert found.specials is None
-    assert trained(find(folder, CHATML, chat("hi", "hello", "bye", "ciao"), "last-turn")) == ["ciao<|im_end|>"]
+    assert trained(find(folder, CHATML, chat("hi", "hello", "bye", "ciao"), "last-turn")) == [
+        "ciao<|im_end|>"
+    ]
     assert find(folder, CHATML, chat("hi", "hello"), "all").trained is None
     assert trained(find(folder, CHATML, chat("hi"))) == []
 
@@ -67,53 +77,75 @@ def test_what_the_generation_prompt_does_not_write_is_trained(folder: Path) -> N
     thinking = CHATML.replace(
         "{{ m.content }}", "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}"
     )
-    assert trained(find(folder, thinking, chat("hi", "hello"))) == ["<think></think>hello<|im_end|>"]
+    assert trained(find(folder, thinking, chat("hi", "hello"))) == [
+        "<think></think>hello<|im_end|>"
+    ]
     prompted = thinking.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}")
     assert trained(find(folder, prompted, chat("hi", "hello"))) == ["hello<|im_end|>"]
 
 
-def test_a_template_without_a_generation_prompt_begins_where_the_messages_before_end(folder: Path) -> None:
+def test_a_template_without_a_generation_prompt_begins_where_the_messages_before_end(
+    folder: Path,
+) -> None:
     source = (
         "<s>{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
         "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
     )
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [" hello</s>", " ciao</s>"]
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [
+        " hello</s>",
+        " ciao</s>",
+    ]
 
 
 def test_a_template_that_drops_earlier_thinking_is_exact(folder: Path) -> None:
-    source = CHATML.replace("{{ m.content }}", "{{ m.content if loop.last else m.content.split('</t>')[-1] }}")
+    source = CHATML.replace(
+        "{{ m.content }}", "{{ m.content if loop.last else m.content.split('</t>')[-1] }}"
+    )
     found = find(folder, source, chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"))
     assert trained(found) == ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"]
 
 
-# As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the last turn has one.
+# As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the
+# last turn has one.
 EMPTY_THOUGHT = CHATML.replace(
     "{{ m.content }}",
-    "{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<t>{{ m.reasoning_content }}</t>{% endif %}"
+    "{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<t>{{ "
+    "m.reasoning_content }}</t>{% endif %}"
     "{{ m.content.split('</t>')[-1] }}",
 ).replace("assistant\n{% endif %}", "assistant\n<t></t>{% endif %}")
 
 
-def test_a_turn_that_lacks_the_end_of_the_generation_prompt_begins_where_that_breaks_off(folder: Path) -> None:
+def test_a_turn_that_lacks_the_end_of_the_generation_prompt_begins_where_that_breaks_off(
+    folder: Path,
+) -> None:
     found = find(folder, EMPTY_THOUGHT, chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"))
     assert trained(found) == ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"]
-    found = find(folder, EMPTY_THOUGHT, chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes"))  # by itself
+    found = find(
+        folder, EMPTY_THOUGHT, chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes")
+    )  # by itself
     assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"]
 
 
-def test_a_turn_that_has_more_than_the_generation_prompt_leaves_out_is_refused(folder: Path) -> None:
+def test_a_turn_that_has_more_than_the_generation_prompt_leaves_out_is_refused(
+    folder: Path,
+) -> None:
     messages = chat("hi", "hello", "bye", "ciao")
     messages[1]["reasoning_content"] = "hm"
-    with pytest.raises(RenderError, match="where message 1 begins cannot be told: the template renders a part"):
+    with pytest.raises(
+        RenderError, match="where message 1 begins cannot be told: the template renders a part"
+    ):
         find(folder, EMPTY_THOUGHT, messages)
     elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
-    with pytest.raises(RenderError, match="where message 1 begins cannot be told: the template renders a part"):
+    with pytest.raises(
+        RenderError, match="where message 1 begins cannot be told: the template renders a part"
+    ):
         find(folder, elsewhere, chat("hi", "hello"))
 
 
 def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> None:
     source = (
-        "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[{% if loop.revindex <= 2 and "
+        "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[{% if "
+        "loop.revindex <= 2 and "
         "(loop.last or loop.revindex == 2) %}{{ messages[0].content }} {% endif %}{{ m.content }}]"
         "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
     )
@@ -125,7 +157,8 @@ def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> 
 
 def test_a_template_may_trim_and_look_at_how_a_text_begins_and_ends(folder: Path) -> None:
     source = (
-        "{% for m in messages %}{% if m.content.startswith('<r>') and m.content.endswith('</r>') %}R{% endif %}"
+        "{% for m in messages %}{% if m.content.startswith('<r>') and m.content.endswith('</r>') "
+        "%}R{% endif %}"
         "<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
@@ -135,14 +168,18 @@ def test_a_template_may_trim_and_look_at_how_a_text_begins_and_ends(folder: Path
 
 
 def test_a_template_may_compare_the_messages_of_the_user(folder: Path) -> None:
-    source = CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{% if m == messages[0] %}tools{% endif %}")
+    source = CHATML.replace(
+        "{{ m.role }}\n", "{{ m.role }}\n{% if m == messages[0] %}tools{% endif %}"
+    )
     found = find(folder, source, chat("hi", "hello", "hi", "ciao"))
     assert found.text.count("tools") == 2
     assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>"]
 
 
 def test_calls_and_empty_texts_are_turns_too(folder: Path) -> None:
-    source = CHATML.replace("<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>")
+    source = CHATML.replace(
+        "<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>"
+    )
     call = {"id": "1", "function": {"name": "f", "arguments": {"a": 'x"y'}}}
     messages = [
         *chat("hi", ""),
@@ -150,14 +187,20 @@ def test_calls_and_empty_texts_are_turns_too(folder: Path) -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
     found = find(
-        folder, source, [*messages, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "three"}]
+        folder,
+        source,
+        [*messages, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "three"}],
     )
     assert trained(found) == [
-        "<|im_end|>", '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>', "three<|im_end|>",
-    ]  # fmt: skip
+        "<|im_end|>",
+        '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>',
+        "three<|im_end|>",
+    ]
 
 
-def test_a_conversation_that_the_assistant_begins_is_told_by_the_generation_prompt(folder: Path) -> None:
+def test_a_conversation_that_the_assistant_begins_is_told_by_the_generation_prompt(
+    folder: Path,
+) -> None:
     source = "{{ messages[0].role }}:" + CHATML
     messages = chat("", "hello", "hi", "ciao")[1:]
     assert trained(find(folder, source, messages)) == ["hello<|im_end|>", "ciao<|im_end|>"]
@@ -165,11 +208,17 @@ def test_a_conversation_that_the_assistant_begins_is_told_by_the_generation_prom
 
 def test_generation_blocks_say_what_is_trained(folder: Path) -> None:
     source = (
-        "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>"
+        "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ "
+        "m.content }}</s>"
         "{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
     )
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == ["hello</s>", "ciao</s>"]
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"), "last-turn")) == ["ciao</s>"]
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [
+        "hello</s>",
+        "ciao</s>",
+    ]
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"), "last-turn")) == [
+        "ciao</s>"
+    ]
     filtered = "{% filter upper %}" + source + "{% endfilter %}"
     with pytest.raises(RenderError, match="what is trained cannot be told"):
         find(folder, filtered.replace("upper", "trim | reverse"), chat("hi", "hello"))
@@ -181,10 +230,16 @@ def test_generation_blocks_say_what_is_trained(folder: Path) -> None:
     [
         (CHATML.replace("<|im_end|>", ""), "closes message 1 with no special token"),
         ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", "message 1"),
-        ("{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}", "message 1 begins"),
-        ("{{ messages | map(attribute='content') | map('length') | join }}</s>", "what is trained cannot be told"),
+        (
+            "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}",
+            "message 1 begins",
+        ),
+        (
+            "{{ messages | map(attribute='content') | map('length') | join }}</s>",
+            "what is trained cannot be told",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_told_is_refused_with_advice(folder: Path, source: str, reason: str) -> None:
     with pytest.raises(RenderError, match=reason) as error:
         find(folder, source, chat("hi", "hello", "bye", "ciao"))
@@ -195,17 +250,28 @@ def test_what_cannot_be_told_is_refused_with_advice(folder: Path, source: str, r
 def test_special_tokens_in_messages_are_told_from_the_templates(folder: Path) -> None:
     found = find(folder, CHATML, chat("<|im_end|>", "a</s>b"))
     assert found.specials is not None
-    assert found.text == "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\na</s>b<|im_end|>\n"
+    assert (
+        found.text
+        == "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\na</s>b<|im_end|>\n"
+    )
     assert [first for first, _ in found.specials] == [0, 27, 38, 66]
     assert trained(found) == ["a</s>b<|im_end|>"]
 
 
 @pytest.mark.parametrize("name", ["|im_end|", "im_end|>", "<|im_end|>"])
-def test_special_tokens_made_of_a_name_and_the_templates_own_signs_are_told(folder: Path, name: str) -> None:
-    source = "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% endfor %}" + CHATML
+def test_special_tokens_made_of_a_name_and_the_templates_own_signs_are_told(
+    folder: Path, name: str
+) -> None:
+    source = (
+        "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% "
+        "endfor %}" + CHATML
+    )
     found = find(folder, source, chat("hi", "hello"), tools=[{name: name}])
     assert found.specials is not None
-    assert [found.text[first:last] for first, last in found.specials] == ["<|im_start|>", "<|im_end|>"] * 2
+    assert [found.text[first:last] for first, last in found.specials] == [
+        "<|im_start|>",
+        "<|im_end|>",
+    ] * 2
 
 
 def test_a_token_that_a_template_makes_by_cutting_a_text_is_told(folder: Path) -> None:
@@ -258,7 +324,9 @@ def test_conversations_of_one_form_are_rendered_once_each() -> None:
 
 @pytest.mark.parametrize("messages", CHATS.values(), ids=list(CHATS))
 def test_spans_rise_and_lie_in_the_text(folder: Path, messages: Sequence[dict[str, Any]]) -> None:
-    source = CHATML.replace("<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>")
+    source = CHATML.replace(
+        "<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>"
+    )
     found = find(folder, source, list(messages), tools=[TOOL])
     bounds = [bound for span in found.trained or [] for bound in span]
     assert bounds == sorted(set(bounds)) and all(0 <= bound <= len(found.text) for bound in bounds)

@@ -10,13 +10,26 @@ import pytest
 
 from packprep.cli.main import COMMANDS
 
-STRATEGIES = ["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"]
+STRATEGIES = [
+    "best_fit",
+    "first_fit",
+    "knapsack",
+    "optimal",
+    "stream",
+    "greedy",
+    "wrapped",
+    "balanced",
+]
 
 
 def packprep(**environment: str) -> str:
     """Standard output of `packprep` alone with these variables."""
     done = subprocess.run(
-        [sys.executable, "-m", "packprep"], env=os.environ | environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "packprep"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stderr == ""
     return done.stdout
@@ -37,7 +50,10 @@ def complete(line: str) -> list[str]:
         ("packprep build --strategy ", STRATEGIES),
         ("packprep build docs.jsonl --strategy b", ["best_fit", "balanced"]),
         ("packprep build --overflow=", ["split", "truncate", "drop", "error"]),
-        ("packprep build --columns document_ids,", ["document_ids,position_ids", "document_ids,document_starts"]),
+        (
+            "packprep build --columns document_ids,",
+            ["document_ids,position_ids", "document_ids,document_starts"],
+        ),
         ("packprep plan --strategy ", [*STRATEGIES, "all"]),
         ("packprep plan --strategy best_fit,gr", ["best_fit,greedy"]),
         ("packprep plan --strategy greedy,best_fit,gr", []),
@@ -68,7 +84,10 @@ def test_paths_are_left_to_the_shell(line: str, answer: str) -> None:
 
 def test_the_line_of_the_readme_makes_bash_complete_strategies() -> None:
     shell = shutil.which("bash")
-    if shell is None or subprocess.run([shell, "-c", "((BASH_VERSINFO[0] >= 5))"], check=False).returncode:
+    if (
+        shell is None
+        or subprocess.run([shell, "-c", "((BASH_VERSINFO[0] >= 5))"], check=False).returncode
+    ):
         pytest.skip("there is no bash of version 5 here")
     line = 'eval "$(_PACKPREP_COMPLETE=bash_source packprep)"'
     assert line in (Path(__file__).parents[2] / "README.md").read_text()
@@ -81,9 +100,16 @@ def test_the_line_of_the_readme_makes_bash_complete_strategies() -> None:
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [shell, "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True
+        [shell, "-c", script],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.stdout.splitlines() == ["complete -o nosort -F _packprep_completion packprep", "best_fit balanced"]
+    assert done.stdout.splitlines() == [
+        "complete -o nosort -F _packprep_completion packprep",
+        "best_fit balanced",
+    ]
 
 
 @pytest.mark.parametrize(

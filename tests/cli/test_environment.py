@@ -24,7 +24,10 @@ def test_versions_are_those_that_are_installed() -> None:
 
 def test_the_version_is_that_of_pyproject() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert (project["version"], importlib.metadata.version("packprep")) == (__version__, __version__)
+    assert (project["version"], importlib.metadata.version("packprep")) == (
+        __version__,
+        __version__,
+    )
 
 
 def test_a_package_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +41,12 @@ def test_a_package_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch
 
 def test_secrets_and_paths_of_the_environment_stay_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {
-        "HF_TOKEN": "hf_secret", "AWS_SECRET_ACCESS_KEY": "aws_secret", "HF_ENDPOINT": "https://me:secret@host",
-        "HTTPS_PROXY": "http://me:secret@proxy", "HOME": "/home/secret",
-    }  # fmt: skip
+        "HF_TOKEN": "hf_secret",
+        "AWS_SECRET_ACCESS_KEY": "aws_secret",
+        "HF_ENDPOINT": "https://me:secret@host",
+        "HTTPS_PROXY": "http://me:secret@proxy",
+        "HOME": "/home/secret",
+    }
     for name, value in {**secrets, "RAYON_NUM_THREADS": "3"}.items():
         monkeypatch.setenv(name, value)
     for result in (run("env"), run("env", "--json")):
@@ -54,4 +60,7 @@ def test_the_table_and_the_json_say_the_same() -> None:
     table = run("env").out
     assert table.startswith(f"packprep {__version__}\n")
     for name, version in found["packages"].items():
-        assert any(line.split() == [name, *(version or "not installed").split()] for line in table.splitlines())
+        assert any(
+            line.split() == [name, *(version or "not installed").split()]
+            for line in table.splitlines()
+        )

@@ -51,15 +51,33 @@ def error_of(*arguments: object) -> str:
 def test_every_option_of_a_build_is_on_the_command_line_and_nothing_is_said_twice() -> None:
     names = {parameter.name for parameter in build_command.params}
     assert {field.name for field in fields(BuildConfig)} <= names
-    assert names - {field.name for field in fields(BuildConfig)} == {"config", "dry_run", "json", "quiet", "shuffle"}
+    assert names - {field.name for field in fields(BuildConfig)} == {
+        "config",
+        "dry_run",
+        "json",
+        "quiet",
+        "shuffle",
+    }
 
 
 def test_the_help_page_names_every_option_once_under_a_heading() -> None:
     page = run("build", "--help").out
     for name in (field.name for field in fields(BuildConfig) if field.name != "sources"):
-        assert sum(line.lstrip().startswith((f"--{name.replace('_', '-')} ", f"--[no-]{name.replace('_', '-')} ")) or
-                   line.lstrip().startswith(f"-o, --{name}") for line in page.splitlines()) == 1, name  # fmt: skip
-    headings = [line.rstrip(":") for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
+        assert (
+            sum(
+                line.lstrip().startswith(
+                    (f"--{name.replace('_', '-')} ", f"--[no-]{name.replace('_', '-')} ")
+                )
+                or line.lstrip().startswith(f"-o, --{name}")
+                for line in page.splitlines()
+            )
+            == 1
+        ), name
+    headings = [
+        line.rstrip(":")
+        for line in page.splitlines()
+        if line.endswith(":") and not line.startswith(" ")
+    ]
     assert headings == ["Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run"]
     words = " ".join(page.split())
     assert "best_fit, first_fit, knapsack" in words
@@ -73,13 +91,18 @@ def test_packprep_alone_prints_its_help() -> None:
     assert (result.code, result.err) == (0, "")
     assert result.out == run("--help").out
     assert result.out.startswith("Usage: packprep ")
-    assert [line.split()[0] for line in result.out.split("Commands:\n")[1].splitlines()] == list(COMMANDS)
+    assert [line.split()[0] for line in result.out.split("Commands:\n")[1].splitlines()] == list(
+        COMMANDS
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["biuld", "a.jsonl"], "no such command 'biuld'; did you mean 'build'? see packprep --help"),
+        (
+            ["biuld", "a.jsonl"],
+            "no such command 'biuld'; did you mean 'build'? see packprep --help",
+        ),
         (["--versin"], "no such option '--versin'; did you mean '--version'? see packprep --help"),
         (
             ["build", "--max-lenght", "4"],
@@ -92,12 +115,16 @@ def test_packprep_alone_prints_its_help() -> None:
         ),
     ],
 )
-def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(arguments: list[str], sentence: str) -> None:
+def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(
+    arguments: list[str], sentence: str
+) -> None:
     result = run(*arguments)
     assert (result.code, result.out, result.err) == (2, "", f"packprep: {sentence}\n")
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc"
+)
 @pytest.mark.parametrize(
     ("variable", "engine", "arenas"),
     [({}, "fastokens", 2), ({}, "hf", 12), ({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4)],
@@ -114,12 +141,17 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
         threads = [threading.Thread(target=keep) for _ in range(20)]
         [thread.start() for thread in threads], [thread.join() for thread in threads]
         libc = ctypes.CDLL(None)
-        libc.fdopen.restype, libc.malloc_info.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+        libc.fdopen.restype = ctypes.c_void_p
+        libc.malloc_info.argtypes = (ctypes.c_int, ctypes.c_void_p)
         libc.malloc_info(0, libc.fdopen(1, b"w"))
         libc.fflush(None)
     """
-    command = f"build a.jsonl -o out --tokenizer tok --num-proc 2 --engine {engine} --dry-run -q --json".split()
-    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | variable
+    command = (
+        f"build a.jsonl -o out --tokenizer tok --num-proc 2 --engine {engine} --dry-run -q --json"
+    ).split()
+    environment = {
+        name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"
+    } | variable
     out = subprocess.run(
         [sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True
     ).stdout
@@ -129,17 +161,25 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
 @pytest.mark.parametrize(
     ("engine", "model", "fast"),
     [
-        ("fastokens", "WordPiece", True), ("hf", "BPE", False), ("auto", "BPE", True), ("auto", "WordPiece", False),
+        ("fastokens", "WordPiece", True),
+        ("hf", "BPE", False),
+        ("auto", "BPE", True),
+        ("auto", "WordPiece", False),
         ("auto", None, True),
     ],
-)  # fmt: skip
+)
 def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
     engine: Any, model: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packprep.execute.third_party.find_spec", lambda name: name)
     if model is not None:
-        (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"type": model}}, indent=2))
-    assert is_fast(BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine)) is fast
+        (tmp_path / "tokenizer.json").write_text(
+            json.dumps({"added_tokens": [], "model": {"type": model}}, indent=2)
+        )
+    assert (
+        is_fast(BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine))
+        is fast
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,16 +196,20 @@ def test_arrow_takes_memory_where_all_take_it_unless_the_environment_says_from_w
         print(pa.default_memory_pool().backend_name)
     """
     command = ["build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--dry-run", "-q", "--json"]
-    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | variable
-    out = subprocess.run([sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"
+    } | variable
+    out = subprocess.run(
+        [sys.executable, "-c", code, *command], env=environment, capture_output=True, check=True
+    )
     assert out.stdout.decode().split()[-1] == pool
 
 
 def test_version_and_the_list_of_commands() -> None:
     assert run("--version").out.startswith("packprep ")
-    assert [line.split(maxsplit=1) for line in run("--help").out.split("Commands:\n")[1].splitlines()] == [
-        [name, line] for name, line in COMMANDS.items()
-    ]
+    assert [
+        line.split(maxsplit=1) for line in run("--help").out.split("Commands:\n")[1].splitlines()
+    ] == [[name, line] for name, line in COMMANDS.items()]
     assert next(iter(COMMANDS)) == "build"
 
 
@@ -192,9 +236,12 @@ def test_every_option_of_a_command_is_on_its_help_page_with_a_sentence(name: str
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_imports_nothing_that_takes_time(name: str) -> None:
     code = (
-        "import sys; from packprep.cli.main import cli; cli(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+        "import sys; from packprep.cli.main import cli; cli(sys.argv[1:], "
+        "standalone_mode=False); print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, name, "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, name, "--help"], capture_output=True, text=True, check=True
+    )
     loaded = {module.split(".")[0] for module in done.stdout.splitlines()[-1].split()}
     assert loaded.isdisjoint({"numpy", "pyarrow", "datasets", "numba", "tokenizers", "rich"})
 
@@ -214,7 +261,9 @@ def test_json_is_the_report_and_quiet_says_nothing(here: Path) -> None:
     arguments = ("build", "a.jsonl", "-o", "out", "--tokenizer", "tok")
     quiet = run(*arguments, "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
-    assert json.loads(run(*arguments, "--json").out) == json.loads((here / "out" / "report.json").read_text())
+    assert json.loads(run(*arguments, "--json").out) == json.loads(
+        (here / "out" / "report.json").read_text()
+    )
 
 
 def test_a_note_about_the_tokenizer_goes_to_standard_error(here: Path) -> None:
@@ -243,44 +292,88 @@ def test_the_yaml_file_in_the_working_folder_is_not_read_when_sources_are_given(
 def test_sources_on_the_command_line_win_over_those_of_the_file(here: Path) -> None:
     write_jsonl(here / "b.jsonl", ["one"])
     (here / "elsewhere").mkdir()
-    (here / "elsewhere" / "build.yaml").write_text("sources: a.jsonl\noutput: out\ntokenizer: tok\nlimit: 3\n")
+    (here / "elsewhere" / "build.yaml").write_text(
+        "sources: a.jsonl\noutput: out\ntokenizer: tok\nlimit: 3\n"
+    )
     config, _ = resolve_options((), Path("elsewhere/build.yaml"), {})
     assert config.sources == ("a.jsonl",)
-    assert run("build", "-c", "elsewhere/build.yaml", "-q").code == 0, "paths are those of the working folder"
+    assert run("build", "-c", "elsewhere/build.yaml", "-q").code == 0, (
+        "paths are those of the working folder"
+    )
     config, _ = resolve_options(("b.jsonl",), Path("elsewhere/build.yaml"), {})
     assert (config.sources, config.limit) == (("b.jsonl",), 3)
 
 
 @pytest.mark.parametrize(
-    "field", [field for field in fields(BuildConfig) if field.name != "sources"], ids=lambda f: f.name
+    "field",
+    [field for field in fields(BuildConfig) if field.name != "sources"],
+    ids=lambda f: f.name,
 )
-def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(here: Path, field: Any) -> None:
+def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
+    here: Path, field: Any
+) -> None:
     examples: dict[str, Any] = {
-        "tokenizer": "t", "strategy": "wrapped", "overflow": "drop", "order": "input", "stride": 5, "engine": "hf",
-        "sample_by": "line", "on_error": "skip", "remainder": "fill", "attention_cost": "1,2", "truncate_at": "END",
-        "columns": "position_ids", "text_template": "{a}", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB",
-        "holdout": 0.5, "verify_engine": 0.5, "min_len": 2, "pad_segment_to_multiple": 8, "weights": "50",
-        "max_epochs": 2.5, "train_on": "all", "pair_columns": "a,b", "template_variables": '{"a": 1}',
-        "executor": "ray", "task_index": "3",
-    }  # fmt: skip
+        "tokenizer": "t",
+        "strategy": "wrapped",
+        "overflow": "drop",
+        "order": "input",
+        "stride": 5,
+        "engine": "hf",
+        "sample_by": "line",
+        "on_error": "skip",
+        "remainder": "fill",
+        "attention_cost": "1,2",
+        "truncate_at": "END",
+        "columns": "position_ids",
+        "text_template": "{a}",
+        "unit_size": "1MB",
+        "window": "2MB",
+        "shard_size": "3MB",
+        "holdout": 0.5,
+        "verify_engine": 0.5,
+        "min_len": 2,
+        "pad_segment_to_multiple": 8,
+        "weights": "50",
+        "max_epochs": 2.5,
+        "train_on": "all",
+        "pair_columns": "a,b",
+        "template_variables": '{"a": 1}',
+        "executor": "ray",
+        "task_index": "3",
+    }
     ids, chat = {"input_ids_column": "ids"}, {"messages_column": "auto"}
     all_needs: dict[str, dict[str, Any]] = {
-        "num_packs": {"strategy": "balanced"}, "truncation_side": {"overflow": "truncate"},
-        "train_overlap": {"stride": 5}, "labels_column": ids, "loss_mask_column": ids, "vocab_size": ids,
-        "max_epochs": {"weights": "1"}, "prompt_column": {"response_column": "r"}, "train_on": chat,
-        "response_column": {"prompt_column": "p"}, "chat_template": chat, "template_date": chat,
-        "template_variables": chat, "pair_columns": {"overflow": "drop"},
-        "task_index": {"executor": "array"}, "num_tasks": {"executor": "array"}, "ray_address": {"executor": "ray"},
+        "num_packs": {"strategy": "balanced"},
+        "truncation_side": {"overflow": "truncate"},
+        "train_overlap": {"stride": 5},
+        "labels_column": ids,
+        "loss_mask_column": ids,
+        "vocab_size": ids,
+        "max_epochs": {"weights": "1"},
+        "prompt_column": {"response_column": "r"},
+        "train_on": chat,
+        "response_column": {"prompt_column": "p"},
+        "chat_template": chat,
+        "template_date": chat,
+        "template_variables": chat,
+        "pair_columns": {"overflow": "drop"},
+        "task_index": {"executor": "array"},
+        "num_tasks": {"executor": "array"},
+        "ray_address": {"executor": "ray"},
         "work_dir": {"output": "s3://bucket/packed"},
-    }  # fmt: skip
+    }
     needs = all_needs.get(field.name, {})
     kind = str(field.type)
-    example = examples.get(field.name, "left" if field.name == "truncation_side" else 7 if "int" in kind else "word")
+    example = examples.get(
+        field.name, "left" if field.name == "truncation_side" else 7 if "int" in kind else "word"
+    )
     typed = True if field.type is bool else example
     (here / "build.yaml").write_text(json.dumps({"sources": "a", field.name: typed, **needs}))
     from_file, _ = resolve_options((), Path("build.yaml"), {})
     with build_command.make_context("build", _arguments(field, example, needs)) as context:
-        parameters = {key: value for key, value in context.params.items() if key not in ("sources", "config")}
+        parameters = {
+            key: value for key, value in context.params.items() if key not in ("sources", "config")
+        }
     assert resolve_options(("a",), None, parameters)[0] == from_file
     assert getattr(from_file, field.name) != field.default
     (here / "resolved.yaml").write_text(to_yaml(from_file))
@@ -294,12 +387,18 @@ def _arguments(field: Any, example: Any, needs: dict[str, Any]) -> list[str]:
     return [
         "a",
         *arguments,
-        *(word for key, value in needs.items() for word in (f"--{key.replace('_', '-')}", str(value))),
+        *(
+            word
+            for key, value in needs.items()
+            for word in (f"--{key.replace('_', '-')}", str(value))
+        ),
     ]
 
 
 def test_what_to_do_with_a_build_is_a_key_of_the_file_too(here: Path) -> None:
-    (here / "packprep.yaml").write_text("sources: a.jsonl\noutput: out\ntokenizer: tok\ndry-run: true\njson: true\n")
+    (here / "packprep.yaml").write_text(
+        "sources: a.jsonl\noutput: out\ntokenizer: tok\ndry-run: true\njson: true\n"
+    )
     assert "prediction" in json.loads(run("build").out)
     assert not (here / "out").exists()
     (here / "packprep.yaml").write_text("sources: a.jsonl\noutput: out\ntokenizer: tok\nquiet: 1\n")
@@ -328,27 +427,41 @@ def test_a_flag_of_the_file_can_be_switched_off(here: Path) -> None:
     ("arguments", "sentence"),
     [
         ([], "no source is given and there is no packprep.yaml here; see packprep build --help"),
-        (["a.jsonl", "--tokenizer", "tok"], "no output is given; add -o with the directory to write"),
+        (
+            ["a.jsonl", "--tokenizer", "tok"],
+            "no output is given; add -o with the directory to write",
+        ),
         (
             ["a.jsonl", "-o", "out"],
-            "no tokenizer is given; add --tokenizer with a tokenizer.json, a directory or a hub name",
+            "no tokenizer is given; add --tokenizer with a tokenizer.json, a directory or a hub "
+            "name",
         ),
-        (["a.jsonl", "-o", "a.jsonl", "--tokenizer", "tok"], "a.jsonl is not a directory; choose another -o"),
+        (
+            ["a.jsonl", "-o", "a.jsonl", "--tokenizer", "tok"],
+            "a.jsonl is not a directory; choose another -o",
+        ),
         (
             ["a.jsonl", "--limit", "many"],
             "invalid value for '--limit': 'many' is not a valid integer; see packprep build --help",
         ),
         (["a.jsonl", "--strategy", "bestfit"], "strategy is 'bestfit'; did you mean 'best_fit'?"),
         (["a.jsonl", "--max-length", "1"], "max_length is 1, expected at least 2"),
-        (["a.jsonl", "--unit-size", "big"], "unit_size is 'big', expected a size such as 500MB or 64MiB"),
+        (
+            ["a.jsonl", "--unit-size", "big"],
+            "unit_size is 'big', expected a size such as 500MB or 64MiB",
+        ),
         (["-c", "gone.yaml"], "no configuration file gone.yaml; check the path given with -c"),
-        (["a.jsonl", "--stride"], "option '--stride' requires an argument; see packprep build --help"),
+        (
+            ["a.jsonl", "--stride"],
+            "option '--stride' requires an argument; see packprep build --help",
+        ),
         (
             ["a.jsonl", "-o", "out", "--tokenizer", "tok", "--bos", "none", "--continuation-bos"],
-            "continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN",
+            "continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos "
+            "TOKEN",
         ),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_one_sentence(here: Path, arguments: list[str], sentence: str) -> None:
     assert error_of(*arguments) == sentence
     assert sorted(path.name for path in here.iterdir()) == ["a.jsonl", "tok"]
@@ -365,12 +478,17 @@ def test_standard_input_is_a_source(here: Path) -> None:
     assert piped.code == 0
     plain = run("build", "a.jsonl", *arguments[:1], "plain", *arguments[2:])
     assert json.loads(piped.out)["tokens"] == json.loads(plain.out)["tokens"]
-    assert error_of("-", *arguments[:1], "other", *arguments[2:]) == "standard input is empty; expected JSON lines"
+    assert (
+        error_of("-", *arguments[:1], "other", *arguments[2:])
+        == "standard input is empty; expected JSON lines"
+    )
 
 
 def test_dry_run_shows_options_and_prediction_and_writes_nothing(here: Path) -> None:
     before = sorted(here.rglob("*"))
-    result = run("build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--max-length", 64, "--dry-run")
+    result = run(
+        "build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--max-length", 64, "--dry-run"
+    )
     assert result.code == 0
     assert sorted(here.rglob("*")) == before
     assert "the whole input" in result.out and "max_length" in result.out
@@ -378,15 +496,20 @@ def test_dry_run_shows_options_and_prediction_and_writes_nothing(here: Path) -> 
 
 
 def test_limit_and_max_tokens_reach_the_build(here: Path) -> None:
-    report = json.loads(run("build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--limit", 7, "--json").out)
+    report = json.loads(
+        run("build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--limit", 7, "--json").out
+    )
     assert report["documents"]["in"] == 7
 
 
 def command(*arguments: object, **settings: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "packprep", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **settings,
+    )
 
 
 def test_the_program_exits_0_when_done_and_2_on_bad_input(here: Path) -> None:
@@ -398,7 +521,10 @@ def test_the_program_exits_0_when_done_and_2_on_bad_input(here: Path) -> None:
     refused = command("build", "bad.csv", "-o", "other", "--tokenizer", "tok")
     out, err = refused.communicate()
     assert (refused.returncode, out) == (2, "")
-    assert err == "packprep: bad.csv line 2: a quote in this row is never closed; quote it as CSV does\n"
+    assert (
+        err
+        == "packprep: bad.csv line 2: a quote in this row is never closed; quote it as CSV does\n"
+    )
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:
@@ -408,7 +534,8 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         "from packprep.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as stopped: assert not stopped.code\n"
-        "loaded = {'numpy', 'pyarrow', 'numba', 'datasets', 'tokenizers', 'rich', 'yaml'} & set(sys.modules)\n"
+        "loaded = {'numpy', 'pyarrow', 'numba', 'datasets', 'tokenizers', 'rich', 'yaml'} & "
+        "set(sys.modules)\n"
         "assert not loaded, loaded\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(used.ru_utime + used.ru_stime, file=sys.stderr)\n"
@@ -419,9 +546,13 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)])
-def test_a_stopped_build_ends_at_once_with_one_line_and_no_output(here: Path, number: int, code: int) -> None:
+def test_a_stopped_build_ends_at_once_with_one_line_and_no_output(
+    here: Path, number: int, code: int
+) -> None:
     write_jsonl(here / "big.jsonl", texts(200) * 3000)
-    running = command("build", "big.jsonl", "-o", "out", "--tokenizer", "tok", "--engine", "hf", "--num-proc", 1)
+    running = command(
+        "build", "big.jsonl", "-o", "out", "--tokenizer", "tok", "--engine", "hf", "--num-proc", 1
+    )
     deadline = time.monotonic() + 60
     while not (here / "out.incomplete" / "tokens").exists():
         assert running.poll() is None and time.monotonic() < deadline
@@ -433,13 +564,16 @@ def test_a_stopped_build_ends_at_once_with_one_line_and_no_output(here: Path, nu
     assert running.returncode == code
     assert time.monotonic() - stopped < 2
     assert err.splitlines()[-1] == (
-        "packprep: stopped; to go on: packprep build big.jsonl -o out --tokenizer tok --engine hf --num-proc 1"
+        "packprep: stopped; to go on: packprep build big.jsonl -o out --tokenizer tok --engine hf "
+        "--num-proc 1"
     )
     assert not (here / "out").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)])
-def test_a_build_may_be_stopped_while_it_is_still_loading(here: Path, number: int, code: int) -> None:
+def test_a_build_may_be_stopped_while_it_is_still_loading(
+    here: Path, number: int, code: int
+) -> None:
     wait = "import time; print('loading', flush=True); time.sleep(60)"
     (here / "sitecustomize.py").write_text(
         "import importlib.abc, sys\n"
@@ -449,7 +583,9 @@ def test_a_build_may_be_stopped_while_it_is_still_loading(here: Path, number: in
         "sys.meta_path.insert(0, Slow())\n"
     )
     path = os.pathsep.join([str(here), *sys.path])
-    running = command("build", "a.jsonl", "-o", "out", "--tokenizer", "tok", env=os.environ | {"PYTHONPATH": path})
+    running = command(
+        "build", "a.jsonl", "-o", "out", "--tokenizer", "tok", env=os.environ | {"PYTHONPATH": path}
+    )
     assert running.stdout is not None and running.stdout.readline() == "loading\n"
     running.send_signal(number)
     _, err = running.communicate()
@@ -463,8 +599,10 @@ def test_a_terminal_is_given_back_its_cursor(here: Path) -> None:
     main, child = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "packprep", "build", "a.jsonl", "-o", "out", "--tokenizer", "tok"],
-        stdout=subprocess.PIPE, stderr=child, env=os.environ | {"TERM": "xterm"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=child,
+        env=os.environ | {"TERM": "xterm"},
+    )
     os.close(child)
     shown = b""
     while True:

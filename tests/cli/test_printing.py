@@ -45,7 +45,10 @@ def plain(text: str) -> list[str]:
 
 
 HEADS = ("strategy", "utilization", "tokens lost", "packs", "best for")
-ROWS = [("best_fit", "99.923%", "0.000%", "1,718", ""), ("greedy", "87.052%", "0.000%", "1,972", "bias")]
+ROWS = [
+    ("best_fit", "99.923%", "0.000%", "1,718", ""),
+    ("greedy", "87.052%", "0.000%", "1,972", "bias"),
+]
 
 
 def test_a_pipe_gets_every_row_whole_and_plain(
@@ -66,7 +69,9 @@ def test_a_pipe_gets_every_row_whole_and_plain(
     ]
 
 
-def test_columns_that_do_not_fit_go_into_a_second_table_with_the_names_of_the_rows(terminal: Terminal) -> None:
+def test_columns_that_do_not_fit_go_into_a_second_table_with_the_names_of_the_rows(
+    terminal: Terminal,
+) -> None:
     with redirect_stdout(terminal):
         print_grid("plan", HEADS, ROWS, left=(0, 4), colours=["green", None])
     assert plain(terminal.getvalue()) == [
@@ -94,7 +99,9 @@ def test_rows_that_would_need_many_tables_become_blocks(terminal: Terminal) -> N
     ]
 
 
-def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(terminal: Terminal) -> None:
+def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(
+    terminal: Terminal,
+) -> None:
     rows = [
         ("documents per pack", "p50 1"),
         ("sha256", "a1" * 16),
@@ -111,7 +118,9 @@ def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(
     ]
 
 
-@given(st.lists(st.integers(1, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(20, 120))
+@given(
+    st.lists(st.integers(1, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(20, 120)
+)
 def test_no_table_is_wider_than_the_terminal_and_every_column_is_in_one(
     widths: list[int], keys: int, width: int
 ) -> None:
@@ -128,11 +137,17 @@ def on_a_terminal(folder: Path, columns: int, *arguments: str) -> list[str]:
     """Standard output of a command whose standard output is a terminal of this width."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")
+    }
     running = subprocess.Popen(
         [sys.executable, "-m", "packprep", *arguments],
-        cwd=folder, env=environment | {"TERM": "xterm"}, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment | {"TERM": "xterm"},
+        stdin=slave,
+        stdout=slave,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(slave)
     out = b""
     while True:
@@ -154,13 +169,33 @@ def test_no_row_of_any_command_is_wider_than_80_columns(tmp_path: Path) -> None:
     np.save(tmp_path / "lengths.npy", np.random.default_rng(0).integers(1, 4000, 3000))
     output = str(GOLDEN / "v1-rich")
     commands = [
-        ["plan", "lengths.npy", "--strategy", "all", "--max-length", "1024,2048", "--overflow", "all"],
+        [
+            "plan",
+            "lengths.npy",
+            "--strategy",
+            "all",
+            "--max-length",
+            "1024,2048",
+            "--overflow",
+            "all",
+        ],
         ["plan", "lengths.npy", "--strategy", "all", "--sample", "0.5", "--global-batch-size", "8"],
         ["compare", str(GOLDEN / "v1-example"), output],
         ["trace", output, "--pack", "0"],
         ["stats", output],
         ["verify", str(GOLDEN / "v1-example")],
-        ["build", "a.jsonl", "-o", "packed", "--tokenizer", "tok", "--max-length", "64", "--engine", "hf"],
+        [
+            "build",
+            "a.jsonl",
+            "-o",
+            "packed",
+            "--tokenizer",
+            "tok",
+            "--max-length",
+            "64",
+            "--engine",
+            "hf",
+        ],
         ["check", output, "--min-utilization", "0"],
         ["env"],
     ]

@@ -12,12 +12,19 @@ from tests.helpers.files import config
 
 
 def weighted(*weights: float, max_epochs: float = 1.0) -> tuple[Entry, ...]:
-    return entries([f"{number}.jsonl" for number in range(len(weights))], [str(w) for w in weights], max_epochs)
+    return entries(
+        [f"{number}.jsonl" for number in range(len(weights))], [str(w) for w in weights], max_epochs
+    )
 
 
 def test_a_name_alone_is_a_source_taken_whole_and_names_alone_are_no_mix() -> None:
     [entry] = config(sources="a.jsonl").entries()
-    assert (entry.label, entry.paths, entry.asked, entry.reading) == ("a.jsonl", ("a.jsonl",), {}, {})
+    assert (entry.label, entry.paths, entry.asked, entry.reading) == (
+        "a.jsonl",
+        ("a.jsonl",),
+        {},
+        {},
+    )
     assert not is_mix([entry])
 
 
@@ -25,12 +32,21 @@ def test_a_table_says_where_a_source_is_how_much_of_it_and_how_it_is_read() -> N
     first, second, third = config(
         sources=[
             {"path": "web/*.jsonl", "epochs": 1.5},
-            {"path": [Path("a.parquet"), "b.parquet"], "label": "code", "text-column": "content", "max_tokens": 1000},
+            {
+                "path": [Path("a.parquet"), "b.parquet"],
+                "label": "code",
+                "text-column": "content",
+                "max_tokens": 1000,
+            },
             "c.jsonl",
         ]
     ).entries()
     assert (first.label, first.asked) == ("web/*.jsonl", {"epochs": 1.5})
-    assert (second.label, second.paths, second.asked) == ("code", ("a.parquet", "b.parquet"), {"max_tokens": 1000})
+    assert (second.label, second.paths, second.asked) == (
+        "code",
+        ("a.parquet", "b.parquet"),
+        {"max_tokens": 1000},
+    )
     assert second.reading == {"text_column": "content"}
     assert third.asked == {}
     assert is_mix([first, second, third])
@@ -44,13 +60,20 @@ def test_a_table_alone_is_a_list_of_one_and_one_that_only_says_how_to_read_makes
 
 def test_weights_beside_the_names_are_those_of_tables() -> None:
     short = config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries()
-    long = config(sources=[{"path": "a", "weight": 50, "max_epochs": 4}, {"path": "b", "weight": 0.5, "max_epochs": 4}])
+    long = config(
+        sources=[
+            {"path": "a", "weight": 50, "max_epochs": 4},
+            {"path": "b", "weight": 0.5, "max_epochs": 4},
+        ]
+    )
     assert short == long.entries()
     assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == short
 
 
 def test_the_column_of_a_source_takes_the_place_of_a_template_and_the_other_way_round() -> None:
-    settings = config(sources=[{"path": "a", "text_column": "x"}, {"path": "b"}], text_template="{q} {a}")
+    settings = config(
+        sources=[{"path": "a", "text_column": "x"}, {"path": "b"}], text_template="{q} {a}"
+    )
     first, second = (settings.reading(entry.reading) for entry in settings.entries())
     assert (first.text_column, first.text_template) == ("x", None)
     assert (second.text_column, second.text_template) == ("text", "{q} {a}")
@@ -59,7 +82,9 @@ def test_the_column_of_a_source_takes_the_place_of_a_template_and_the_other_way_
 
 
 def test_weights_of_the_same_shares_decide_the_same_bytes() -> None:
-    assert facts(weighted(50, 30, 20)) == facts(weighted(0.5, 0.3, 0.2)) != facts(weighted(50, 20, 30))
+    assert (
+        facts(weighted(50, 30, 20)) == facts(weighted(0.5, 0.3, 0.2)) != facts(weighted(50, 20, 30))
+    )
 
 
 ABOVE_0 = "expected a number above 0"
@@ -73,7 +98,10 @@ def one(**amounts: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (one(weight=0), f"source a.jsonl has weight 0, {ABOVE_0}; to take nothing of a source leave it out"),
+        (
+            one(weight=0),
+            f"source a.jsonl has weight 0, {ABOVE_0}; to take nothing of a source leave it out",
+        ),
         (one(weight=-1), f"source a.jsonl has weight -1, {ABOVE_0}"),
         (one(weight=True), f"source a.jsonl has weight True, {ABOVE_0}"),
         (one(weight=float("nan")), f"source a.jsonl has weight nan, {ABOVE_0}"),
@@ -82,41 +110,62 @@ def one(**amounts: Any) -> dict[str, Any]:
         (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
         (
             {"sources": ["a.jsonl", B]},
-            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or none and say epochs or "
+            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or none "
+            "and say epochs or "
             "max_tokens",
         ),
         (
             {"sources": [B, {"path": "c.jsonl", "epochs": 1}]},
-            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or none and say epochs or "
+            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or none "
+            "and say epochs or "
             "max_tokens",
         ),
         (
             one(weight=1, epochs=2),
-            "source a.jsonl has weight and epochs, which both say how much of it is wanted; give one; max_epochs is "
+            "source a.jsonl has weight and epochs, which both say how much of it is wanted; give "
+            "one; max_epochs is "
             "how often a source with a weight may be repeated",
         ),
         (
             one(max_tokens=1, epochs=2),
-            "source a.jsonl has epochs and max_tokens, which both say how much of it is wanted; give one",
+            "source a.jsonl has epochs and max_tokens, which both say how much of it is wanted; "
+            "give one",
         ),
-        (one(epochs=1, max_epochs=2), "source a.jsonl has max_epochs without a weight; leave that out"),
+        (
+            one(epochs=1, max_epochs=2),
+            "source a.jsonl has max_epochs without a weight; leave that out",
+        ),
         (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
-        ({"sources": {"weight": 1}}, "a source is {'weight': 1}, expected path: FILE or path: [FILE, ...] in it"),
-        ({"sources": {"path": []}}, "a source is {'path': []}, expected path: FILE or path: [FILE, ...] in it"),
+        (
+            {"sources": {"weight": 1}},
+            "a source is {'weight': 1}, expected path: FILE or path: [FILE, ...] in it",
+        ),
+        (
+            {"sources": {"path": []}},
+            "a source is {'path': []}, expected path: FILE or path: [FILE, ...] in it",
+        ),
         (one(label=5), "source a.jsonl has label 5, expected text"),
-        ({"sources": [B, B]}, "two sources of the mix are called b.jsonl; give each a label of its own"),
+        (
+            {"sources": [B, B]},
+            "two sources of the mix are called b.jsonl; give each a label of its own",
+        ),
         (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
         (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
         (one(text_template=None), "source a.jsonl has text_template null; leave that out"),
         (
             one(input_ids_column="ids"),
-            "source a.jsonl alone has input_ids_column: rows of one build are alike; give the build one too",
+            "source a.jsonl alone has input_ids_column: rows of one build are alike; give the "
+            "build one too",
         ),
         (
             one(text_template="{a}", text_column="b"),
-            "source a.jsonl: text_column and text_template both say what the text is; give one of them",
+            "source a.jsonl: text_column and text_template both say what the text is; give one of "
+            "them",
         ),
-        ({"sources": ["a", "b"], "weights": "1"}, "weights has 1 numbers for 2 sources; give one for each source"),
+        (
+            {"sources": ["a", "b"], "weights": "1"},
+            "weights has 1 numbers for 2 sources; give one for each source",
+        ),
         ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
         (
             {"sources": ["a", B], "weights": "1,2"},
@@ -124,11 +173,14 @@ def one(**amounts: Any) -> dict[str, Any]:
         ),
         (
             {"sources": "a", "max_epochs": 2},
-            "max_epochs says how often sources with a weight may be repeated, and none has a weight",
+            "max_epochs says how often sources with a weight may be repeated, and none has a "
+            "weight",
         ),
     ],
 )
-def test_a_wrong_amount_is_refused_naming_the_source(options: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_amount_is_refused_naming_the_source(
+    options: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         config(**options)
     assert str(raised.value) == sentence
@@ -147,7 +199,9 @@ def test_max_epochs_lets_it_be_repeated_until_another_one_bounds_the_mix() -> No
     assert wanted == [1000, 1000]
     assert scarce is not None
     assert scarce.label == "0.jsonl"
-    once_more = entries([{"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b", "weight": 1}], (), 1.0)
+    once_more = entries(
+        [{"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b", "weight": 1}], (), 1.0
+    )
     assert targets(once_more, [100, 500])[0] == [500, 500]
 
 
@@ -167,16 +221,24 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
         targets(weighted(1, 1), [5, 0])
 
 
-@pytest.mark.parametrize("amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}])
+@pytest.mark.parametrize(
+    "amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}]
+)
 def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
     found = entries([{"path": "a.jsonl", **amount}], (), 1.0)
-    with pytest.raises(InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"):
+    with pytest.raises(
+        InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"
+    ):
         targets(found, [10])
     assert targets(found, [10], 1_000_000)[0] == [1_000_000]
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10**12), st.integers(1, 50)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.integers(1, 1000), st.integers(1, 10**12), st.integers(1, 50)),
+        min_size=1,
+        max_size=6,
+    ),
     st.none() | st.integers(1, 10**12),
 )
 def test_a_mix_is_the_largest_that_has_its_shares_and_overuses_nothing(

@@ -1,4 +1,6 @@
-"""Engines: the same ids from every one of them, in the promised form, for every kind of batch and from many threads."""
+"""Engines: the same ids from every one of them, in the promised form, for every kind of batch
+and from many threads.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from packprep.engines import backends, cut_points
 from packprep.engines.backends import Engine, HfEngine, load_engine
@@ -34,8 +45,12 @@ LINES = [
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-def byte_level(pre_tokenizer: Any = None, normalizer: Any = None, vocabulary: int = 400) -> Tokenizer:
-    """A small byte-level BPE with a special token, a plain added token, and a post-processor that adds the special."""
+def byte_level(
+    pre_tokenizer: Any = None, normalizer: Any = None, vocabulary: int = 400
+) -> Tokenizer:
+    """A small byte-level BPE with a special token, a plain added token, and a post-processor
+    that adds the special.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
     if normalizer is not None:
@@ -49,7 +64,9 @@ def byte_level(pre_tokenizer: Any = None, normalizer: Any = None, vocabulary: in
     )
     tokenizer.train_from_iterator(LINES, trainer)
     tokenizer.add_tokens(["<mark>"])
-    tokenizer.post_processor = processors.TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|end|> $A", special_tokens=[("<|end|>", 0)]
+    )
     return tokenizer
 
 
@@ -60,9 +77,13 @@ def sentencepiece() -> Tokenizer:
     merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("o", "n"), ("i", "n"), ("e", "s"), ("▁", "▁")]
     vocabulary += ["".join(pair) for pair in merges]
     ids = {token: number for number, token in enumerate(vocabulary)}
-    tokenizer = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer = Tokenizer(
+        models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     tokenizer.add_special_tokens(["</s>"])
     return tokenizer
 
@@ -86,7 +107,9 @@ def documents(engine: Engine, texts: list[str]) -> list[list[int]]:
     return [ids[start:stop].tolist() for start, stop in pairwise(offsets)]
 
 
-def one_by_one(tokenizer_json: bytes, texts: list[str], *, parse_special_tokens: bool = False) -> list[list[int]]:
+def one_by_one(
+    tokenizer_json: bytes, texts: list[str], *, parse_special_tokens: bool = False
+) -> list[list[int]]:
     """The ids `tokenizers` gives without any of our code."""
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     tokenizer.encode_special_tokens = not parse_special_tokens
@@ -131,7 +154,10 @@ def test_ids_are_flat_int32_and_offsets_int64_with_one_entry_more_than_documents
 @every_engine
 @pytest.mark.parametrize("kind", ["byte level", "byte level with NFC", "sentencepiece"])
 def test_ids_are_those_of_tokenizers_one_by_one(name: str, kind: str) -> None:
-    made = {"byte level": byte_level, "byte level with NFC": lambda: byte_level(normalizer=normalizers.NFC())}
+    made = {
+        "byte level": byte_level,
+        "byte level with NFC": lambda: byte_level(normalizer=normalizers.NFC()),
+    }
     tokenizer_json = as_bytes(made.get(kind, sentencepiece)())
     engine = load(name, tokenizer_json)
 
@@ -218,17 +244,23 @@ def test_a_file_that_is_no_tokenizer_is_a_sentence_with_the_engine_in_it(name: s
 
 
 def test_an_unknown_engine_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'tiktoken' is unknown; choose one of hf, fastokens, gigatoken"):
+    with pytest.raises(
+        ConfigError, match="'tiktoken' is unknown; choose one of hf, fastokens, gigatoken"
+    ):
         load_engine("tiktoken", BYTE_LEVEL)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
-def test_an_engine_that_is_not_installed_says_what_to_install(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_installed_says_what_to_install(
+    name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(module: str) -> None:
         raise ImportError(module)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ConfigError, match=rf"{name} needs the package {name}: pip install packprep\[fast\]"):
+    with pytest.raises(
+        ConfigError, match=rf"{name} needs the package {name}: pip install packprep\[fast\]"
+    ):
         load_engine(name, BYTE_LEVEL)
 
 
@@ -239,7 +271,9 @@ def test_an_id_past_int32_is_an_error_and_not_a_negative_number() -> None:
 
 
 def test_added_tokens_are_read_without_the_model_and_specials_alone_are_taken_out() -> None:
-    assert [(token["content"], token["special"]) for token in backends.added_tokens(BYTE_LEVEL)] == [
+    assert [
+        (token["content"], token["special"]) for token in backends.added_tokens(BYTE_LEVEL)
+    ] == [
         ("<|end|>", True),
         ("<mark>", False),
     ]
@@ -248,7 +282,11 @@ def test_added_tokens_are_read_without_the_model_and_specials_alone_are_taken_ou
     assert [token["content"] for token in rest.pop("added_tokens")] == ["<mark>"]
     whole.pop("added_tokens")
     assert rest == whole
-    trap = '{"model": {"vocab": {"\\"added_tokens\\": [": 1, "added_tokens": 2}}, "added_tokens" : [{"content": "x"}]}'
+    trap = (
+        '{"model": {"vocab": {"\\"added_tokens\\": [": 1, "added_tokens": 2}}, "added_tokens" '
+        ": "
+        '[{"content": "x"}]}'
+    )
     assert backends.added_tokens(trap.encode()) == [{"content": "x"}]
     assert backends.added_tokens(b'{"model": {}}') == []
     assert backends._without_specials('{"model": {}}') == '{"model": {}}'
@@ -273,7 +311,9 @@ class Watched:
 
 
 def test_no_call_of_tokenizers_holds_more_than_a_sub_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny documents by the thousand and one long document: what `tokenizers` holds at once stays the same."""
+    """Tiny documents by the thousand and one long document: what `tokenizers` holds at once
+    stays the same.
+    """
     monkeypatch.setattr(backends, "SUB_BATCH", 4000)
     monkeypatch.setattr(backends, "SUB_BATCH_PIECES", 500)
     monkeypatch.setattr(backends, "PIECE_BYTES", 1000)
@@ -317,7 +357,15 @@ def split_then_bytes(pattern: str) -> Any:
 
 def word_piece(normalizer: Any = None) -> Tokenizer:
     letters = sorted(set("".join(LINES).lower()) - set(" \n\r\t"))
-    tokens = ["[UNK]", "[CLS]", *letters, *(f"##{letter}" for letter in letters), "the", "fox", "##es"]
+    tokens = [
+        "[UNK]",
+        "[CLS]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        "the",
+        "fox",
+        "##es",
+    ]
     tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizer or normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -327,7 +375,13 @@ def word_piece(normalizer: Any = None) -> Tokenizer:
 
 def unigram() -> Tokenizer:
     letters = sorted(set("".join(LINES)) - set(" \n\r\t"))
-    pieces = [("<unk>", 0.0), ("▁", -2.0), *((letter, -4.0) for letter in letters), ("▁the", -1.0), ("es", -2.0)]
+    pieces = [
+        ("<unk>", 0.0),
+        ("▁", -2.0),
+        *((letter, -4.0) for letter in letters),
+        ("▁the", -1.0),
+        ("es", -2.0),
+    ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
@@ -373,13 +427,19 @@ def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
         "x\nit's",
     ]
 
-    @given(text=st.lists(st.sampled_from([*parts, "<mark>", "<|end|>", "🙂"]), max_size=25).map("".join))
+    @given(
+        text=st.lists(st.sampled_from([*parts, "<mark>", "<|end|>", "🙂"]), max_size=25).map(
+            "".join
+        )
+    )
     @settings(max_examples=150)
     def law(text: str) -> None:
         pieces = [str(piece, "utf-8") for piece in cut_points.pieces(memoryview(text.encode()), 1)]
         assert "".join(pieces) == text
         whole = tokenizer.encode(text, add_special_tokens=False).ids
-        assert [id for piece in pieces for id in tokenizer.encode(piece, add_special_tokens=False).ids] == whole
+        assert [
+            id for piece in pieces for id in tokenizer.encode(piece, add_special_tokens=False).ids
+        ] == whole
 
     law()
 
@@ -391,7 +451,10 @@ def test_pieces_end_behind_a_line_feed_between_visible_text_and_a_letter() -> No
         "Two\n three \nfour\n\nfive\r\nsix\n7\n。\n",
         "中国\n。\né\nend",
     ]
-    assert [bytes(piece) for piece in cut_points.pieces(memoryview(b"a\nb\nc\nd\ne"), 4)] == [b"a\nb\nc\n", b"d\ne"]
+    assert [bytes(piece) for piece in cut_points.pieces(memoryview(b"a\nb\nc\nd\ne"), 4)] == [
+        b"a\nb\nc\n",
+        b"d\ne",
+    ]
     assert list(cut_points.pieces(memoryview(b""), 4)) == []
 
 
@@ -410,27 +473,64 @@ def with_line_feed_merge() -> Tokenizer:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: with_added(content="end\nNext"), r"added token 'end\\nNext' can reach over a line end"),
-        (lambda: with_added(content="<left>", lstrip=True), "added token '<left>' can reach over a line end"),
-        (lambda: byte_level(split_then_bytes(r"\n\w+|\w+|\s")), "not one known to end a piece at a line end"),
-        (lambda: byte_level(normalizer=normalizers.Prepend("▁")), "normalizer Prepend may change the ends"),
-        (lambda: byte_level(normalizer=normalizers.Strip()), "normalizer Strip may change the ends"),
-        (lambda: byte_level(normalizer=normalizers.Replace(Regex(r"\s+"), " ")), "normalizer Replace may change"),
-        (lambda: byte_level(normalizer=normalizers.Replace("_", " ")), "normalizer Replace may change"),
-        (lambda: byte_level(normalizer=normalizers.BertNormalizer()), "normalizer BertNormalizer may change the ends"),
-        (lambda: byte_level(pre_tokenizers.Metaspace(prepend_scheme="first")), "treats the start of a text apart"),
         (
-            lambda: word_piece(normalizers.Sequence([normalizers.BertNormalizer(), normalizers.Replace(" ", "▁")])),
+            lambda: with_added(content="end\nNext"),
+            r"added token 'end\\nNext' can reach over a line end",
+        ),
+        (
+            lambda: with_added(content="<left>", lstrip=True),
+            "added token '<left>' can reach over a line end",
+        ),
+        (
+            lambda: byte_level(split_then_bytes(r"\n\w+|\w+|\s")),
+            "not one known to end a piece at a line end",
+        ),
+        (
+            lambda: byte_level(normalizer=normalizers.Prepend("▁")),
+            "normalizer Prepend may change the ends",
+        ),
+        (
+            lambda: byte_level(normalizer=normalizers.Strip()),
+            "normalizer Strip may change the ends",
+        ),
+        (
+            lambda: byte_level(normalizer=normalizers.Replace(Regex(r"\s+"), " ")),
+            "normalizer Replace may change",
+        ),
+        (
+            lambda: byte_level(normalizer=normalizers.Replace("_", " ")),
+            "normalizer Replace may change",
+        ),
+        (
+            lambda: byte_level(normalizer=normalizers.BertNormalizer()),
             "normalizer BertNormalizer may change the ends",
         ),
-        (lambda: Tokenizer(models.BPE({"\n": 0}, [], ignore_merges=True)), "not one known to end a piece"),
-        (lambda: Tokenizer(models.BPE({"\n": 0}, [], end_of_word_suffix="</w>")), "not one known to end a piece"),
+        (
+            lambda: byte_level(pre_tokenizers.Metaspace(prepend_scheme="first")),
+            "treats the start of a text apart",
+        ),
+        (
+            lambda: word_piece(
+                normalizers.Sequence([normalizers.BertNormalizer(), normalizers.Replace(" ", "▁")])
+            ),
+            "normalizer BertNormalizer may change the ends",
+        ),
+        (
+            lambda: Tokenizer(models.BPE({"\n": 0}, [], ignore_merges=True)),
+            "not one known to end a piece",
+        ),
+        (
+            lambda: Tokenizer(models.BPE({"\n": 0}, [], end_of_word_suffix="</w>")),
+            "not one known to end a piece",
+        ),
         (with_line_feed_merge, r"vocabulary entry '\\na' reaches over a line end"),
         (lambda: Tokenizer(models.BPE({"a": 0}, [])), "it has no line feed token"),
         (lambda: Tokenizer(models.BPE({"a": 0}, [], dropout=0.1)), "its BPE has dropout"),
     ],
 )
-def test_a_cut_that_is_not_proven_is_refused_with_the_reason(make: Callable[[], Tokenizer], reason: str) -> None:
+def test_a_cut_that_is_not_proven_is_refused_with_the_reason(
+    make: Callable[[], Tokenizer], reason: str
+) -> None:
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(cut_points.why_not(make()))
 
@@ -439,9 +539,12 @@ def test_a_cut_that_is_not_proven_is_refused_with_the_reason(make: Callable[[], 
 
 
 @pytest.mark.parametrize(
-    "tokenizer", ["bert_base_uncased", "gemma2", "gpt2", "llama3_2", "mistral_nemo", "qwen3", "t5_small"]
+    "tokenizer",
+    ["bert_base_uncased", "gemma2", "gpt2", "llama3_2", "mistral_nemo", "qwen3", "t5_small"],
 )
-def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(
+    tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not DATA.exists():
         pytest.skip("the shared data is not here")
     tokenizer_json = (DATA / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
@@ -449,7 +552,9 @@ def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(tokenizer: str, m
     texts = []
     for corpus in ("books", "pydocs_zh", "udhr"):
         with gzip.open(DATA / "text" / f"{corpus}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            texts += [json.loads(line)["text"][:200_000] for line, _ in zip(lines, range(4), strict=False)]
+            texts += [
+                json.loads(line)["text"][:200_000] for line, _ in zip(lines, range(4), strict=False)
+            ]
     monkeypatch.setattr(backends, "PIECE_BYTES", 1_000_000)
     whole = documents(engine, texts)
     monkeypatch.setattr(backends, "PIECE_BYTES", 1000)

@@ -1,4 +1,6 @@
-"""The parity gate and the check during a build: a wrong id is found wherever it is planted, and named."""
+"""The parity gate and the check during a build: a wrong id is found wherever it is planted, and
+named.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,15 @@ UNASSIGNED_IN_UNICODE_14 = [
     (0x1E4D0, 0x1E4FA),
     (0x31350, 0x323B0),
 ]
-TOKENIZERS = ["bert_base_uncased", "gemma2", "gpt2", "llama3_2", "mistral_nemo", "qwen3", "t5_small"]
+TOKENIZERS = [
+    "bert_base_uncased",
+    "gemma2",
+    "gpt2",
+    "llama3_2",
+    "mistral_nemo",
+    "qwen3",
+    "t5_small",
+]
 
 
 def small_tokenizer() -> bytes:
@@ -50,7 +60,9 @@ SMALL = small_tokenizer()
 
 
 class Wrong(HfEngine):
-    """The reference with one id changed in every document that `spoils` picks: stands for a faulty fast engine."""
+    """The reference with one id changed in every document that `spoils` picks: stands for a
+    faulty fast engine.
+    """
 
     name = "fastokens"
 
@@ -88,14 +100,18 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine | Exception], None]:
-    """Puts an engine, or the failure to load one, in the place of fastokens; gigatoken is not installed."""
+    """Puts an engine, or the failure to load one, in the place of fastokens; gigatoken is not
+    installed.
+    """
 
     def plant(engine: Engine | Exception) -> None:
         def loaded(name: Any, *arguments: Any, **options: Any) -> Engine:
             if name == "hf":
                 return load_engine(name, *arguments, **options)
             if name == "gigatoken":
-                raise ConfigError("engine gigatoken needs the package gigatoken: pip install packprep[fast]")
+                raise ConfigError(
+                    "engine gigatoken needs the package gigatoken: pip install packprep[fast]"
+                )
             if isinstance(engine, Exception):
                 raise engine
             return engine
@@ -149,12 +165,16 @@ def test_a_difference_planted_on_a_probe_is_caught_and_the_reference_taken(
     assert choice.gate["verdict"] == "different"
     assert choice.gate["rejected"] == "fastokens 0.0"
     (note,) = choice.notes
-    assert note.startswith(f"engine fastokens 0.0 differs from the reference: on the text {probe!a} it gives [")
+    assert note.startswith(
+        f"engine fastokens 0.0 differs from the reference: on the text {probe!a} it gives ["
+    )
     assert note.endswith("; the engine is hf")
     assert "\n" not in note
 
 
-def test_a_difference_only_in_the_sampled_documents_is_caught_too(planted: Callable[[Engine], None]) -> None:
+def test_a_difference_only_in_the_sampled_documents_is_caught_too(
+    planted: Callable[[Engine], None],
+) -> None:
     planted(Wrong(lambda text: "xyzzy" in text))
     assert choose_engine("auto", SMALL).engine.name == "fastokens"
     choice = choose_engine("auto", SMALL, sample=["plain", "say xyzzy, then wait", "plain"])
@@ -162,9 +182,13 @@ def test_a_difference_only_in_the_sampled_documents_is_caught_too(planted: Calla
     assert "on the text 'xyzzy' it gives" in choice.notes[0]
 
 
-def test_an_engine_asked_for_by_name_stops_the_build_where_it_differs(planted: Callable[[Engine], None]) -> None:
+def test_an_engine_asked_for_by_name_stops_the_build_where_it_differs(
+    planted: Callable[[Engine], None],
+) -> None:
     planted(Wrong(lambda text: "\u088f" in text))
-    with pytest.raises(InputError, match=r"fastokens 0\.0 differs from the reference.*use --engine hf or auto"):
+    with pytest.raises(
+        InputError, match=r"fastokens 0\.0 differs from the reference.*use --engine hf or auto"
+    ):
         choose_engine("fastokens", SMALL)
 
 
@@ -183,16 +207,26 @@ def test_without_a_fast_engine_auto_is_the_reference_with_one_note_and_a_name_is
     planted(ConfigError("engine fastokens needs the package fastokens: pip install packprep[fast]"))
     choice = choose_engine("auto", SMALL)
     assert choice.engine.name == "hf"
-    assert choice.gate == {"engine": "hf", "version": choice.engine.version, "verdict": "no fast engine"}
-    assert choice.notes == ["the engine is hf: no fast engine is installed (pip install packprep[fast])"]
+    assert choice.gate == {
+        "engine": "hf",
+        "version": choice.engine.version,
+        "verdict": "no fast engine",
+    }
+    assert choice.notes == [
+        "the engine is hf: no fast engine is installed (pip install packprep[fast])"
+    ]
     with pytest.raises(ConfigError, match="pip install packprep"):
         choose_engine("gigatoken", SMALL)
 
 
 @pytest.mark.parametrize("model", ["unigram", "word piece"])
 def test_unigram_and_word_piece_fall_back_to_the_reference_with_a_note(model: str) -> None:
-    pytest.importorskip("fastokens", reason="fastokens is not installed (pip install packprep[fast])")
-    pytest.importorskip("gigatoken", reason="gigatoken is not installed (pip install packprep[fast])")
+    pytest.importorskip(
+        "fastokens", reason="fastokens is not installed (pip install packprep[fast])"
+    )
+    pytest.importorskip(
+        "gigatoken", reason="gigatoken is not installed (pip install packprep[fast])"
+    )
     if model == "unigram":
         tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -2.0)], unk_id=0))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -208,10 +242,14 @@ def test_unigram_and_word_piece_fall_back_to_the_reference_with_a_note(model: st
         choose_engine("fastokens", tokenizer_json)
 
 
-def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(loads: list[str]) -> None:
+def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(
+    loads: list[str],
+) -> None:
     choice = choose_engine("auto", SMALL)
     with ThreadPoolExecutor(4) as pool:
-        assert len({id(engine) for engine in pool.map(lambda _: choice.reference(), range(16))}) == 1
+        assert (
+            len({id(engine) for engine in pool.map(lambda _: choice.reference(), range(16))}) == 1
+        )
     assert loads.count("hf") == 1
     assert choose_engine("hf", SMALL).gate["verdict"] == "reference"
     assert loads.count("hf") == 2
@@ -220,14 +258,18 @@ def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(l
 def test_the_difference_shown_is_the_shortest_text_found() -> None:
     wrong = Wrong(lambda text: "ix" in text)
     reference = HfEngine(SMALL)
-    found = first_difference(wrong, reference, ["fine", "a" * 500 + "the matrix is here" + "b" * 700])
+    found = first_difference(
+        wrong, reference, ["fine", "a" * 500 + "the matrix is here" + "b" * 700]
+    )
     assert found is not None
     assert found.text == "ix"
     assert found.expected == reference.encode(pa.array(["ix"]))[0].tolist()
     assert first_difference(wrong, reference, ["fine", "a" * 500]) is None
 
 
-def lists_as_arrays(documents: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def lists_as_arrays(
+    documents: Sequence[Sequence[int]],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     ids = np.array([id for document in documents for id in document], np.int32)
     return ids, np.cumsum([0, *map(len, documents)], dtype=np.int64)
 
@@ -263,14 +305,26 @@ def test_probes_are_always_the_same_bounded_and_hold_what_they_promise() -> None
     everything = "".join(texts)
     assert set(map(chr, range(0x80, 0x2000))) <= set(everything)
     assert len(set(everything)) > 20_000
-    assert all(any(chr(point) in everything for point in range(*span)) for span in UNASSIGNED_IN_UNICODE_14)
+    assert all(
+        any(chr(point) in everything for point in range(*span)) for span in UNASSIGNED_IN_UNICODE_14
+    )
     assert "" in texts
-    for spelling in ("a<|im_start|>b", "<|im_start|><|im_start|>", "<|im_start|", "|im_start|>", "a<tool>b", "<TOOL>"):
+    for spelling in (
+        "a<|im_start|>b",
+        "<|im_start|><|im_start|>",
+        "<|im_start|",
+        "|im_start|>",
+        "a<tool>b",
+        "<TOOL>",
+    ):
         assert spelling in everything
 
 
 def test_thousands_of_added_tokens_do_not_make_the_probes_large() -> None:
-    tokens = [{"content": f"<reserved_special_token_{number}>", "special": number % 2 == 0} for number in range(20_000)]
+    tokens = [
+        {"content": f"<reserved_special_token_{number}>", "special": number % 2 == 0}
+        for number in range(20_000)
+    ]
     assert sum(len(text.encode()) for text in probes(tokens)) < 350_000
 
 
@@ -289,11 +343,16 @@ def test_one_wrong_id_in_one_document_of_ten_thousand_is_found_and_the_document_
     first = 500_000  # the batch stands somewhere in the middle of a build
     numbers = np.arange(first, first + len(texts))
     with pytest.raises(
-        InputError, match=r"document 507041: from token \d+ on engine fastokens 0\.0 gave \[\d+\] and hf .* \[\d+\]"
+        InputError,
+        match=r"document 507041: from token \d+ on engine fastokens 0\.0 gave \[\d+\] and hf .* "
+        r"\[\d+\]",
     ):
         verify_batch(wrong, *encode_rows(wrong, texts), numbers, lambda: reference, share=1.0)
     right = Wrong(lambda text: False)
-    assert verify_batch(right, *encode_rows(right, texts), numbers, lambda: reference, share=1.0) == 10_000
+    assert (
+        verify_batch(right, *encode_rows(right, texts), numbers, lambda: reference, share=1.0)
+        == 10_000
+    )
 
 
 def test_a_document_cut_short_and_a_document_missing_are_found() -> None:
@@ -333,14 +392,19 @@ def test_which_documents_are_compared_depends_on_their_numbers_alone(
     whole = drawn(key, numbers, share)
     in_batches = [drawn(key, batch, share) for batch in np.split(numbers, sorted(cuts))]
     assert np.concatenate(in_batches).tolist() == whole.tolist()
-    assert not (drawn(key, numbers, share / 2) & ~whole).any()  # a smaller share is part of a larger one
+    assert not (
+        drawn(key, numbers, share / 2) & ~whole
+    ).any()  # a smaller share is part of a larger one
 
 
 def test_the_share_is_met_and_seeds_choose_differently() -> None:
     numbers = np.arange(1_000_000)
     keys = [stream(seed, Purpose.VERIFY_ENGINE) for seed in range(2)]
     for share in (0.0, 0.001, 0.1, 0.5, 1.0):
-        assert abs(drawn(keys[0], numbers, share).mean() - share) < 4 * np.sqrt(share * (1 - share) / 1e6) + 1e-12
+        assert (
+            abs(drawn(keys[0], numbers, share).mean() - share)
+            < 4 * np.sqrt(share * (1 - share) / 1e6) + 1e-12
+        )
     both = (drawn(keys[0], numbers, 0.1) & drawn(keys[1], numbers, 0.1)).mean()
     assert abs(both - 0.01) < 0.001
 
@@ -359,7 +423,9 @@ def real_texts() -> list[str]:
             rows = lines.readlines()
         for row in rows[:: max(1, len(rows) // 12)]:
             fields = json.loads(row)
-            texts.append((fields["text"] if "text" in fields else json.dumps(fields["messages"]))[:5000])
+            texts.append(
+                (fields["text"] if "text" in fields else json.dumps(fields["messages"]))[:5000]
+            )
     return texts
 
 
@@ -387,7 +453,12 @@ def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
 @pytest.mark.parametrize(
     ("tokenizer", "engine"),
     [
-        (name, {"gemma2": "gigatoken", "bert_base_uncased": "hf", "t5_small": "hf"}.get(name, "fastokens"))
+        (
+            name,
+            {"gemma2": "gigatoken", "bert_base_uncased": "hf", "t5_small": "hf"}.get(
+                name, "fastokens"
+            ),
+        )
         for name in TOKENIZERS
     ],
 )
@@ -395,7 +466,9 @@ def test_auto_takes_the_fast_engine_that_fits_a_real_tokenizer(
     tokenizer: str, engine: str, real_texts: list[str]
 ) -> None:
     for package in ("fastokens", "gigatoken"):
-        pytest.importorskip(package, reason=f"{package} is not installed (pip install packprep[fast])")
+        pytest.importorskip(
+            package, reason=f"{package} is not installed (pip install packprep[fast])"
+        )
     tokenizer_json = (DATA / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
     choice = choose_engine("auto", tokenizer_json, sample=real_texts)
     assert choice.engine.name == engine

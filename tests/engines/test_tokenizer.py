@@ -60,12 +60,16 @@ def test_tokenizer_config_is_asked_before_special_tokens_map_and_that_before_the
 
 
 def test_an_explicit_null_means_none_and_is_said(tmp_path: Path) -> None:
-    found = load_tokenizer(save_tokenizer(tmp_path / "t", config={"bos_token": None, "eos_token": "</s>"}))
+    found = load_tokenizer(
+        save_tokenizer(tmp_path / "t", config={"bos_token": None, "eos_token": "</s>"})
+    )
     assert ends(found) == (None, EOS)
     assert found.notes == ("no BOS: tokenizer_config.json says bos_token is null",)
 
 
-def test_a_post_processor_that_adds_nothing_at_an_end_means_none_there_and_is_said(tmp_path: Path) -> None:
+def test_a_post_processor_that_adds_nothing_at_an_end_means_none_there_and_is_said(
+    tmp_path: Path,
+) -> None:
     folder = with_processor(tmp_path / "t", "<s> $A")
     found = load_tokenizer(folder)
     assert ends(found) == (BOS, None)
@@ -73,7 +77,10 @@ def test_a_post_processor_that_adds_nothing_at_an_end_means_none_there_and_is_sa
 
 
 def test_the_token_next_to_the_text_is_the_one_that_counts(tmp_path: Path) -> None:
-    assert ends(load_tokenizer(with_processor(tmp_path / "t", "</s> <s> $A </s> <s>"))) == (BOS, EOS)
+    assert ends(load_tokenizer(with_processor(tmp_path / "t", "</s> <s> $A </s> <s>"))) == (
+        BOS,
+        EOS,
+    )
 
 
 def test_when_no_file_says_anything_the_error_names_candidates(tmp_path: Path) -> None:
@@ -81,20 +88,28 @@ def test_when_no_file_says_anything_the_error_names_candidates(tmp_path: Path) -
     with pytest.raises(ConfigError) as raised:
         load_tokenizer(folder)
     assert str(raised.value) == (
-        f"no file beside {folder} says what BOS is; choose --bos TOKEN or --bos none (special tokens: <s>, </s>)"
+        f"no file beside {folder} says what BOS is; choose --bos TOKEN or --bos none (special "
+        "tokens: <s>, </s>)"
     )
     assert ends(load_tokenizer(folder, bos="none", eos="</s>")) == (None, EOS)
 
 
 def test_bos_and_eos_may_be_the_same_token(tmp_path: Path) -> None:
-    assert ends(load_tokenizer(save_tokenizer(tmp_path / "t"), bos="</s>", eos="</s>")) == (EOS, EOS)
+    assert ends(load_tokenizer(save_tokenizer(tmp_path / "t"), bos="</s>", eos="</s>")) == (
+        EOS,
+        EOS,
+    )
 
 
 def test_a_token_that_is_not_in_the_vocabulary_suggests_the_nearest(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path / "t")
-    with pytest.raises(ConfigError, match=r"eos '</S>' is not in the vocabulary of .*; did you mean '</s>'\?"):
+    with pytest.raises(
+        ConfigError, match=r"eos '</S>' is not in the vocabulary of .*; did you mean '</s>'\?"
+    ):
         load_tokenizer(folder, eos="</S>")
-    with pytest.raises(ConfigError, match=r"eos 'qqqqqq' is not in the vocabulary of .*; choose a token it has"):
+    with pytest.raises(
+        ConfigError, match=r"eos 'qqqqqq' is not in the vocabulary of .*; choose a token it has"
+    ):
         load_tokenizer(folder, eos="qqqqqq")
 
 
@@ -110,7 +125,10 @@ def test_stored_truncation_and_padding_are_switched_off_and_that_is_said(tmp_pat
         f"{folder}: stored padding is switched off",
     )
     text = "The cat sat on the mat, and the dog sat on the log."
-    assert FastTokenizer.from_str(found.json.decode()).encode(text).ids == tiny_tokenizer().encode(text).ids
+    assert (
+        FastTokenizer.from_str(found.json.decode()).encode(text).ids
+        == tiny_tokenizer().encode(text).ids
+    )
 
 
 def test_padding_takes_the_pad_token_or_else_eos_or_bos_or_0(tmp_path: Path) -> None:
@@ -131,7 +149,9 @@ def test_tokenizer_objects_are_taken_as_they_are(tmp_path: Path) -> None:
     assert (plain.bos, plain.eos, plain.vocab_size) == (BOS, None, load_tokenizer(path).vocab_size)
     fast = PreTrainedTokenizerFast(tokenizer_file=str(path), bos_token="<s>", eos_token="</s>")
     assert ends(load_tokenizer(fast)) == (BOS, EOS)
-    with pytest.raises(InputError, match=r"dict is not a tokenizer; expected a path, a tokenizers\.Tokenizer"):
+    with pytest.raises(
+        InputError, match=r"dict is not a tokenizer; expected a path, a tokenizers\.Tokenizer"
+    ):
         load_tokenizer({"model": {}})
 
 
@@ -184,13 +204,24 @@ def hub(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path], missing: Except
     return asked
 
 
-def test_any_other_name_is_asked_of_the_hub_with_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_name_is_asked_of_the_hub_with_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = save_tokenizer(tmp_path / "cache")
-    asked = hub(monkeypatch, {path.name: path for path in folder.iterdir()}, EntryNotFoundError("no such file"))
+    asked = hub(
+        monkeypatch,
+        {path.name: path for path in folder.iterdir()},
+        EntryNotFoundError("no such file"),
+    )
     assert ends(load_tokenizer("user/name", revision="v1")) == (BOS, EOS)
     assert asked == [
         ("user/name", file, "v1")
-        for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+        for file in (
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "chat_template.jinja",
+        )
     ]
 
 
@@ -198,9 +229,14 @@ def test_a_hub_that_does_not_answer_is_an_error_and_no_file_is_taken_for_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_tokenizer(tmp_path / "cache")
-    hub(monkeypatch, {"tokenizer.json": folder / "tokenizer.json"}, LocalEntryNotFoundError("no connection"))
+    hub(
+        monkeypatch,
+        {"tokenizer.json": folder / "tokenizer.json"},
+        LocalEntryNotFoundError("no connection"),
+    )
     with pytest.raises(
-        InputError, match="user/name is no local file and no tokenizer came from the hub: no connection"
+        InputError,
+        match="user/name is no local file and no tokenizer came from the hub: no connection",
     ):
         load_tokenizer("user/name")
     # Unless an earlier answer said that there is no such file.
@@ -221,7 +257,9 @@ def test_a_hub_that_does_not_answer_is_an_error_and_no_file_is_taken_for_absent(
         ("bert_base_uncased", "[CLS]", "[SEP]"),
     ],
 )
-def test_every_kind_of_tokenizer_needs_no_more_than_its_files(name: str, bos: str | None, eos: str | None) -> None:
+def test_every_kind_of_tokenizer_needs_no_more_than_its_files(
+    name: str, bos: str | None, eos: str | None
+) -> None:
     folder = SHARED / "tokenizers" / name
     found = load_tokenizer(folder)
     reference = FastTokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,4 +1,6 @@
-"""More is appended to an output: what it holds stays as it is, and the whole is what `packprep merge` would make."""
+"""More is appended to an output: what it holds stays as it is, and the whole is what `packprep
+merge` would make.
+"""
 
 import os
 import shutil
@@ -31,10 +33,16 @@ def options(tmp_path: Path) -> dict[str, Any]:
     """Options of builds in several windows and shards; sources are in `tmp_path / "data"`."""
     (tmp_path / "data").mkdir()
     return {
-        "sources": (str(tmp_path / "data" / "*.jsonl"),), "output": str(tmp_path / "out"), "engine": "hf",
-        "tokenizer": str(save_tokenizer(tmp_path / "tok")), "max_length": 64, "unit_size": 4_000, "window": 16_000,
-        "shard_size": 8_000, "num_proc": 1,
-    }  # fmt: skip
+        "sources": (str(tmp_path / "data" / "*.jsonl"),),
+        "output": str(tmp_path / "out"),
+        "engine": "hf",
+        "tokenizer": str(save_tokenizer(tmp_path / "tok")),
+        "max_length": 64,
+        "unit_size": 4_000,
+        "window": 16_000,
+        "shard_size": 8_000,
+        "num_proc": 1,
+    }
 
 
 def put(tmp_path: Path, *numbers: int) -> None:
@@ -49,11 +57,15 @@ def append(options: dict[str, Any], **more: Any) -> tuple[dict[str, Any], list[s
     output = Path(options["output"])
     assert read_manifest(output).data == manifest.data
     assert check_files(output, manifest, "sha256") == []
-    assert [path for path in output.parent.glob("out?*") if path.suffix != ".lock"] == [], "nothing is left beside it"
+    assert [path for path in output.parent.glob("out?*") if path.suffix != ".lock"] == [], (
+        "nothing is left beside it"
+    )
     return manifest.data, heard.lines
 
 
-def merged(tmp_path: Path, options: dict[str, Any], *parts: tuple[int, ...], **more: Any) -> dict[str, Any]:
+def merged(
+    tmp_path: Path, options: dict[str, Any], *parts: tuple[int, ...], **more: Any
+) -> dict[str, Any]:
     """What `merge` makes of a build of each of these parts."""
     outputs = []
     for place, numbers in enumerate(parts):
@@ -64,7 +76,13 @@ def merged(tmp_path: Path, options: dict[str, Any], *parts: tuple[int, ...], **m
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"holdout": 0.2}, {"order": "input", "packs_multiple_of": 8, "remainder": "fill"}, {"columns": ()}]
+    "more",
+    [
+        {},
+        {"holdout": 0.2},
+        {"order": "input", "packs_multiple_of": 8, "remainder": "fill"},
+        {"columns": ()},
+    ],
 )
 def test_files_that_are_new_become_windows_as_if_built_alone_and_merged(
     tmp_path: Path, options: dict[str, Any], more: dict[str, Any]
@@ -88,14 +106,24 @@ def test_files_that_are_new_become_windows_as_if_built_alone_and_merged(
     assert [generation["documents"] for generation in generations] == [160, 160, 80]
 
 
-def test_shards_that_are_there_are_the_same_files_under_new_names(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_shards_that_are_there_are_the_same_files_under_new_names(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     put(tmp_path, 0)
     append(options)
-    before = {path.stat().st_ino: path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.arrow"))}
+    before = {
+        path.stat().st_ino: path.stat().st_mtime_ns
+        for path in sorted((tmp_path / "out").glob("*.arrow"))
+    }
     put(tmp_path, 1)
     append(options)
-    after = {path.stat().st_ino: path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.arrow"))}
-    assert list(after.items())[: len(before)] == list(before.items()) and len(after) > len(before) > 1
+    after = {
+        path.stat().st_ino: path.stat().st_mtime_ns
+        for path in sorted((tmp_path / "out").glob("*.arrow"))
+    }
+    assert (
+        list(after.items())[: len(before)] == list(before.items()) and len(after) > len(before) > 1
+    )
 
 
 def test_nothing_new_changes_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -123,7 +151,11 @@ def test_every_command_reads_what_was_appended_to(tmp_path: Path, options: dict[
     assert {number // 80 for number in last["document_ids"]} == {1}
     traced = run("trace", output, "--pack", len(packs) - 1, "--segment", 0)
     assert f"data/1.jsonl    {last['document_ids'][0] - 80}  data-" in traced.out
-    for command in (("show", output, "--pack", "0"), ("stats", output), ("report", output, "-o", tmp_path / "r.html")):
+    for command in (
+        ("show", output, "--pack", "0"),
+        ("stats", output),
+        ("report", output, "-o", tmp_path / "r.html"),
+    ):
         assert run(*command).code == 0
     assert run("status", output).out.splitlines()[-1].split() == ["builds", "2"]
     assert read_report(output)["documents"]["in"] == 160
@@ -137,19 +169,27 @@ def test_the_options_in_the_output_are_those_of_the_next_append(
     for number in (1, 2):
         put(tmp_path, number)
         given = [] if number == 1 else [tmp_path / "data" / "2.jsonl"]
-        assert run("build", *given, "-c", tmp_path / "out" / "build.yaml", "--append", "-q").code == 0
+        assert (
+            run("build", *given, "-c", tmp_path / "out" / "build.yaml", "--append", "-q").code == 0
+        )
     data = read_manifest(tmp_path / "out").data
     assert data == merged(tmp_path, options, (0,), (1,), (2,))
-    assert (tmp_path / "out" / "build.yaml").read_text() == (tmp_path / "merged" / "build.yaml").read_text().replace(
-        f"{tmp_path}/merged", f"{tmp_path}/out"
-    ).replace(f"- {tmp_path}/data/0.jsonl\n- {tmp_path}/data/1.jsonl\n", f"- {tmp_path}/data/*.jsonl\n")
+    assert (tmp_path / "out" / "build.yaml").read_text() == (
+        tmp_path / "merged" / "build.yaml"
+    ).read_text().replace(f"{tmp_path}/merged", f"{tmp_path}/out").replace(
+        f"- {tmp_path}/data/0.jsonl\n- {tmp_path}/data/1.jsonl\n", f"- {tmp_path}/data/*.jsonl\n"
+    )
 
 
-def test_a_file_that_has_changed_under_its_name_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_file_that_has_changed_under_its_name_is_refused(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     put(tmp_path, 0, 1)
     first, _ = append(options)
     write_jsonl(tmp_path / "data" / "1.jsonl", [*texts(80, seed=1), "one more"])
-    with pytest.raises(ConfigError, match=r"data/1.jsonl is in .*out already, with other content .* another name"):
+    with pytest.raises(
+        ConfigError, match=r"data/1.jsonl is in .*out already, with other content .* another name"
+    ):
         build(config(append=True, **options))
     assert read_manifest(tmp_path / "out").data == first
 
@@ -157,7 +197,10 @@ def test_a_file_that_has_changed_under_its_name_is_refused(tmp_path: Path, optio
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"max_length": 32}, r"max_length 64 there, 32 here\); give the same ones \(-c .*build.yaml has them\)"),
+        (
+            {"max_length": 32},
+            r"max_length 64 there, 32 here\); give the same ones \(-c .*build.yaml has them\)",
+        ),
         ({"columns": ["document_ids"]}, "columns"),
         ({"eos": "none"}, "eos 'auto' there, 'none' here"),
         ({"holdout": 0.1}, "holdout"),
@@ -178,7 +221,9 @@ def test_other_settings_are_refused_before_anything_is_tokenized(
     assert not generation_of(tmp_path / "out").exists()
 
 
-def test_an_output_that_is_a_mix_or_no_output_gets_nothing_appended(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_an_output_that_is_a_mix_or_no_output_gets_nothing_appended(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     put(tmp_path, 0)
     build(config(**options | {"weights": "1"}))
     put(tmp_path, 1)
@@ -196,16 +241,22 @@ def test_columns_that_new_rows_make_of_another_type_are_refused_and_leave_nothin
 ) -> None:
     write_jsonl(tmp_path / "data" / "0.jsonl", [{"text": text, "score": 1} for text in texts(20)])
     append(options, carry="score")
-    write_jsonl(tmp_path / "data" / "1.jsonl", [{"text": text, "score": 0.5} for text in texts(20, seed=1)])
+    write_jsonl(
+        tmp_path / "data" / "1.jsonl", [{"text": text, "score": 0.5} for text in texts(20, seed=1)]
+    )
     with pytest.raises(ConfigError, match=r"does not fit .*column types"):
         build(config(append=True, carry="score", **options))
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
 
 
-def test_a_few_documents_may_leave_a_split_as_it_is(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_few_documents_may_leave_a_split_as_it_is(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     put(tmp_path, 0)
     first, _ = append(options, holdout=0.1)
-    write_jsonl(tmp_path / "data" / "1.jsonl", ["one document"])  # number 0, which the seed holds out
+    write_jsonl(
+        tmp_path / "data" / "1.jsonl", ["one document"]
+    )  # number 0, which the seed holds out
     data, _ = append(options, holdout=0.1)
     assert data["splits"]["train"] == first["splits"]["train"]
     assert data["splits"]["validation"]["packs"] == first["splits"]["validation"]["packs"] + 1
@@ -229,7 +280,12 @@ STEPS: list[tuple[Any, str, int]] = [
 
 @pytest.mark.parametrize(("place", "name", "calls"), STEPS)
 def test_an_append_that_was_stopped_anywhere_goes_on_with_the_same_command(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: int
+    tmp_path: Path,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+    calls: int,
 ) -> None:
     put(tmp_path, 0)
     first, _ = append(options)
@@ -252,7 +308,10 @@ def test_status_says_how_far_an_append_is_and_what_it_is_appended_to(
     append(options)
     packs = read_manifest(tmp_path / "out").num_packs
     put(tmp_path, 1)
-    for place, name, stage in ((window_files, "write_shard", "pack"), (appending, "put_together", "merge")):
+    for place, name, stage in (
+        (window_files, "write_shard", "pack"),
+        (appending, "put_together", "merge"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no")))
             with pytest.raises(OSError):
@@ -269,11 +328,16 @@ def test_an_append_that_did_not_finish_is_not_mixed_with_another(
     append(options)
     put(tmp_path, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(appending, "put_together", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no")))
+        patch.setattr(
+            appending, "put_together", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no"))
+        )
         with pytest.raises(OSError):
             build(config(append=True, **options))
     put(tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"append that did not finish, with other settings \(1 source files there, 2"):
+    with pytest.raises(
+        ConfigError,
+        match=r"append that did not finish, with other settings \(1 source files there, 2",
+    ):
         build(config(append=True, **options))
     assert append(options, restart=True)[0] == merged(tmp_path, options, (0,), (1, 2))
 
@@ -308,11 +372,15 @@ def test_a_build_of_the_whole_output_that_was_stopped_is_not_lost(
     put(tmp_path, 0)
     append(options)
     with monkeypatch.context() as patch:
-        patch.setattr(window_files, "write_shard", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no")))
+        patch.setattr(
+            window_files, "write_shard", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no"))
+        )
         with pytest.raises(OSError):
             build(config(**options | {"max_length": 32, "overwrite": True}))
     put(tmp_path, 1)
-    with pytest.raises(ConfigError, match=r"is left from another build of .*out that did not finish"):
+    with pytest.raises(
+        ConfigError, match=r"is left from another build of .*out that did not finish"
+    ):
         build(config(append=True, **options))
     assert append(options, restart=True)[0] == merged(tmp_path, options, (0,), (1,))
 
@@ -327,7 +395,9 @@ def test_tasks_of_an_array_append_too_and_those_that_come_late_find_nothing_to_d
     for index in (1, 0):
         done = build_share(BuildConfig(**tasks, task_index=str(index)))
     assert done["slices tokenized"] == done["slices"]
-    assert append(options, executor="array", task_index="merge")[0] == merged(tmp_path, options, (0,), (1, 2))
+    assert append(options, executor="array", task_index="merge")[0] == merged(
+        tmp_path, options, (0,), (1, 2)
+    )
     assert build_share(BuildConfig(**tasks, task_index="0")) == {"task": 0, "tasks": 2}
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
 
@@ -336,7 +406,10 @@ def test_one_process_at_a_time_works_on_an_output(tmp_path: Path, options: dict[
     put(tmp_path, 0)
     append(options)
     put(tmp_path, 1)
-    with locked(tmp_path / "out", "held"), pytest.raises(ConfigError, match="out is being built by process"):
+    with (
+        locked(tmp_path / "out", "held"),
+        pytest.raises(ConfigError, match="out is being built by process"),
+    ):
         pid = os.fork()  # the same process would find its own lock
         if pid == 0:
             try:
@@ -354,5 +427,10 @@ def test_a_dry_run_predicts_what_is_new(tmp_path: Path, options: dict[str, Any])
     settings = ("-c", tmp_path / "out" / "build.yaml", "--append", "--dry-run")
     assert "nothing that is new" in run("build", *settings).out
     put(tmp_path, 1)
-    alone = build(config(**options | {"sources": str(tmp_path / "data" / "1.jsonl"), "output": str(tmp_path / "one")}))
+    alone = build(
+        config(
+            **options
+            | {"sources": str(tmp_path / "data" / "1.jsonl"), "output": str(tmp_path / "one")}
+        )
+    )
     assert f"tokens_in      {alone.ledger['tokens_in']:,}" in run("build", *settings).out

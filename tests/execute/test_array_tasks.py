@@ -1,4 +1,6 @@
-"""Tasks of a job array make the bytes that one process makes, whenever, however often and in any order they run."""
+"""Tasks of a job array make the bytes that one process makes, whenever, however often and in any
+order they run.
+"""
 
 import json
 import os
@@ -46,7 +48,9 @@ def local(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def merge(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """The data that the tasks' output has in the end; its files are as it says, and nothing is left beside it."""
+    """The data that the tasks' output has in the end; its files are as it says, and nothing is
+    left beside it.
+    """
     manifest = build(array(corpus, "merge", **options))
     output = Path(corpus["output"])
     assert check_files(output, read_manifest(output), "sha256") == []
@@ -56,7 +60,14 @@ def merge(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"holdout": 0.2, "order": "input"}, {"max_tokens": 9_000}, {"limit": 100}, {"weights": "50,30,20"}]
+    "options",
+    [
+        {},
+        {"holdout": 0.2, "order": "input"},
+        {"max_tokens": 9_000},
+        {"limit": 100},
+        {"weights": "50,30,20"},
+    ],
 )
 def test_five_tasks_in_any_order_and_one_of_them_twice_make_the_bytes_of_one_process(
     corpus: dict[str, Any], options: dict[str, Any]
@@ -67,11 +78,15 @@ def test_five_tasks_in_any_order_and_one_of_them_twice_make_the_bytes_of_one_pro
         assert done[-1]["slices tokenized"] < done[-1]["slices"], "tasks end where the tokens do"
     else:
         assert done[-1]["slices tokenized"] == done[-1]["slices"] >= 5
-    assert done[-1]["windows written"] == done[-1]["windows"]  # none where they need the whole input
+    assert (
+        done[-1]["windows written"] == done[-1]["windows"]
+    )  # none where they need the whole input
     assert merge(corpus, **options) == local(corpus, **options)
 
 
-def test_windows_whose_units_are_there_are_written_while_others_are_tokenized(corpus: dict[str, Any]) -> None:
+def test_windows_whose_units_are_there_are_written_while_others_are_tokenized(
+    corpus: dict[str, Any],
+) -> None:
     done = [share(corpus, index, order="input", num_tasks=2) for index in (0, 1)]
     assert 0 == done[0]["windows written"] < done[1]["windows written"] == done[1]["windows"] > 3
     assert merge(corpus, order="input") == local(corpus, order="input")
@@ -108,7 +123,9 @@ def test_a_local_build_goes_on_with_what_tasks_have_done(corpus: dict[str, Any])
 
 def test_tasks_of_another_build_are_refused(corpus: dict[str, Any]) -> None:
     share(corpus, 0)
-    with pytest.raises(ConfigError, match=r"unfinished build with other settings .max_length 64 there, 128 here"):
+    with pytest.raises(
+        ConfigError, match=r"unfinished build with other settings .max_length 64 there, 128 here"
+    ):
         share(corpus, 1, max_length=128)
 
 
@@ -117,11 +134,19 @@ def test_builds_and_tasks_keep_out_of_each_others_way(corpus: dict[str, Any]) ->
     share(corpus, 0)
     with locked(member_of(output), "a task is at work"):
         assert len(at_work(output)) == 1
-        with pytest.raises(ConfigError, match=rf"is being built by tasks of an array .process {os.getpid()} on "):
+        with pytest.raises(
+            ConfigError, match=rf"is being built by tasks of an array .process {os.getpid()} on "
+        ):
             build(BuildConfig(**corpus))
-        with pytest.raises(ConfigError, match=r"tasks with other settings .max_length 64 there, 128 here. are at work"):
+        with pytest.raises(
+            ConfigError,
+            match=r"tasks with other settings .max_length 64 there, 128 here. are at work",
+        ):
             share(corpus, 1, max_length=128)
-    with locked(output, "out is being built"), pytest.raises(StoppedError, match="is being built or signed off by"):
+    with (
+        locked(output, "out is being built"),
+        pytest.raises(StoppedError, match="is being built or signed off by"),
+    ):
         share(corpus, 1)
     assert at_work(output) == {}
 
@@ -179,13 +204,26 @@ def test_a_damaged_token_file_is_made_again_by_merging(corpus: dict[str, Any]) -
 
 
 def task(corpus: dict[str, Any], index: object) -> "subprocess.Popen[bytes]":
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"]
-    line = [sys.executable, "-m", "packprep", "build", *corpus["sources"], *options, "--executor=array", "-q"]
+    options = [
+        f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
+    ]
+    line = [
+        sys.executable,
+        "-m",
+        "packprep",
+        "build",
+        *corpus["sources"],
+        *options,
+        "--executor=array",
+        "-q",
+    ]
     line += [f"--task-index={index}", "--num-tasks=5"]
     return subprocess.Popen(line, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
-def test_two_tasks_at_once_and_one_that_is_killed_make_the_same_bytes(corpus: dict[str, Any]) -> None:
+def test_two_tasks_at_once_and_one_that_is_killed_make_the_same_bytes(
+    corpus: dict[str, Any],
+) -> None:
     for number in (0, 1, 2):  # more to do, so that there is something to kill
         write_jsonl(Path(corpus["sources"][number]), texts(400, seed=number))
     killed = task(corpus, 0)
@@ -237,7 +275,11 @@ def test_schedulers_say_which_task_this_is(
         ({}, {}, "needs --task-index: give"),
         ({"JOB_COMPLETION_INDEX": "3"}, {}, "needs --num-tasks: give"),
         ({}, {"task_index": "5", "num_tasks": 5}, "from --task-index, is 5, expected 0 to 4"),
-        ({"JOB_COMPLETION_INDEX": "9"}, {"num_tasks": 5}, "from JOB_COMPLETION_INDEX, is 9, expected 0 to 4"),
+        (
+            {"JOB_COMPLETION_INDEX": "9"},
+            {"num_tasks": 5},
+            "from JOB_COMPLETION_INDEX, is 9, expected 0 to 4",
+        ),
     ],
 )
 def test_a_task_that_nobody_names_is_refused(
@@ -251,8 +293,14 @@ def test_a_task_that_nobody_names_is_refused(
     ("options", "message"),
     [
         ({"executor": "local", "num_tasks": 3}, "num_tasks is for executor array, not local"),
-        ({"executor": "array", "ray_address": "auto"}, "ray_address is for executor ray, not array"),
-        ({"executor": "ray", "keep_tokens": "store"}, "keep_tokens is for one process, and executor ray has many"),
+        (
+            {"executor": "array", "ray_address": "auto"},
+            "ray_address is for executor ray, not array",
+        ),
+        (
+            {"executor": "ray", "keep_tokens": "store"},
+            "keep_tokens is for one process, and executor ray has many",
+        ),
         ({"executor": "ray", "unit_timeout": 5}, "leave isolate and unit_timeout out"),
         ({"executor": "array", "task_index": "-1"}, "expected a number from 0, or merge"),
         ({"executor": "array", "sources": ("-",)}, "standard input cannot be read"),
@@ -260,21 +308,36 @@ def test_a_task_that_nobody_names_is_refused(
         ({"executor": "array", "restart": True}, "restart would throw away"),
     ],
 )
-def test_options_that_contradict_the_executor_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_contradict_the_executor_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         BuildConfig(**options)
 
 
-def test_the_command_prints_what_a_task_did(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_what_a_task_did(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"]
-    done = command.run("build", *corpus["sources"], *options, "--executor=array", "--num-tasks=5", "--json")
+    options = [
+        f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
+    ]
+    done = command.run(
+        "build", *corpus["sources"], *options, "--executor=array", "--num-tasks=5", "--json"
+    )
     assert done.code == 0, done.err
     assert "task 2 of 5, from JOB_COMPLETION_INDEX" in done.err
     assert json.loads(done.out)["share"] == {
-        "task": 2, "tasks": 5, "slices tokenized here": 2, "windows written here": 1, "units": 11, "slices": 11,
-        "slices tokenized": 2, "windows": 4, "windows written": 1,
-    }  # fmt: skip
+        "task": 2,
+        "tasks": 5,
+        "slices tokenized here": 2,
+        "windows written here": 1,
+        "units": 11,
+        "slices": 11,
+        "slices tokenized": 2,
+        "windows": 4,
+        "windows written": 1,
+    }
 
 
 def test_a_share_is_no_whole_build(corpus: dict[str, Any]) -> None:

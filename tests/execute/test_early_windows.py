@@ -1,4 +1,6 @@
-"""Windows that are known early are written beside tokenization, and are those that would be written later."""
+"""Windows that are known early are written beside tokenization, and are those that would be
+written later.
+"""
 
 import threading
 from pathlib import Path
@@ -26,10 +28,16 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
     for number in range(2):
         write_jsonl(tmp_path / f"{number}.jsonl", texts(120, seed=number))
     return {
-        "sources": tuple(str(tmp_path / f"{number}.jsonl") for number in range(2)), "output": str(tmp_path / "out"),
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "engine": "hf", "max_length": 64, "num_proc": 2,
-        "unit_size": 5_000, "window": 15_000, "order": "input",
-    }  # fmt: skip
+        "sources": tuple(str(tmp_path / f"{number}.jsonl") for number in range(2)),
+        "output": str(tmp_path / "out"),
+        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
+        "engine": "hf",
+        "max_length": 64,
+        "num_proc": 2,
+        "unit_size": 5_000,
+        "window": 15_000,
+        "order": "input",
+    }
 
 
 def waiting(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
@@ -55,12 +63,16 @@ def waiting(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
 def test_windows_in_input_order_are_written_before_all_is_tokenized(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    plain = build(BuildConfig(**corpus | more | {"num_proc": 1, "output": corpus["output"] + "-plain"})).data
+    plain = build(
+        BuildConfig(**corpus | more | {"num_proc": 1, "output": corpus["output"] + "-plain"})
+    ).data
     waiting(monkeypatch, 1 if "max_tokens" in more else 3)  # the last one is whole at the end
     assert build(BuildConfig(**corpus | more)).data == plain
 
 
-def begun(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[tuple[str, int]]:
+def begun(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> list[tuple[str, int]]:
     """Windows that a build has begun before all its units were tokenized."""
     found: list[tuple[str, int]] = []
     real = EarlyWindows.result
@@ -78,17 +90,24 @@ def begun(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any) 
 @pytest.mark.parametrize(
     "more",
     [
-        {"order": "shuffle"}, {"packs_multiple_of": 2}, {"weights": "1,2"}, {"num_proc": 1}, {"window": "1GB"},
-        {"max_memory": BASE_MEMORY + 40_000}, {"planner": lambda lengths, room: pack_lengths(lengths, room, "greedy")},
+        {"order": "shuffle"},
+        {"packs_multiple_of": 2},
+        {"weights": "1,2"},
+        {"num_proc": 1},
+        {"window": "1GB"},
+        {"max_memory": BASE_MEMORY + 40_000},
+        {"planner": lambda lengths, room: pack_lengths(lengths, room, "greedy")},
     ],
-)  # fmt: skip
+)
 def test_none_is_begun_early_that_more_units_may_change_or_that_lacks_cores_or_memory(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     assert begun(corpus, monkeypatch, **more) == []
 
 
-def test_otherwise_all_but_the_last_are(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_otherwise_all_but_the_last_are(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [number for _, number in begun(corpus, monkeypatch)] == [0, 1, 2]
 
 
@@ -96,7 +115,9 @@ def test_what_stops_a_window_is_said_after_tokenization_with_file_and_row(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
     write_jsonl(tmp_path / "1.jsonl", ["short", *texts(120), "word " * 3_000, *texts(200, seed=3)])
-    with pytest.raises(InputError, match=r"1\.jsonl row 121 has [\d,]+ tokens but a pack holds 2,000"):
+    with pytest.raises(
+        InputError, match=r"1\.jsonl row 121 has [\d,]+ tokens but a pack holds 2,000"
+    ):
         build(BuildConfig(**corpus | {"overflow": "error", "max_length": 2_000}))
     write_jsonl(tmp_path / "2.jsonl", ["fine", None])
     more = {"sources": (*corpus["sources"], str(tmp_path / "2.jsonl"))}
@@ -107,7 +128,9 @@ def test_what_stops_a_window_is_said_after_tokenization_with_file_and_row(
 def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = build(BuildConfig(**corpus | {"num_proc": 1, "output": corpus["output"] + "-plain"})).data
+    plain = build(
+        BuildConfig(**corpus | {"num_proc": 1, "output": corpus["output"] + "-plain"})
+    ).data
     with monkeypatch.context() as patch:
         waiting(patch, 2)
         sealing = vars(pipeline)["seal"]
@@ -157,18 +180,39 @@ def test_windows_are_made_as_many_at_once_as_cores_and_memory_allow(
     meet.abort()
     monkeypatch.undo()
     assert (
-        data == build(BuildConfig(**corpus | {"order": "shuffle", "num_proc": 1, "output": str(tmp_path / "one")})).data
+        data
+        == build(
+            BuildConfig(
+                **corpus | {"order": "shuffle", "num_proc": 1, "output": str(tmp_path / "one")}
+            )
+        ).data
     )
 
 
-def test_memory_bounds_how_many_windows_are_made_at_once(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_memory_bounds_how_many_windows_are_made_at_once(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     file = TokenFile(
-        unit=0, slice=0, first_document=0, documents=1_000_000, text_bytes=1, tokens=1, verified=0, parts=(), cut={},
-        bytes=1, xxh3="",
-    )  # fmt: skip
+        unit=0,
+        slice=0,
+        first_document=0,
+        documents=1_000_000,
+        text_bytes=1,
+        tokens=1,
+        verified=0,
+        parts=(),
+        cut={},
+        bytes=1,
+        xxh3="",
+    )
     at_once = []
     for memory in ("0.7GB", "1.1GB", "64GB"):
         config = BuildConfig(**corpus | {"max_memory": memory, "num_proc": 8})
-        job = Job(config=config, staging=tmp_path, tokenizer=pipeline._tokenizer(config, Silent()), sources=[])
+        job = Job(
+            config=config,
+            staging=tmp_path,
+            tokenizer=pipeline._tokenizer(config, Silent()),
+            sources=[],
+        )
         at_once.append(Windows(job, [file]).at_once)
     assert at_once == [1, 3, 8]  # 160 MB each, beside 600 MB

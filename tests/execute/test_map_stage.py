@@ -23,13 +23,22 @@ def dataset() -> datasets.Dataset:
 def built(tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
     source = write_jsonl(tmp_path / "a.jsonl", texts(80))
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
-    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(tokenizer), **options))
+    build(
+        BuildConfig(
+            sources=(str(source),),
+            output=str(tmp_path / "out"),
+            tokenizer=str(tokenizer),
+            **options,
+        )
+    )
     rows: list[dict[str, Any]] = datasets.load_from_disk(str(tmp_path / "out")).to_list()
     return rows
 
 
 @pytest.mark.parametrize("strategy", ["best_fit", "greedy", "wrapped"])
-def test_pack_dataset_gives_what_build_writes(dataset: datasets.Dataset, tmp_path: Path, strategy: str) -> None:
+def test_pack_dataset_gives_what_build_writes(
+    dataset: datasets.Dataset, tmp_path: Path, strategy: str
+) -> None:
     packed = pack_dataset(dataset, tiny_tokenizer(), strategy=strategy, **OPTIONS)
     assert packed.column_names == COLUMNS
     assert packed.to_list() == built(tmp_path, max_length=64, strategy=strategy)
@@ -42,7 +51,11 @@ def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
 ) -> None:
     function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
     packed = dataset.with_format(format).map(
-        function, batched=True, batch_size=None, with_indices=True, remove_columns=dataset.column_names
+        function,
+        batched=True,
+        batch_size=None,
+        with_indices=True,
+        remove_columns=dataset.column_names,
     )
     assert packed.with_format(None).to_list() == built(tmp_path, max_length=64)
 
@@ -50,7 +63,13 @@ def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
 @small_batch
 def test_small_batches_pack_by_themselves_and_keep_row_shape(dataset: datasets.Dataset) -> None:
     function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
-    packed = dataset.map(function, batched=True, batch_size=20, with_indices=True, remove_columns=dataset.column_names)
+    packed = dataset.map(
+        function,
+        batched=True,
+        batch_size=20,
+        with_indices=True,
+        remove_columns=dataset.column_names,
+    )
     for row in packed:
         assert len({document // 20 for document in row["document_ids"]}) == 1
     seen = {document for row in packed for document in row["document_ids"]}
@@ -71,13 +90,19 @@ def test_it_travels_to_worker_processes(dataset: datasets.Dataset) -> None:
     first = function(dataset[:])
     again = pickle.loads(pickle.dumps(function))
     assert again(dataset[:]) == first
-    split = dataset.map(function, batched=True, batch_size=None, num_proc=2, remove_columns=dataset.column_names)
+    split = dataset.map(
+        function, batched=True, batch_size=None, num_proc=2, remove_columns=dataset.column_names
+    )
     assert sum(map(len, split["tokens"])) == sum(map(len, first["tokens"]))
 
 
-def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(dataset: datasets.Dataset) -> None:
+def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(
+    dataset: datasets.Dataset,
+) -> None:
     transformers = pytest.importorskip("transformers")
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer(), bos_token="<s>", eos_token="</s>")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tiny_tokenizer(), bos_token="<s>", eos_token="</s>"
+    )
     packed = pack_dataset(dataset, fast, max_length=64)
     assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
 
@@ -110,7 +135,10 @@ def test_groups_and_a_document_over_max_length_work_as_in_build() -> None:
     packs = grouped({"text": ["a", "b", "c"], "lang": ["x", "y", "x"]})["document_ids"]
     assert sorted(packs) == [[0, 2], [1]]
     for languages in ([1, 0, 1], [True, False, True]):
-        assert sorted(grouped({"text": ["a", "b", "c"], "lang": languages})["document_ids"]) == [[0, 2], [1]]
+        assert sorted(grouped({"text": ["a", "b", "c"], "lang": languages})["document_ids"]) == [
+            [0, 2],
+            [1],
+        ]
     strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **OPTIONS)
     with pytest.raises(InputError, match=r"row 7 has \d+ tokens but a pack holds 64"):
         strict({"text": ["word " * 200]}, [7])
@@ -122,7 +150,11 @@ def test_a_stream_is_packed_as_a_dataset_is(dataset: datasets.Dataset, known: bo
         for number, row in enumerate(dataset):
             yield row if number < 9 else {"text": row["text"], "another": 1}
 
-    stream = dataset.to_iterable_dataset(num_shards=2) if known else datasets.IterableDataset.from_generator(rows)
+    stream = (
+        dataset.to_iterable_dataset(num_shards=2)
+        if known
+        else datasets.IterableDataset.from_generator(rows)
+    )
     assert (stream.column_names is None) == (not known)
     packed = pack_dataset(stream, tiny_tokenizer(), **OPTIONS)
     assert list(packed) == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
@@ -131,16 +163,25 @@ def test_a_stream_is_packed_as_a_dataset_is(dataset: datasets.Dataset, known: bo
 def test_a_stream_of_conversations_keeps_tools_that_its_first_row_lacks(tmp_path: Path) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}")
-    rows = [{"messages": [{"role": "user", "content": "hi"}]} | more for more in ({}, {"tools": '[{"name": "f"}]'})]
+    rows = [
+        {"messages": [{"role": "user", "content": "hi"}]} | more
+        for more in ({}, {"tools": '[{"name": "f"}]'})
+    ]
     stream = datasets.IterableDataset.from_generator(lambda: iter(rows))
-    chats: dict[str, Any] = {"messages_column": "auto", "chat_template": str(template), "train_on": "all"}
+    chats: dict[str, Any] = {
+        "messages_column": "auto",
+        "chat_template": str(template),
+        "train_on": "all",
+    }
     packed = list(pack_dataset(stream, tiny_tokenizer(), max_length=64, **chats))
     assert [tiny_tokenizer().decode(row["tokens"]) for row in packed] == ["hiNonehi[{'name': 'f'}]"]
 
 
 def test_a_stream_without_rows_or_without_the_column_is_a_sentence() -> None:
     empty = datasets.IterableDataset.from_generator(lambda: iter([]))
-    with pytest.raises(InputError, match="the dataset holds no rows; expected at least one document"):
+    with pytest.raises(
+        InputError, match="the dataset holds no rows; expected at least one document"
+    ):
         pack_dataset(empty, tiny_tokenizer(), **OPTIONS)
     other = datasets.IterableDataset.from_generator(lambda: iter([{"body": "a"}]))
     with pytest.raises(InputError, match="the dataset has no column 'text'; it has body"):
@@ -148,31 +189,48 @@ def test_a_stream_without_rows_or_without_the_column_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_every_split_of_a_dataset_dict_is_packed_by_itself(dataset: datasets.Dataset, streaming: bool) -> None:
+def test_every_split_of_a_dataset_dict_is_packed_by_itself(
+    dataset: datasets.Dataset, streaming: bool
+) -> None:
     splits = {"train": dataset, "test": dataset.select(range(20, 50))}
-    expected = {split: pack_dataset(rows, tiny_tokenizer(), **OPTIONS).to_list() for split, rows in splits.items()}
+    expected = {
+        split: pack_dataset(rows, tiny_tokenizer(), **OPTIONS).to_list()
+        for split, rows in splits.items()
+    }
     kind: Any = datasets.IterableDatasetDict if streaming else datasets.DatasetDict
-    both = kind({split: rows.to_iterable_dataset() if streaming else rows for split, rows in splits.items()})
+    both = kind(
+        {split: rows.to_iterable_dataset() if streaming else rows for split, rows in splits.items()}
+    )
     packed = pack_dataset(both, tiny_tokenizer(), **OPTIONS)
     assert type(packed) is kind
     assert {split: list(rows) for split, rows in packed.items()} == expected
     with pytest.raises(InputError, match="split test: the dataset has no column 'text'; it has id"):
-        pack_dataset(kind(both | {"test": both["test"].remove_columns("text")}), tiny_tokenizer(), **OPTIONS)
+        pack_dataset(
+            kind(both | {"test": both["test"].remove_columns("text")}), tiny_tokenizer(), **OPTIONS
+        )
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("kind", [None, "numpy", "torch", "arrow"])
-def test_packs_have_the_format_of_the_dataset(dataset: datasets.Dataset, kind: str | None, streaming: bool) -> None:
+def test_packs_have_the_format_of_the_dataset(
+    dataset: datasets.Dataset, kind: str | None, streaming: bool
+) -> None:
     rows = (dataset.to_iterable_dataset() if streaming else dataset).with_format(kind)
     packed = pack_dataset(rows, tiny_tokenizer(), **OPTIONS)
     expected = pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).with_format(kind)
     first, same = next(iter(packed)), next(iter(expected))
     assert type(first) is type(same)
     assert type(first["tokens"]) is type(same["tokens"])
-    assert first["tokens"].tolist() == same["tokens"].tolist() if kind in ("numpy", "torch") else first == same
+    assert (
+        first["tokens"].tolist() == same["tokens"].tolist()
+        if kind in ("numpy", "torch")
+        else first == same
+    )
 
 
 def test_a_transform_of_rows_is_none_of_packs(dataset: datasets.Dataset) -> None:
-    shouted = dataset.with_transform(lambda batch: {"text": [text.upper() for text in batch["text"]]})
+    shouted = dataset.with_transform(
+        lambda batch: {"text": [text.upper() for text in batch["text"]]}
+    )
     packed = pack_dataset(shouted, tiny_tokenizer(), **OPTIONS)
     assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()

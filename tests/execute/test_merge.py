@@ -35,20 +35,27 @@ def test_the_packs_of_all_stand_in_order_with_document_ids_that_stay_unique(tmp_
     old = list(load_from_disk(str(first))), list(load_from_disk(str(second)))
     assert [pack["tokens"] for pack in packs] == [pack["tokens"] for part in old for pack in part]
     assert [pack["document_ids"] for pack in packs] == [
-        [number + shift for number in pack["document_ids"]] for part, shift in zip(old, (0, 40), strict=True)
+        [number + shift for number in pack["document_ids"]]
+        for part, shift in zip(old, (0, 40), strict=True)
         for pack in part
-    ]  # fmt: skip
+    ]
     assert check_files(tmp_path / "all", manifest, "sha256") == []
     assert len(PackedShards(tmp_path / "all", verify=True)) == len(packs)
-    assert [(source["first_document"], source["documents"]) for source in manifest.data["sources"]] == [
-        (0, 40), (40, 30),
-    ]  # fmt: skip
+    assert [
+        (source["first_document"], source["documents"]) for source in manifest.data["sources"]
+    ] == [
+        (0, 40),
+        (40, 30),
+    ]
 
 
 def test_the_accounts_are_added_up(tmp_path: Path) -> None:
     first, second = built(tmp_path, "a", texts(40)), built(tmp_path, "b", texts(30, seed=1))
     manifest = merge([first, second, first], tmp_path / "all")
-    report, parts = read_report(tmp_path / "all"), [read_report(path) for path in (first, second, first)]
+    report, parts = (
+        read_report(tmp_path / "all"),
+        [read_report(path) for path in (first, second, first)],
+    )
     jsonschema.validate(report, SCHEMA)
     for key in ("packs", "segments", "tokens_lost", "bound", "gap", "bytes"):
         assert report[key] == sum(part[key] for part in parts), key
@@ -60,13 +67,18 @@ def test_the_accounts_are_added_up(tmp_path: Path) -> None:
         source["name"] for part in parts for source in part["sources"]
     ]
     identities = [read_manifest(path).identity for path in (first, second, first)]
-    assert [generation["identity"] for generation in manifest.data["inputs"]["generations"]] == identities
+    assert [
+        generation["identity"] for generation in manifest.data["inputs"]["generations"]
+    ] == identities
 
 
-def test_what_mixes_repeat_is_added_up_and_what_was_asked_of_one_is_not_said_of_all(tmp_path: Path) -> None:
+def test_what_mixes_repeat_is_added_up_and_what_was_asked_of_one_is_not_said_of_all(
+    tmp_path: Path,
+) -> None:
     plain = built(tmp_path, "a", texts(40))
     mixes = [
-        built(tmp_path, name, texts(30, seed=1), weights="1", max_epochs=times) for name, times in (("b", 2), ("c", 3))
+        built(tmp_path, name, texts(30, seed=1), weights="1", max_epochs=times)
+        for name, times in (("b", 2), ("c", 3))
     ]
     manifest = merge([plain, *mixes], tmp_path / "all")
     repeated = [read_manifest(path).data["repeated"]["documents"] for path in mixes]
@@ -86,9 +98,14 @@ def test_merging_merged_outputs_lists_every_build_once(tmp_path: Path) -> None:
 def test_shards_that_stay_the_same_are_linked(tmp_path: Path) -> None:
     first, second = built(tmp_path, "a", texts(40)), built(tmp_path, "b", texts(9))
     merge([first, second], tmp_path / "all")
-    before, after = first / "data-00000-of-00001.arrow", tmp_path / "all" / "data-00000-of-00002.arrow"
+    before, after = (
+        first / "data-00000-of-00001.arrow",
+        tmp_path / "all" / "data-00000-of-00002.arrow",
+    )
     assert before.samefile(after)
-    assert not (second / "data-00000-of-00001.arrow").samefile(tmp_path / "all" / "data-00001-of-00002.arrow")
+    assert not (second / "data-00000-of-00001.arrow").samefile(
+        tmp_path / "all" / "data-00001-of-00002.arrow"
+    )
 
 
 def test_a_changed_input_is_found_before_its_shard_is_taken(tmp_path: Path) -> None:
@@ -103,7 +120,9 @@ def test_a_changed_input_is_found_before_its_shard_is_taken(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [2_000, 10_000, 500_000_000])
-def test_a_resharded_output_has_the_bytes_of_a_build_with_that_shard_size(tmp_path: Path, size: int) -> None:
+def test_a_resharded_output_has_the_bytes_of_a_build_with_that_shard_size(
+    tmp_path: Path, size: int
+) -> None:
     first = built(tmp_path, "a", texts(120))
     direct = built(tmp_path, "b", texts(120), shard_size=size)
     result = run("reshard", first, "-o", tmp_path / "cut", "--shard-size", size, "-q")
@@ -112,17 +131,26 @@ def test_a_resharded_output_has_the_bytes_of_a_build_with_that_shard_size(tmp_pa
 
 
 def test_splits_are_merged_one_by_one(tmp_path: Path) -> None:
-    first, second = (built(tmp_path, name, texts(80, seed), holdout=0.3) for seed, name in enumerate("ab"))
+    first, second = (
+        built(tmp_path, name, texts(80, seed), holdout=0.3) for seed, name in enumerate("ab")
+    )
     assert run("merge", first, second, "-o", tmp_path / "all", "--shard-size", "3kB").code == 0
-    both, parts = load_from_disk(str(tmp_path / "all")), [load_from_disk(str(path)) for path in (first, second)]
+    both, parts = (
+        load_from_disk(str(tmp_path / "all")),
+        [load_from_disk(str(path)) for path in (first, second)],
+    )
     assert isinstance(both, DatasetDict)
     for split in ("train", "validation"):
-        assert list(both[split]["tokens"]) == [tokens for part in parts for tokens in part[split]["tokens"]]
+        assert list(both[split]["tokens"]) == [
+            tokens for part in parts for tokens in part[split]["tokens"]
+        ]
 
 
 def test_filler_stays_filler(tmp_path: Path) -> None:
     options = {"packs_multiple_of": 16, "remainder": "fill"}
-    first, second = (built(tmp_path, name, texts(20, seed), **options) for seed, name in enumerate("ab"))
+    first, second = (
+        built(tmp_path, name, texts(20, seed), **options) for seed, name in enumerate("ab")
+    )
     merge([first, second], tmp_path / "all")
     ids = np.concatenate(load_from_disk(str(tmp_path / "all")).with_format("numpy")["document_ids"])
     assert sorted(set(ids[ids >= 20])) and (ids == -1).sum() == sum(
@@ -139,7 +167,9 @@ def test_filler_stays_filler(tmp_path: Path) -> None:
         ({"eos": "none"}, "tokenizer"),
     ],
 )
-def test_outputs_that_do_not_fit_together_are_refused(tmp_path: Path, options: dict[str, Any], what: str) -> None:
+def test_outputs_that_do_not_fit_together_are_refused(
+    tmp_path: Path, options: dict[str, Any], what: str
+) -> None:
     first, second = built(tmp_path, "a", texts(9)), built(tmp_path, "b", texts(9), **options)
     with pytest.raises(ConfigError, match=f"differ in {what}"):
         merge([first, second], tmp_path / "all")
@@ -149,4 +179,7 @@ def test_outputs_that_do_not_fit_together_are_refused(tmp_path: Path, options: d
 def test_an_output_that_is_there_is_never_touched(tmp_path: Path) -> None:
     first = built(tmp_path, "a", texts(9))
     result = run("merge", first, "-o", first)
-    assert (result.code, result.err) == (2, f"packprep: {first} is there already; choose another -o\n")
+    assert (result.code, result.err) == (
+        2,
+        f"packprep: {first} is there already; choose another -o\n",
+    )

@@ -18,20 +18,36 @@ from packprep.loaders import PackedShards
 from packprep.schemas import check_files, file_digest, read_manifest
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import Heard, build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import (
+    Heard,
+    build_options,
+    expected_ids,
+    texts,
+    tiny_tokenizer,
+    write_jsonl,
+)
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    """Options that build two files of 150 documents each into packs of 64 tokens, in several units and windows."""
+    """Options that build two files of 150 documents each into packs of 64 tokens, in several
+    units and windows.
+    """
     with_ids = [{"text": text, "id": number} for number, text in enumerate(texts(150, seed=2))]
-    return build_options(tmp_path, {"a.jsonl": texts(150, seed=1), "b.jsonl": with_ids}, unit_size=4_000, window=16_000)
+    return build_options(
+        tmp_path,
+        {"a.jsonl": texts(150, seed=1), "b.jsonl": with_ids},
+        unit_size=4_000,
+        window=16_000,
+    )
 
 
 def documents_in(output: Path) -> dict[int, list[int]]:
-    """Tokens of each document, its pieces joined in the order of document_starts; without overlap or extra BOS."""
+    """Tokens of each document, its pieces joined in the order of document_starts; without
+    overlap or extra BOS.
+    """
     pieces: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for pack in PackedShards(output):
         for segment in pack.segments():
@@ -45,11 +61,17 @@ def documents_in(output: Path) -> dict[int, list[int]]:
 
 def together(output: Path) -> set[tuple[tuple[int | None, int | None], ...]]:
     """Which pieces of which documents share a pack."""
-    return {tuple((s.document_id, s.start) for s in pack.segments()) for pack in PackedShards(output)}
+    return {
+        tuple((s.document_id, s.start) for s in pack.segments()) for pack in PackedShards(output)
+    }
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack", "optimal", "stream"])
-def test_the_packs_decode_to_exactly_the_ids_of_the_tokenizer(corpus: dict[str, Any], strategy: Any) -> None:
+@pytest.mark.parametrize(
+    "strategy", ["greedy", "wrapped", "first_fit", "best_fit", "knapsack", "optimal", "stream"]
+)
+def test_the_packs_decode_to_exactly_the_ids_of_the_tokenizer(
+    corpus: dict[str, Any], strategy: Any
+) -> None:
     build(BuildConfig(**corpus, strategy=strategy))
     found = documents_in(Path(corpus["output"]))
     expected = expected_ids(texts(150, seed=1) + texts(150, seed=2), tiny_tokenizer(), bos=0, eos=1)
@@ -64,7 +86,9 @@ def test_load_from_disk_opens_the_output_with_plain_list_features(corpus: dict[s
     assert dataset.features["tokens"] == datasets.List(datasets.Value("int32"))
 
 
-def test_manifest_and_report_are_as_their_schemas_say_and_list_every_file(corpus: dict[str, Any]) -> None:
+def test_manifest_and_report_are_as_their_schemas_say_and_list_every_file(
+    corpus: dict[str, Any],
+) -> None:
     manifest = build(BuildConfig(**corpus))
     output = Path(corpus["output"])
     for name in ("manifest", "report"):
@@ -79,13 +103,17 @@ def test_build_yaml_builds_the_same_bytes_elsewhere_and_nothing_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     corpus |= {"sources": ("[ab].jsonl",), "tokenizer": "tokenizer", "output": "out", "num_proc": 2}
-    first = build(BuildConfig(**corpus, stride=8, columns=("position_ids",), holdout=0.2, truncate_at="x{3}"))
+    first = build(
+        BuildConfig(**corpus, stride=8, columns=("position_ids",), holdout=0.2, truncate_at="x{3}")
+    )
     assert run("build", "-c", "out/build.yaml", "-o", "elsewhere", "-q").code == 0
     again = read_manifest(tmp_path / "elsewhere")
     assert again.data == first.data
     entries = {entry.path: entry for entry in again.all_files}
     assert entries["build.yaml"].sha256 == file_digest(tmp_path / "elsewhere" / "build.yaml")
-    assert run("build", "-c", "out/build.yaml").err.endswith("out is this build already: nothing to do\n")
+    assert run("build", "-c", "out/build.yaml").err.endswith(
+        "out is this build already: nothing to do\n"
+    )
 
 
 def test_build_yaml_says_what_no_file_can_hold(corpus: dict[str, Any]) -> None:
@@ -93,10 +121,14 @@ def test_build_yaml_says_what_no_file_can_hold(corpus: dict[str, Any]) -> None:
         return pack_lengths(lengths, max_length, "greedy")
 
     manifest = build(
-        BuildConfig(**corpus | {"tokenizer": tiny_tokenizer(), "bos": "<s>", "eos": "</s>"}), planner=planner
+        BuildConfig(**corpus | {"tokenizer": tiny_tokenizer(), "bos": "<s>", "eos": "</s>"}),
+        planner=planner,
     )
     text = (Path(corpus["output"]) / "build.yaml").read_text()
-    assert f"# The tokenizer was an object (sha256 {manifest.data['inputs']['tokenizer']['sha256']})" in text
+    assert (
+        f"# The tokenizer was an object (sha256 {manifest.data['inputs']['tokenizer']['sha256']})"
+        in text
+    )
     assert "planner: only packprep.build(..., planner=) runs it." in text
     assert "tokenizer" not in yaml.safe_load(text)
 
@@ -106,8 +138,12 @@ def test_the_ledger_balances_for_each_source(corpus: dict[str, Any]) -> None:
     report = read_report(Path(corpus["output"]))
     for table in [report, *report["sources"]]:
         tokens = table["tokens"]
-        put_in = tokens["tokens_in"] + tokens["overlap"] + tokens["continuation_bos"] + tokens["filler"]
-        assert put_in == tokens["tokens_packed"] + tokens["truncated"] + sum(tokens["dropped"].values())
+        put_in = (
+            tokens["tokens_in"] + tokens["overlap"] + tokens["continuation_bos"] + tokens["filler"]
+        )
+        assert put_in == tokens["tokens_packed"] + tokens["truncated"] + sum(
+            tokens["dropped"].values()
+        )
         assert tokens["overlap"] > 0
         assert {"too_short", "too_long"} <= set(tokens["dropped"])
     lengths = [len(ids) for ids in expected_ids(texts(150, seed=2), tiny_tokenizer(), 0, 1)]
@@ -116,31 +152,45 @@ def test_the_ledger_balances_for_each_source(corpus: dict[str, Any]) -> None:
     assert report["sources"][1]["documents"]["empty"] == lengths.count(0)
 
 
-def test_workers_and_shard_size_never_change_which_documents_meet(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_workers_and_shard_size_never_change_which_documents_meet(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     outputs = {}
-    for name, options in {"one": {"num_proc": 1}, "two": {"num_proc": 2}, "small": {"shard_size": 3_000}}.items():
+    for name, options in {
+        "one": {"num_proc": 1},
+        "two": {"num_proc": 2},
+        "small": {"shard_size": 3_000},
+    }.items():
         outputs[name] = build(BuildConfig(**corpus | options | {"output": str(tmp_path / name)}))
     assert outputs["one"].data == outputs["two"].data
     assert len(outputs["small"].shards("train")) > len(outputs["one"].shards("train"))
     assert together(tmp_path / "one") == together(tmp_path / "small")
 
 
-def test_the_seed_decides_the_order_and_nothing_else_is_random(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_the_seed_decides_the_order_and_nothing_else_is_random(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     digests = [
-        build(BuildConfig(**corpus | {"seed": seed, "output": str(tmp_path / str(number))})).data["files"]
+        build(BuildConfig(**corpus | {"seed": seed, "output": str(tmp_path / str(number))})).data[
+            "files"
+        ]
         for number, seed in enumerate([0, 0, 1])
     ]
     assert digests[0] == digests[1]
     assert digests[0] != digests[2]
 
 
-def test_order_input_keeps_packs_in_the_order_of_their_first_document(corpus: dict[str, Any]) -> None:
+def test_order_input_keeps_packs_in_the_order_of_their_first_document(
+    corpus: dict[str, Any],
+) -> None:
     build(BuildConfig(**corpus, order="input", strategy="greedy"))
     first = [row[0] for row in datasets.load_from_disk(corpus["output"])["document_ids"]]
     assert first == sorted(first)
 
 
-def test_the_same_build_again_does_nothing_and_other_settings_are_refused(corpus: dict[str, Any]) -> None:
+def test_the_same_build_again_does_nothing_and_other_settings_are_refused(
+    corpus: dict[str, Any],
+) -> None:
     manifest = build(BuildConfig(**corpus))
     before = {path: path.stat().st_mtime_ns for path in Path(corpus["output"]).iterdir()}
     assert build(BuildConfig(**corpus, num_proc=1)) == manifest
@@ -150,7 +200,9 @@ def test_the_same_build_again_does_nothing_and_other_settings_are_refused(corpus
     assert read_manifest(Path(corpus["output"])) == manifest
 
 
-def test_overwrite_replaces_an_output_and_only_an_output(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_overwrite_replaces_an_output_and_only_an_output(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     build(BuildConfig(**corpus))
     build(BuildConfig(**corpus, strategy="greedy", overwrite=True))
     assert read_manifest(Path(corpus["output"])).data["inputs"]["options"]["strategy"] == "greedy"
@@ -165,7 +217,9 @@ def test_holdout_is_a_dataset_dict_whose_splits_share_no_document(corpus: dict[s
     manifest = build(BuildConfig(**corpus, holdout=0.2))
     loaded = datasets.load_from_disk(corpus["output"])
     assert list(loaded) == ["train", "validation"]
-    ids = {name: {i for row in split["document_ids"] for i in row} for name, split in loaded.items()}
+    ids = {
+        name: {i for row in split["document_ids"] for i in row} for name, split in loaded.items()
+    }
     assert not ids["train"] & ids["validation"]
     assert 0.1 < len(ids["validation"]) / 300 < 0.3
     assert set(manifest.splits) == {"train", "validation"}
@@ -178,10 +232,14 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
     said = Heard()
     build(BuildConfig(**kept), progress=said)
-    assert any("has no tokens of these sources, tokenizer and text options" in line for line in said.lines)
+    assert any(
+        "has no tokens of these sources, tokenizer and text options" in line for line in said.lines
+    )
     fresh = build(BuildConfig(**corpus | {"output": str(tmp_path / "fresh"), "max_length": 32}))
     with monkeypatch.context() as patch:
-        patch.setattr("packprep.execute.pipeline.read_slices", lambda *_: pytest.fail("text was read again"))
+        patch.setattr(
+            "packprep.execute.pipeline.read_slices", lambda *_: pytest.fail("text was read again")
+        )
         reused = build(BuildConfig(**kept | {"output": str(tmp_path / "reused"), "max_length": 32}))
     assert reused.data == fresh.data
     without_bos = build(BuildConfig(**kept | {"output": str(tmp_path / "other"), "bos": "none"}))
@@ -199,11 +257,16 @@ def test_a_damaged_token_store_is_tokenized_again(corpus: dict[str, Any], tmp_pa
     assert build(BuildConfig(**kept)).data == first.data
 
 
-def test_max_tokens_stops_after_the_unit_that_reaches_it(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_max_tokens_stops_after_the_unit_that_reaches_it(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     whole = build(BuildConfig(**corpus)).ledger["tokens_in"]
     ends = {
         build(
-            BuildConfig(**corpus | {"output": str(tmp_path / str(n)), "max_tokens": whole // 2, "num_proc": n})
+            BuildConfig(
+                **corpus
+                | {"output": str(tmp_path / str(n)), "max_tokens": whole // 2, "num_proc": n}
+            )
         ).ledger["tokens_in"]
         for n in (1, 3)
     }
@@ -211,7 +274,9 @@ def test_max_tokens_stops_after_the_unit_that_reaches_it(corpus: dict[str, Any],
     assert whole // 2 <= ends.pop() < whole
 
 
-def test_packs_are_a_multiple_by_dropping_or_by_filling(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_packs_are_a_multiple_by_dropping_or_by_filling(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     packs = build(BuildConfig(**corpus)).num_packs
     assert packs % 16
     for remainder, expected in (("drop", packs // 16 * 16), ("fill", -(-packs // 16) * 16)):
@@ -245,14 +310,21 @@ def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_
     assert not (tmp_path / "bad").exists()
 
 
-def test_overflow_error_names_file_row_and_what_to_choose(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_overflow_error_names_file_row_and_what_to_choose(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     write_jsonl(tmp_path / "b.jsonl", ["short", "long " * 100])
-    with pytest.raises(InputError, match=r"b\.jsonl row 1 has \d+ tokens but a pack holds 64; choose --overflow split"):
+    with pytest.raises(
+        InputError,
+        match=r"b\.jsonl row 1 has \d+ tokens but a pack holds 64; choose --overflow split",
+    ):
         build(BuildConfig(**corpus | {"sources": corpus["sources"][1:], "overflow": "error"}))
     assert not Path(corpus["output"]).exists()
 
 
-def test_skipped_rows_keep_their_number_and_are_counted_by_source(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_skipped_rows_keep_their_number_and_are_counted_by_source(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     write_jsonl(tmp_path / "b.jsonl", ["one", {"text": None}, {"text": 7}, "four"])
     with pytest.raises(InputError, match=r"b\.jsonl row 1 \(line 2\): the row has no 'text'"):
         build(BuildConfig(**corpus))
@@ -269,7 +341,9 @@ def test_nothing_left_after_filters_is_an_error_and_no_output(corpus: dict[str, 
     assert not Path(corpus["output"]).exists()
 
 
-def test_truncate_at_cuts_text_and_counts_characters(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_truncate_at_cuts_text_and_counts_characters(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     write_jsonl(tmp_path / "b.jsonl", ["kept<end>gone", "whole"])
     build(BuildConfig(**corpus | {"sources": corpus["sources"][1:], "truncate_at": "<end>"}))
     found = documents_in(Path(corpus["output"]))
@@ -278,11 +352,15 @@ def test_truncate_at_cuts_text_and_counts_characters(corpus: dict[str, Any], tmp
     assert (documents["cut"], documents["cut_characters"]) == (1, len("<end>gone"))
 
 
-def test_text_that_spells_a_special_token_stays_text_unless_asked(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_text_that_spells_a_special_token_stays_text_unless_asked(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     source = write_jsonl(tmp_path / "b.jsonl", ["a</s>b"])
     options = corpus | {"sources": (str(source),)}
     build(BuildConfig(**options))
-    build(BuildConfig(**options | {"output": str(tmp_path / "parsed"), "parse_special_tokens": True}))
+    build(
+        BuildConfig(**options | {"output": str(tmp_path / "parsed"), "parse_special_tokens": True})
+    )
     assert documents_in(Path(corpus["output"]))[0].count(1) == 1
     assert documents_in(tmp_path / "parsed")[0].count(1) == 2
 
@@ -293,8 +371,12 @@ def test_columns_may_be_left_out(corpus: dict[str, Any]) -> None:
     assert dataset.column_names == ["tokens", "cu_seqlens", "document_ids"]
 
 
-@pytest.mark.parametrize("groups", [["en", "de", None], [0, 1, None], [True, False, None], [1, "a", True]])
-def test_groups_never_share_a_pack_on_disk(corpus: dict[str, Any], tmp_path: Path, groups: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "groups", [["en", "de", None], [0, 1, None], [True, False, None], [1, "a", True]]
+)
+def test_groups_never_share_a_pack_on_disk(
+    corpus: dict[str, Any], tmp_path: Path, groups: list[Any]
+) -> None:
     rows = [{"text": text, "lang": groups[n % 3]} for n, text in enumerate(texts(150))]
     source = write_jsonl(tmp_path / "b.jsonl", rows)
     build(BuildConfig(**corpus | {"sources": (str(source),), "group_column": "lang"}))

@@ -24,11 +24,15 @@ def job_of(tmp_path: Path, **options: object) -> Job:
     for number in range(3):
         write_jsonl(tmp_path / f"{number}.jsonl", [*texts(50, seed=number), {"text": None}, ""])
     settings: BuildConfig = config(
-        sources=[str(tmp_path / f"{number}.jsonl") for number in range(3)], on_error="skip", **options
+        sources=[str(tmp_path / f"{number}.jsonl") for number in range(3)],
+        on_error="skip",
+        **options,
     )
     staging = tmp_path / "out.incomplete"
     (staging / "scratch").mkdir(parents=True)
-    return Job(config=settings, staging=staging, tokenizer=tokenizer(), sources=resolve(settings, staging))
+    return Job(
+        config=settings, staging=staging, tokenizer=tokenizer(), sources=resolve(settings, staging)
+    )
 
 
 def read(job: Job, start: Start | None = None) -> list[Slice]:
@@ -51,8 +55,12 @@ def test_measures_are_cut_as_reading_cuts(
     job = job_of(tmp_path, unit_size=unit_size, limit=limit)
     places, slices = find(job), read(job)
     facts = [(s.unit, s.number, s.first_document, len(s.table), s.text_bytes) for s in slices]
-    assert [(p.unit, p.slice, p.first_document, p.documents, p.text_bytes) for p in places.slices] == facts
-    assert [(p.source, p.row) for p in places.slices] == [(s.parts[0].source, s.first_rows[0]) for s in slices]
+    assert [
+        (p.unit, p.slice, p.first_document, p.documents, p.text_bytes) for p in places.slices
+    ] == facts
+    assert [(p.source, p.row) for p in places.slices] == [
+        (s.parts[0].source, s.first_rows[0]) for s in slices
+    ]
     assert places.units == slices[-1].unit + 1
     assert sum(places.rows) == sum(len(s.table) for s in slices)
     assert find_places(job) == places, "the second process reads what the first has found"
@@ -111,7 +119,9 @@ def test_lines_that_begin_an_object_are_found_with_their_bytes(
     assert got == found
 
 
-@pytest.mark.parametrize("data", [ROW + b"\n\n" + ROW, b'{\n"text": "a"\n}\n', b"[" + ROW + b",\n" + ROW + b"]"])
+@pytest.mark.parametrize(
+    "data", [ROW + b"\n\n" + ROW, b'{\n"text": "a"\n}\n', b"[" + ROW + b",\n" + ROW + b"]"]
+)
 def test_reading_begins_at_the_front_where_lines_are_no_rows(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,10 +137,26 @@ def test_reading_begins_at_the_front_where_lines_are_no_rows(
 
 def test_a_run_begins_in_one_source_and_is_a_quarter_of_a_process_s_part() -> None:
     def places(sources: list[int]) -> Places:
-        facts = {"slice": 0, "first_document": 0, "documents": 1, "text_bytes": 1, "before": 0, "row": 0}
+        facts = {
+            "slice": 0,
+            "first_document": 0,
+            "documents": 1,
+            "text_bytes": 1,
+            "before": 0,
+            "row": 0,
+        }
         return Places([Place(unit=n, source=s, **facts) for n, s in enumerate(sources)], [])
 
-    assert places([0] * 24).runs(2) == [(0, 3), (3, 6), (6, 9), (9, 12), (12, 15), (15, 18), (18, 21), (21, 24)]
+    assert places([0] * 24).runs(2) == [
+        (0, 3),
+        (3, 6),
+        (6, 9),
+        (9, 12),
+        (12, 15),
+        (15, 18),
+        (18, 21),
+        (21, 24),
+    ]
     assert places([0, 0, 0, 1, 2, 2]).runs(1) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
     assert places([0] * 5 + [1] * 7).runs(1) == [(0, 3), (3, 5), (5, 8), (8, 11), (11, 12)]
     assert places([]).runs(3) == []

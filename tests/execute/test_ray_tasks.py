@@ -1,4 +1,6 @@
-"""A cluster makes the bytes that one process makes, also when a process, a node or the head of it dies."""
+"""A cluster makes the bytes that one process makes, also when a process, a node or the head of
+it dies.
+"""
 
 import os
 import re
@@ -20,18 +22,27 @@ from tests.chat.test_build import CHATS, TEMPLATE
 from tests.helpers.corpus import build_options, save_tokenizer, texts, write_jsonl
 
 ROOT = Path(__file__).parents[2]
-needs_ray = pytest.mark.filterwarnings("ignore")  # Ray warns of its own future and leaves its pipes open
+needs_ray = pytest.mark.filterwarnings(
+    "ignore"
+)  # Ray warns of its own future and leaves its pipes open
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Twelve units, some seconds of work for two cores."""
     folder = tmp_path_factory.mktemp("corpus")
-    sources = [write_jsonl(folder / f"{number}.jsonl", texts(1200, seed=number)) for number in range(8)]
+    sources = [
+        write_jsonl(folder / f"{number}.jsonl", texts(1200, seed=number)) for number in range(8)
+    ]
     return {
-        "sources": tuple(map(str, sources)), "tokenizer": str(save_tokenizer(folder / "tokenizer")), "engine": "hf",
-        "max_length": 128, "unit_size": 200_000, "window": 600_000, "holdout": 0.1,
-    }  # fmt: skip
+        "sources": tuple(map(str, sources)),
+        "tokenizer": str(save_tokenizer(folder / "tokenizer")),
+        "engine": "hf",
+        "max_length": 128,
+        "unit_size": 200_000,
+        "window": 600_000,
+        "holdout": 0.1,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +66,26 @@ def cluster() -> Iterator[Any]:
 
 
 def building(corpus: dict[str, Any], output: Path, address: str | None) -> "subprocess.Popen[str]":
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"]
-    line = [sys.executable, "-m", "packprep", "build", *corpus["sources"], *options, "-o", str(output)]
+    options = [
+        f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
+    ]
+    line = [
+        sys.executable,
+        "-m",
+        "packprep",
+        "build",
+        *corpus["sources"],
+        *options,
+        "-o",
+        str(output),
+    ]
     line += ["--executor=ray", *([f"--ray-address={address}"] if address else ["--num-proc=2"])]
     return subprocess.Popen(
-        line, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        line,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
 
 
@@ -81,7 +107,9 @@ def at_work() -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(b"ray::do") and os.getpid() in parents(int(path.parent.name)):
+            if path.read_bytes().startswith(b"ray::do") and os.getpid() in parents(
+                int(path.parent.name)
+            ):
                 found.append(int(path.parent.name))
         except OSError:  # it has ended
             continue
@@ -107,7 +135,9 @@ def data_of(output: Path) -> dict[str, Any]:
 @needs_ray
 def test_conversations_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
     rows = [{"messages": chat} for chat in CHATS * 20]
-    options = build_options(tmp_path, {"chats.jsonl": rows}, engine="hf", messages_column="messages")
+    options = build_options(
+        tmp_path, {"chats.jsonl": rows}, engine="hf", messages_column="messages"
+    )
     side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     save_tokenizer(tmp_path / "tokenizer", config=side)
     expected = build(BuildConfig(**options)).data
@@ -119,7 +149,9 @@ def test_conversations_are_those_of_one_process(cluster: Any, tmp_path: Path) ->
 
 
 @needs_ray
-def test_ctrl_c_ends_the_tasks_on_all_nodes(corpus: dict[str, Any], cluster: Any, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_tasks_on_all_nodes(
+    corpus: dict[str, Any], cluster: Any, tmp_path: Path
+) -> None:
     output = tmp_path / "out"
     process = building(corpus, output, cluster.address)
     until(lambda: tokens(output), process)
@@ -177,11 +209,18 @@ def test_without_ray_a_sentence_says_what_to_install(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"executor ray needs Ray, .*: pip install packprep\[ray\]$"):
+    with pytest.raises(
+        ConfigError, match=r"executor ray needs Ray, .*: pip install packprep\[ray\]$"
+    ):
         build(BuildConfig(**corpus, output=str(tmp_path / "out"), executor="ray"))
 
 
 def test_nothing_imports_ray_unless_it_is_chosen() -> None:
-    code = "import sys, packprep.execute.pipeline, packprep.execute.ray_tasks; print('ray' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    code = (
+        "import sys, packprep.execute.pipeline, packprep.execute.ray_tasks; print('ray' in "
+        "sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert done.stdout == "False\n"

@@ -1,4 +1,6 @@
-"""A build that was stopped goes on: same bytes, nothing made twice, and never with other settings."""
+"""A build that was stopped goes on: same bytes, nothing made twice, and never with other
+settings.
+"""
 
 import json
 import os
@@ -24,14 +26,23 @@ from tests.helpers.corpus import Heard, build_options, failing_after, texts, wri
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    """Options that build three files into packs of 64 tokens, in several units, windows and shards."""
+    """Options that build three files into packs of 64 tokens, in several units, windows and
+    shards.
+    """
     files = {f"{number}.jsonl": texts(100, seed=number) for number in range(3)}
     sizes = {"unit_size": 4_000, "window": 16_000, "shard_size": 8_000}
-    return build_options(tmp_path, files, **sizes, sources=(str(tmp_path / "*.jsonl"),), engine="hf", num_proc=1)
+    return build_options(
+        tmp_path, files, **sizes, sources=(str(tmp_path / "*.jsonl"),), engine="hf", num_proc=1
+    )
 
 
 def stop_in(
-    monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str, calls: int, **options: Any
+    monkeypatch: pytest.MonkeyPatch,
+    corpus: dict[str, Any],
+    place: Any,
+    name: str,
+    calls: int,
+    **options: Any,
 ) -> None:
     """Build until `place.name` was called so often; then the disk fails."""
 
@@ -58,22 +69,31 @@ STEPS: list[tuple[Any, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "name", "calls"), STEPS, ids=[f"{name}-{calls}" for _, name, calls in STEPS])
+@pytest.mark.parametrize(
+    ("place", "name", "calls"), STEPS, ids=[f"{name}-{calls}" for _, name, calls in STEPS]
+)
 @pytest.mark.parametrize(
     "options",
     [{}, {"holdout": 0.2, "packs_multiple_of": 4}, {"weights": "1", "max_epochs": 1.5}],
     ids=["plain", "splits", "mix"],
 )
 def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    place: Any, name: str, calls: int, options: dict[str, Any],
-) -> None:  # fmt: skip
+    corpus: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+    calls: int,
+    options: dict[str, Any],
+) -> None:
     stop_in(monkeypatch, corpus, place, name, calls, **options)
     said = Heard()
     manifest = build(BuildConfig(**corpus | options), progress=said)
     assert manifest.data == undisturbed(corpus, tmp_path, **options)
     assert check_files(Path(corpus["output"]), manifest, "sha256") == []
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
+        "out"
+    ]
     assert any("no text was read" in line or "only its last rename" in line for line in said.lines)
 
 
@@ -105,25 +125,41 @@ def test_text_that_is_tokenized_is_not_read_again(
 
 
 @pytest.mark.parametrize("unit_size", [1_000, 4_000, 1_000_000])
-@pytest.mark.parametrize("limits", [(None, {}), (170, {}), (None, {"limit": 170}), (180, {"limit": 110})], ids=str)
+@pytest.mark.parametrize(
+    "limits", [(None, {}), (170, {}), (None, {"limit": 170}), (180, {"limit": 110})], ids=str
+)
 def test_reading_may_begin_after_any_slice(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_size: int, limits: Any
+    corpus: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unit_size: int,
+    limits: Any,
 ) -> None:
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
     limit, of_source = limits
     table = {"path": [str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]} | of_source
     config = BuildConfig(
-        **corpus | {"sources": (table, str(tmp_path / "2.jsonl")), "unit_size": unit_size, "limit": limit}
+        **corpus
+        | {"sources": (table, str(tmp_path / "2.jsonl")), "unit_size": unit_size, "limit": limit}
     )
     sources = resolve(config, tmp_path)
     slices = list(read_slices(sources, config, tmp_path))
     files = [
         store.TokenFile(
-            unit=part.unit, slice=part.number, first_document=part.first_document, documents=len(part.table),
-            text_bytes=part.text_bytes, tokens=0, verified=0, parts=part.parts, cut={}, bytes=0, xxh3="",
+            unit=part.unit,
+            slice=part.number,
+            first_document=part.first_document,
+            documents=len(part.table),
+            text_bytes=part.text_bytes,
+            tokens=0,
+            verified=0,
+            parts=part.parts,
+            cut={},
+            bytes=0,
+            xxh3="",
         )
         for part in slices
-    ]  # fmt: skip
+    ]
     for done in range(0, len(slices) + 1, 7):
         start = store.start_after(files[:done], len(sources), config)
         assert list(read_slices(sources, config, tmp_path, start)) == slices[done:]
@@ -135,7 +171,11 @@ def test_what_does_not_agree_with_its_receipt_is_made_again(
 ) -> None:
     stop_in(monkeypatch, corpus, pipeline, "name_shards", 0)
     staging = staging_of(Path(corpus["output"]))
-    pattern = {"token file": "tokens/unit-000002*.arrow", "shard": "shards/*1.arrow", "receipt": "receipts/*0.json"}
+    pattern = {
+        "token file": "tokens/unit-000002*.arrow",
+        "shard": "shards/*1.arrow",
+        "receipt": "receipts/*0.json",
+    }
     victim = next(staging.glob(pattern[what]))
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
@@ -150,7 +190,9 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
 ) -> None:
     stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     other = corpus | {"max_length": 32}
-    with pytest.raises(ConfigError, match=r"unfinished build with other settings \(max_length 64 there, 32 here\)"):
+    with pytest.raises(
+        ConfigError, match=r"unfinished build with other settings \(max_length 64 there, 32 here\)"
+    ):
         build(BuildConfig(**other))
     with pytest.raises(ConfigError, match="another tokenizer"):
         build(BuildConfig(**corpus | {"bos": "none"}))
@@ -167,25 +209,33 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     assert build(BuildConfig(**other, restart=True)).data == undisturbed(other, tmp_path)
 
 
-def test_workers_and_memory_may_change(corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_memory_may_change(
+    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     changed = corpus | {"num_proc": 3, "max_memory": 10**10, "verify_engine": 0.5}
     assert build(BuildConfig(**changed)).data == undisturbed(corpus, tmp_path)
 
 
-def test_a_staging_folder_without_finished_work_is_replaced_silently(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_a_staging_folder_without_finished_work_is_replaced_silently(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     staging = staging_of(Path(corpus["output"]))
     (staging / "tokens").mkdir(parents=True)
     (staging / "tokens" / "unit-000000-000.arrow").write_text("half a file")
     (staging / "tokens" / "tmpx7y8").write_text("half a file")
-    (staging / "build.json").write_text('{"inputs": {"options": {}, "sources": [], "tokenizer": {}}}')
+    (staging / "build.json").write_text(
+        '{"inputs": {"options": {}, "sources": [], "tokenizer": {}}}'
+    )
     said = Heard()
     manifest = build(BuildConfig(**corpus), progress=said)
     assert check_files(Path(corpus["output"]), manifest) == []
     assert not any("incomplete" in line for line in said.lines)
 
 
-def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(corpus: dict[str, Any]) -> None:
+def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(
+    corpus: dict[str, Any],
+) -> None:
     staging = staging_of(Path(corpus["output"]))
     staging.mkdir()
     (staging / "thesis.txt").write_text("do not delete")
@@ -194,7 +244,9 @@ def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(corpus:
     assert (staging / "thesis.txt").exists()
 
 
-def test_a_mistake_in_the_next_command_costs_nothing(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_the_next_command_costs_nothing(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     staging = staging_of(Path(corpus["output"]))
     before = sorted(path for path in staging.rglob("*.arrow"))
@@ -217,7 +269,9 @@ def test_a_bad_row_costs_no_finished_work_where_the_next_command_skips_it(
     assert any(line.startswith("going on after ") for line in said.lines)
 
 
-def test_a_mended_row_starts_over_without_being_asked(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_a_mended_row_starts_over_without_being_asked(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     write_jsonl(tmp_path / "2.jsonl", [*texts(90, seed=2), {"text": 7}, "last"])
     with pytest.raises(InputError, match=r"2\.jsonl row 90"):
         build(BuildConfig(**corpus))
@@ -227,7 +281,9 @@ def test_a_mended_row_starts_over_without_being_asked(corpus: dict[str, Any], tm
     assert any("starting over" in line and "2.jsonl changed" in line for line in said.lines)
 
 
-def test_too_little_memory_for_a_window_keeps_the_tokens(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_too_little_memory_for_a_window_keeps_the_tokens(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(StoppedError, match="give more than --max-memory 600MB to go on"):
         build(BuildConfig(**corpus | {"max_memory": 600_000_000}))
     said = Heard()
@@ -242,23 +298,31 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(
     old = build(BuildConfig(**corpus)).data
     new = corpus | {"max_length": 32, "overwrite": True}
     with monkeypatch.context() as patch:
-        patch.setattr(outputs, "publish", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        patch.setattr(
+            outputs, "publish", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error"))
+        )
         with pytest.raises(OSError, match="Input/output"):
             build(BuildConfig(**new))
     assert read_manifest(output).data == old
     assert check_files(output, read_manifest(output), "sha256") == []
     assert build(BuildConfig(**new)).data == undisturbed(new, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
+        "out"
+    ]
 
 
-def test_an_old_output_left_by_an_interrupted_swap_is_deleted(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_an_old_output_left_by_an_interrupted_swap_is_deleted(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     output = Path(corpus["output"])
     build(BuildConfig(**corpus))
     shutil.copytree(output, staging_of(output))
     shutil.copytree(output, tmp_path / "out.replaced")
     other = corpus | {"max_length": 32, "overwrite": True}
     assert build(BuildConfig(**other)).data == undisturbed(other, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
+        "out"
+    ]
 
 
 def test_a_token_store_that_was_interrupted_is_gone_on_with(

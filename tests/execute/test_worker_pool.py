@@ -1,4 +1,6 @@
-"""Whatever a row does to its tokenizer, the build goes on to the same bytes or ends with a sentence that names it."""
+"""Whatever a row does to its tokenizer, the build goes on to the same bytes or ends with a
+sentence that names it.
+"""
 
 import json
 import sys
@@ -20,7 +22,9 @@ from tests.helpers.corpus import Heard, build_options, texts, write_jsonl
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A build of four units in worker processes that some texts kill."""
-    monkeypatch.setattr(worker_pool, "COMMAND", (sys.executable, "-m", "tests.faults.poisoned_worker"))
+    monkeypatch.setattr(
+        worker_pool, "COMMAND", (sys.executable, "-m", "tests.faults.poisoned_worker")
+    )
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     files = {"a.jsonl": texts(40, seed=1), "b.jsonl": texts(40, seed=2)}
     return build_options(tmp_path, files, engine="hf", unit_size=7_000, num_proc=1, isolate=True)
@@ -65,12 +69,16 @@ def test_a_slice_that_fails_three_times_stops_the_build_and_names_its_rows(
     with pytest.raises(StoppedError) as stopped:
         build(BuildConfig(**corpus), progress=said)
     assert len([line for line in said.lines if line.endswith("; trying again")]) == 2
-    assert "unit 2, " in str(stopped.value) and f"{tmp_path / 'b.jsonl'} rows " in str(stopped.value)
+    assert "unit 2, " in str(stopped.value) and f"{tmp_path / 'b.jsonl'} rows " in str(
+        stopped.value
+    )
     assert "3 times the process that tokenized them ended with SIGSEGV" in str(stopped.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     documents = poison(tmp_path, {3: "a <oom> b", 25: "<segfault>", 26: "<segfault> again"})
     with pytest.raises(StoppedError):
         build(BuildConfig(**corpus))
@@ -86,15 +94,19 @@ def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(corpus: 
     ]
     assert {line["source"] for line in kept} == {str(tmp_path / "b.jsonl")}
     assert [line["reason"].split(" ", 5)[5] for line in kept] == [
-        "was killed, perhaps by the system for its memory", "ended with SIGSEGV", "ended with SIGSEGV",
-    ]  # fmt: skip
+        "was killed, perhaps by the system for its memory",
+        "ended with SIGSEGV",
+        "ended with SIGSEGV",
+    ]
     report = read_report(output)
     assert report["documents"]["skipped"] == {"poisoned": 3}
     assert report["sources"][1]["documents"]["skipped"] == {"poisoned": 3}
     rows = [{"text": None} if "<" in text else text for text in documents]
     write_jsonl(tmp_path / "b.jsonl", rows)
     plain = in_threads(corpus, tmp_path, on_error="skip")
-    assert [entry["sha256"] for entry in plain["files"]] == [entry["sha256"] for entry in manifest.data["files"]]
+    assert [entry["sha256"] for entry in plain["files"]] == [
+        entry["sha256"] for entry in manifest.data["files"]
+    ]
 
 
 def test_a_row_that_hangs_or_grows_is_found(corpus: dict[str, Any], tmp_path: Path) -> None:
@@ -106,7 +118,9 @@ def test_a_row_that_hangs_or_grows_is_found(corpus: dict[str, Any], tmp_path: Pa
     assert "MB of memory, where" in line["reason"]
 
 
-def test_bad_input_in_a_worker_is_the_sentence_it_is_in_a_thread(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_bad_input_in_a_worker_is_the_sentence_it_is_in_a_thread(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     poison(tmp_path, {5: "\u0000"})
     with pytest.raises(InputError) as isolated:
         build(BuildConfig(**corpus | {"sources": (str(tmp_path / "gone.jsonl"),)}))

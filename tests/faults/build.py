@@ -15,8 +15,12 @@ def build(folder: Path, *arguments: object) -> Result:
     tokenizer = save_tokenizer(folder / "tokenizer")
     result = run("build", *arguments, "-o", folder / "out", "--tokenizer", tokenizer, *SETTINGS)
     assert (folder / "out").exists() == (result.code == 0), result
-    left = folder / "out.incomplete"  # where any text was tokenized; the next command may start over
-    assert not left.exists() or (result.code and "failed" in json.loads((left / "build.json").read_bytes()))
+    left = (
+        folder / "out.incomplete"
+    )  # where any text was tokenized; the next command may start over
+    assert not left.exists() or (
+        result.code and "failed" in json.loads((left / "build.json").read_bytes())
+    )
     return result
 
 

@@ -1,7 +1,8 @@
-"""Random corpora through whole builds, and every token accounted for: on disk, in the ledger, by reason.
+"""Random corpora through whole builds, and every token accounted for: on disk, in the ledger, by
+reason.
 
-A corpus is a handful of documents in files of any format and compression, with bad rows planted; a build is random
-options over it. What must come out is worked out here with `tokenizers` alone.
+A corpus is a handful of documents in files of any format and compression, with bad rows planted; a
+build is random options over it. What must come out is worked out here with `tokenizers` alone.
 """
 
 import codecs
@@ -28,7 +29,19 @@ from .kinds import FORMATS
 
 # No line ends or quotes: the same text has to be one row in every format.
 WORDS = st.sampled_from(
-    ["the cat", "sat", "größe", "東京", "🙂", "</s>", "<s>", "  ", "\u00a0", "0123456789" * 5, "x" * 200]
+    [
+        "the cat",
+        "sat",
+        "größe",
+        "東京",
+        "🙂",
+        "</s>",
+        "<s>",
+        "  ",
+        "\u00a0",
+        "0123456789" * 5,
+        "x" * 200,
+    ]
 )
 TEXT = st.lists(WORDS, max_size=12).map(" ".join) | st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters='",\ufeff'), max_size=40
@@ -37,12 +50,18 @@ TEXT = st.lists(WORDS, max_size=12).map(" ".join) | st.text(
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[str, str, list[str | int]]:
-    """Suffix, compression and rows of a file: a text, or the number of a kind of bad row of its format."""
+    """Suffix, compression and rows of a file: a text, or the number of a kind of bad row of its
+    format.
+    """
     suffix = draw(st.sampled_from([".jsonl", ".csv", ".txt", ".parquet", ".arrow"]))
     kinds = st.integers(0, len(FORMATS[suffix].rows) - 1)
     rows = draw(st.lists(TEXT | TEXT | TEXT | kinds, min_size=1, max_size=12))
-    if isinstance(rows[0], int) and (FORMATS[suffix].rows[rows[0]].row or b"").startswith((codecs.BOM_UTF8, b"[")):
-        rows.insert(0, "the cat")  # at the start of a file the mark is in its place, and a bracket begins an array
+    if isinstance(rows[0], int) and (FORMATS[suffix].rows[rows[0]].row or b"").startswith(
+        (codecs.BOM_UTF8, b"[")
+    ):
+        rows.insert(
+            0, "the cat"
+        )  # at the start of a file the mark is in its place, and a bracket begins an array
     return suffix, draw(st.sampled_from(list(PACK))), rows
 
 
@@ -75,8 +94,13 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
     return chosen
 
 
-def check_build(folder: Path, corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]) -> str:
-    """Build the corpus and take the output apart. Returns what came of it, "built" or "nothing left"."""
+def check_build(
+    folder: Path, corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]
+) -> str:
+    """Build the corpus and take the output apart.
+
+    Returns what came of it, "built" or "nothing left".
+    """
     texts, skipped, sources = _write(folder, corpus)
     if chosen["limit"] is not None:
         texts = texts[: chosen["limit"]]
@@ -91,9 +115,14 @@ def check_build(folder: Path, corpus: list[tuple[str, str, list[str | int]]], ch
         ids = reference.encode(text, add_special_tokens=False).ids if text else []
         expected.append([tokenizer.bos.id, *ids, tokenizer.eos.id] if ids else [])
     config = BuildConfig(
-        sources=tuple(sources), output=str(folder / "out"), tokenizer=str(folder / "tokenizer"), on_error="skip",
-        max_row_size=5_000, sample_by="line", **chosen,
-    )  # fmt: skip
+        sources=tuple(sources),
+        output=str(folder / "out"),
+        tokenizer=str(folder / "tokenizer"),
+        on_error="skip",
+        max_row_size=5_000,
+        sample_by="line",
+        **chosen,
+    )
     try:
         build(config)
     except ValueError as error:
@@ -101,16 +130,24 @@ def check_build(folder: Path, corpus: list[tuple[str, str, list[str | int]]], ch
         no_column = "has no column" in str(error) and any(
             not any(isinstance(row, str) for row in file[2]) for file in corpus
         )
-        assert "no document is left" in str(error) or "holds no rows" in str(error) or no_column, error
+        assert "no document is left" in str(error) or "holds no rows" in str(error) or no_column, (
+            error
+        )
         assert not (folder / "out").exists()
-        filtered = chosen["overflow"] == "drop" or chosen["min_len"] > 1 or chosen["max_len"] is not None
-        assert filtered or chosen["packs_multiple_of"] > 1 or not any(expected), "something was left"
+        filtered = (
+            chosen["overflow"] == "drop" or chosen["min_len"] > 1 or chosen["max_len"] is not None
+        )
+        assert filtered or chosen["packs_multiple_of"] > 1 or not any(expected), (
+            "something was left"
+        )
         return "nothing left"
     _check_output(folder / "out", expected, skipped, config, tokenizer.bos.id)
     return "built"
 
 
-def _check_output(out: Path, expected: list[list[int]], skipped: Counter[str], config: BuildConfig, bos: int) -> None:
+def _check_output(
+    out: Path, expected: list[list[int]], skipped: Counter[str], config: BuildConfig, bos: int
+) -> None:
     report, manifest = read_report(out), read_manifest(out)
     assert check_files(out, manifest, "sha256") == []
     check_ledger(manifest.ledger)
@@ -135,21 +172,28 @@ def _check_output(out: Path, expected: list[list[int]], skipped: Counter[str], c
             if config.continuation_bos and start > 0:
                 assert tokens[0] == bos
                 tokens, continuation = tokens[1:], continuation + 1
-            assert tokens == expected[document][start : start + len(tokens)], "tokens on disk are the tokens made"
+            assert tokens == expected[document][start : start + len(tokens)], (
+                "tokens on disk are the tokens made"
+            )
             seen[document].update(range(start, start + len(tokens)))
         filler += len(pack.tokens) - real
     overlap = sum(count - 1 for places in seen for count in places.values())
     lost = book["tokens_in"] - sum(len(places) for places in seen)
     assert book["tokens_packed"] == stored
     assert book["filler"] == filler
-    # Packs left out to make a multiple take repeated tokens and BOS with them: those are dropped tokens too.
+    # Packs left out to make a multiple take repeated tokens and BOS with them: those are dropped
+    # tokens too.
     left_out = book["overlap"] + book["continuation_bos"] - overlap - continuation
     assert left_out >= 0 and (left_out == 0 or "remainder" in book["dropped"])
     assert book["truncated"] + sum(book["dropped"].values()) == lost + left_out
 
 
-def _write(folder: Path, corpus: list[tuple[str, str, list[str | int]]]) -> tuple[list[str], Counter[str], list[str]]:
-    """Texts in the order of their rows, "" for bad ones; how many rows are bad, by reason; names of the files."""
+def _write(
+    folder: Path, corpus: list[tuple[str, str, list[str | int]]]
+) -> tuple[list[str], Counter[str], list[str]]:
+    """Texts in the order of their rows, "" for bad ones; how many rows are bad, by reason; names
+    of the files.
+    """
     texts, sources = [], []
     for number, (suffix, compression, rows) in enumerate(corpus):
         form = FORMATS[suffix]
@@ -166,7 +210,9 @@ def _write(folder: Path, corpus: list[tuple[str, str, list[str | int]]]) -> tupl
 def _reasons(corpus: list[tuple[str, str, list[str | int]]], limit: int) -> Counter[str]:
     """How many of the first `limit` rows are bad, by reason."""
     rows = [(suffix, row) for suffix, _, rows in corpus for row in rows][:limit]
-    return Counter(sorted(FORMATS[suffix].rows[row].reason for suffix, row in rows if isinstance(row, int)))
+    return Counter(
+        sorted(FORMATS[suffix].rows[row].reason for suffix, row in rows if isinstance(row, int))
+    )
 
 
 def _row(suffix: str, text: str) -> bytes:
@@ -177,14 +223,20 @@ def _row(suffix: str, text: str) -> bytes:
 
 
 def check_corpora(count: int, first: int) -> Tally:
-    """Check `count` random corpora; the same for the same `first` seed. Raises at the first token that is not right."""
+    """Check `count` random corpora; the same for the same `first` seed.
+
+    Raises at the first token that is not right.
+    """
     tally = Tally()
 
     @seed(first)
     @settings(
-        max_examples=count, deadline=None, database=None, phases=[Phase.generate, Phase.shrink],
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(st.lists(files(), min_size=1, max_size=4), options())
     def check(corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]) -> None:
         folder = Path(tempfile.mkdtemp())

@@ -1,8 +1,10 @@
-"""Damage on purpose: outputs changed at random and read again, and whole builds of random corpora taken apart.
+"""Damage on purpose: outputs changed at random and read again, and whole builds of random
+corpora taken apart.
 
-`python -m tests.faults.fuzz readers --seconds 600 --seed 1`, `... corpora --count 1000 --seed 1` and `... mixes --count
-300 --seed 1`, of sound outputs that `verify` must not reject, are the long runs; each prints one line. The short ones
-are tests (test_fuzz.py). Everything follows from the seed.
+`python -m tests.faults.fuzz readers --seconds 600 --seed 1`, `... corpora --count 1000 --seed 1`
+and `... mixes --count 300 --seed 1`, of sound outputs that `verify` must not reject, are the long
+runs; each prints one line. The short ones are tests (test_fuzz.py). Everything follows from the
+seed.
 """
 
 import contextlib
@@ -23,15 +25,54 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import FormatError, canonical_json, check_files, digest_of, file_digest, read_manifest
+from packprep.schemas import (
+    FormatError,
+    canonical_json,
+    check_files,
+    digest_of,
+    file_digest,
+    read_manifest,
+)
 from tests.helpers.tiny_shards import EXAMPLE, RICH, rich_row, write_output
 
 # Values that break what expects a count, a name or a list.
 _ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 7, 2**31 - 1, 2**31, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308,
-    "", "a", "\0", "é", "\u2028", "..", "../a", "/etc/passwd", "train", "validation", "manifest.json",
-    "data-00000-of-00001.arrow", "0" * 64, "x" * 300, [], {}, [[]], [None], {"": 0},
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    7,
+    2**31 - 1,
+    2**31,
+    2**63,
+    2**64,
+    10**30,
+    0.5,
+    -0.0,
+    1e308,
+    "",
+    "a",
+    "\0",
+    "é",
+    "\u2028",
+    "..",
+    "../a",
+    "/etc/passwd",
+    "train",
+    "validation",
+    "manifest.json",
+    "data-00000-of-00001.arrow",
+    "0" * 64,
+    "x" * 300,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": 0},
+)
 
 
 @dataclass
@@ -42,7 +83,9 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        listed = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items()))
+        listed = ", ".join(
+            f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items())
+        )
         return f"{self.cases:,} cases: {listed}"
 
 
@@ -96,7 +139,8 @@ def _read_packs(directory: Path, split: str | None, verify: bool) -> None:
         shards = PackedShards(directory, split=split, verify=verify)
     except FormatError:
         raise
-    except ValueError as error:  # a split that is not there, or nothing to verify: the caller's mistake, not the file's
+    # a split that is not there, or nothing to verify: the caller's mistake, not the file's
+    except ValueError as error:
         if "split" not in str(error) and "no manifest" not in str(error):
             raise
         return
@@ -106,9 +150,17 @@ def _read_packs(directory: Path, split: str | None, verify: bool) -> None:
         assert len(pack.position_ids) == len(pack.tokens)
         for segment in pack.segments():
             assert segment.tokens.sum() is not None
-    _ = (shards.max_length, shards.fingerprint, shards.column_kinds, shards.column_dtypes, shards.segment_multiple)
+    _ = (
+        shards.max_length,
+        shards.fingerprint,
+        shards.column_kinds,
+        shards.column_dtypes,
+        shards.segment_multiple,
+    )
     if len(shards):
-        for batch, _ in zip(PackedLoader(shards, packs_per_batch=1, shuffle=True), range(3), strict=False):
+        for batch, _ in zip(
+            PackedLoader(shards, packs_per_batch=1, shuffle=True), range(3), strict=False
+        ):
             assert len(batch.tokens) > 0
     with _refusals():
         assert shards.report is not None
@@ -130,7 +182,9 @@ def _refusals() -> Any:
 
 
 def _outputs(folder: Path) -> list[Path]:
-    """Whole outputs of every shape: one split and two, few columns and all, one batch and many, a saved dataset."""
+    """Whole outputs of every shape: one split and two, few columns and all, one batch and many,
+    a saved dataset.
+    """
     write_output(folder / "plain", {"train": [EXAMPLE, EXAMPLE * 3]})
     rich = {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]], "validation": [[rich_row(6, 5)]]}
     write_output(folder / "rich", rich, RICH, max_length=16)
@@ -139,7 +193,8 @@ def _outputs(folder: Path) -> list[Path]:
     return [folder / name for name in ("plain", "rich", "saved")]
 
 
-# Damages: each changes a directory ---------------------------------------------------------------------------------
+# Damages: each changes a directory
+# ---------------------------------------------------------------------------------
 
 
 def _files(directory: Path, suffix: str = "") -> list[Path]:
@@ -152,16 +207,22 @@ def _flip(directory: Path, draw: random.Random) -> None:
     content = bytearray(path.read_bytes())
     for _ in range(draw.choice((1, 1, 2, 8))):
         if content:
-            content[draw.randrange(len(content))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+            content[draw.randrange(len(content))] = draw.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256))
+            )
     path.write_bytes(content)
 
 
 def _flip_signed(directory: Path, draw: random.Random) -> None:
-    """Bytes of a shard that the manifest vouches for: nothing but the reader's own checks stands before them."""
+    """Bytes of a shard that the manifest vouches for: nothing but the reader's own checks stands
+    before them.
+    """
     path = draw.choice(_files(directory, ".arrow"))
     content = bytearray(path.read_bytes())
     for _ in range(draw.choice((1, 1, 2, 8))):
-        content[draw.randrange(len(content))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+        content[draw.randrange(len(content))] = draw.choice(
+            (0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256))
+        )
     path.write_bytes(content)
     _sign(directory)
 
@@ -206,7 +267,9 @@ def _remove(directory: Path, draw: random.Random) -> None:
 
 
 def _change_value(directory: Path, draw: random.Random) -> None:
-    """Values somewhere in a JSON file; a manifest is signed again, so that its values are what must be refused."""
+    """Values somewhere in a JSON file; a manifest is signed again, so that its values are what
+    must be refused.
+    """
     path = draw.choice(_files(directory, ".json"))
     try:
         value = json.loads(path.read_bytes())
@@ -230,7 +293,9 @@ def _changed(value: Any, draw: random.Random) -> Any:
         case 0 if holder is not place:
             del holder[key]
         case 1 if isinstance(holder, dict):
-            holder[draw.choice(("", "a", "path", "packs", "bytes", "sha256", str(key) + "x"))] = draw.choice(_ODD)
+            holder[draw.choice(("", "a", "path", "packs", "bytes", "sha256", str(key) + "x"))] = (
+                draw.choice(_ODD)
+            )
         case 2 if isinstance(holder, list):
             holder.append(copy.deepcopy(holder[key]))
         case 3 if isinstance(holder[key], int):
@@ -280,9 +345,22 @@ def _other_shard(directory: Path, draw: random.Random) -> None:
         "input_ids",
     ]
     types = [pa.list_(pa.int32())] * 6
-    types += [pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.int32(), pa.string(), pa.list_(pa.float32())]
-    types += [pa.list_(pa.list_(pa.int32())), pa.null(), pa.list_(pa.int32(), 2), pa.list_(pa.string())]
-    chosen = draw.sample(names, draw.randrange(len(names) + 1)) + draw.choices(names, k=draw.randrange(2))
+    types += [
+        pa.list_(pa.int64()),
+        pa.large_list(pa.int32()),
+        pa.int32(),
+        pa.string(),
+        pa.list_(pa.float32()),
+    ]
+    types += [
+        pa.list_(pa.list_(pa.int32())),
+        pa.null(),
+        pa.list_(pa.int32(), 2),
+        pa.list_(pa.string()),
+    ]
+    chosen = draw.sample(names, draw.randrange(len(names) + 1)) + draw.choices(
+        names, k=draw.randrange(2)
+    )
     rows = draw.randrange(4)
     columns = [_random_column(draw.choice(types), rows, draw) for _ in chosen]
     table = pa.Table.from_arrays(columns, names=chosen)

@@ -1,7 +1,9 @@
-"""Builds that are interrupted on purpose, each in a process forked from one that has everything imported.
+"""Builds that are interrupted on purpose, each in a process forked from one that has everything
+imported.
 
-The process that forks runs under a library (shim.c, compiled here with `cc`) which fails or kills at the N-th call that
-a forked build makes on its files, pyarrow's calls included. Without a compiler only kills by time are there.
+The process that forks runs under a library (shim.c, compiled here with `cc`) which fails or kills
+at the N-th call that a forked build makes on its files, pyarrow's calls included. Without a
+compiler only kills by time are there.
 """
 
 import ctypes
@@ -29,7 +31,9 @@ STAGES = ("tokenize", "pack", "sign off")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a forked build ended: exit code, or minus the signal; what it said; calls that the shim counted."""
+    """How a forked build ended: exit code, or minus the signal; what it said; calls that the
+    shim counted.
+    """
 
     code: int
     err: str
@@ -46,18 +50,37 @@ def compiled(folder: Path) -> Path | None:
 
 
 def corpus(folder: Path) -> list[str]:
-    """Two sources, and the arguments of a build of them in some 20 slices and a dozen windows and shards."""
+    """Two sources, and the arguments of a build of them in some 20 slices and a dozen windows
+    and shards.
+    """
     write_jsonl(folder / "a.jsonl", texts(120, seed=1))
     write_jsonl(folder / "b.jsonl", texts(120, seed=2))
     return [
-        "build", str(folder / "a.jsonl"), str(folder / "b.jsonl"), "--tokenizer", str(save_tokenizer(folder / "tok")),
-        "--engine", "hf", "--max-length", "64", "--unit-size", "4KB", "--window", "16KB", "--shard-size", "30KB",
-        "--holdout", "0.2", "-q",
-    ]  # fmt: skip
+        "build",
+        str(folder / "a.jsonl"),
+        str(folder / "b.jsonl"),
+        "--tokenizer",
+        str(save_tokenizer(folder / "tok")),
+        "--engine",
+        "hf",
+        "--max-length",
+        "64",
+        "--unit-size",
+        "4KB",
+        "--window",
+        "16KB",
+        "--shard-size",
+        "30KB",
+        "--holdout",
+        "0.2",
+        "-q",
+    ]
 
 
 def few_files(arguments: list[str]) -> list[str]:
-    """The same sources in four slices, two windows and two shards: few enough calls to let every one of them fail."""
+    """The same sources in four slices, two windows and two shards: few enough calls to let every
+    one of them fail.
+    """
     changed = {"4KB": "20KB", "16KB": "40KB", "30KB": "1MB", "0.2": "0"}
     return [changed.get(argument, argument) for argument in arguments]
 
@@ -81,16 +104,23 @@ class Fault:
         library = ctypes.CDLL(None)
         library.fault_count.restype = ctypes.c_long
         library.fault_arm(
-            ctypes.c_char(self.kind.encode()), ctypes.c_long(self.call), ctypes.c_int(self.what),
+            ctypes.c_char(self.kind.encode()),
+            ctypes.c_long(self.call),
+            ctypes.c_int(self.what),
             ctypes.c_char_p(os.fsencode(self.under)),
-        )  # fmt: skip
+        )
         return library
 
 
 def forked(
-    arguments: list[str], log: Path, fault: Fault | None = None, kill: Callable[[int], None] | None = None
+    arguments: list[str],
+    log: Path,
+    fault: Fault | None = None,
+    kill: Callable[[int], None] | None = None,
 ) -> Ended:
-    """`packprep ARGUMENTS` in a fork. kill: is given its pid while it runs. log: where its standard error goes."""
+    """`packprep ARGUMENTS` in a fork. kill: is given its pid while it runs. log: where its
+    standard error goes.
+    """
     pid = os.fork()
     if pid == 0:
         code = 70
@@ -129,10 +159,18 @@ def _main() -> int:
 
 
 def stage_of(output: Path) -> str:
-    """Where a killed build was: "before" anything, one of STAGES, or "after" its output was there."""
+    """Where a killed build was: "before" anything, one of STAGES, or "after" its output was
+    there.
+    """
     staging = staging_of(output)
     if not (staging / "build.json").exists():
-        return "after" if (output / MANIFEST).exists() else "sign off" if (staging / MANIFEST).exists() else "before"
+        return (
+            "after"
+            if (output / MANIFEST).exists()
+            else "sign off"
+            if (staging / MANIFEST).exists()
+            else "before"
+        )
     if (staging / MANIFEST).exists() or (staging / "names.json").exists():
         return "sign off"
     return "pack" if (staging / "tokens" / "files.json").exists() else "tokenize"
@@ -170,12 +208,19 @@ def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
     return kill
 
 
-def kill_workers(random: Random, seconds: float, most: int, killed: list[int]) -> Callable[[int], None]:
-    """Kills worker processes of an isolated build, `most` of them, some time after each was started."""
+def kill_workers(
+    random: Random, seconds: float, most: int, killed: list[int]
+) -> Callable[[int], None]:
+    """Kills worker processes of an isolated build, `most` of them, some time after each was
+    started.
+    """
 
     def kill(pid: int) -> None:
         seen: set[int] = set()
-        while len(seen) < most and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        while (
+            len(seen) < most
+            and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        ):
             for worker in _children(pid) - seen:
                 time.sleep(random.random() * seconds)
                 try:
@@ -200,25 +245,38 @@ def _children(pid: int) -> set[int]:
 
 
 def small_disk(folder: Path, size: int) -> None:
-    """Mount, or resize, a file system in memory of this many bytes. Only where `under_shim` gave a place for mounts."""
+    """Mount, or resize, a file system in memory of this many bytes.
+
+    Only where `under_shim` gave a place for mounts.
+    """
     folder.mkdir(exist_ok=True)
-    how = ["-o", f"remount,size={size}"] if folder.is_mount() else ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    how = (
+        ["-o", f"remount,size={size}"]
+        if folder.is_mount()
+        else ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    )
     subprocess.run(["mount", *how, folder], check=True)
 
 
 def may_mount() -> bool:
     """Whether this user can have mounts of their own."""
     return (
-        subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True).returncode
+        subprocess.run(
+            ["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True
+        ).returncode
         == 0
     )
 
 
 def under_shim(library: Path | None, module: str, arguments: list[str], *, mounts: bool) -> int:
-    """Run `python -m MODULE ARGUMENTS` with the shim loaded, and with mounts of its own if asked."""
+    """Run `python -m MODULE ARGUMENTS` with the shim loaded, and with mounts of its own if
+    asked.
+    """
     environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
     alone = ["unshare", "-Urm"] if mounts else []
-    return subprocess.run([*alone, sys.executable, "-m", module, *arguments], env=environment).returncode
+    return subprocess.run(
+        [*alone, sys.executable, "-m", module, *arguments], env=environment
+    ).returncode
 
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": SHORT}

@@ -1,7 +1,8 @@
 """Every way a source is known to be bad: how to make it, and the sentence that must come.
 
-`ROWS` are bad rows among good ones, per format; `--on-error skip` passes them over and counts them by `reason`.
-`FILES` are files that cannot be read as a whole: they stop a build with skipped rows too.
+`ROWS` are bad rows among good ones, per format; `--on-error skip` passes them over and counts them
+by `reason`. `FILES` are files that cannot be read as a whole: they stop a build with skipped rows
+too.
 """
 
 import io
@@ -25,7 +26,8 @@ _NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
 
 @dataclass(frozen=True, kw_only=True)
 class BadRow:
-    """row: as the format writes it, without a line end; for binary formats the bytes of the value, None for null.
+    """row: as the format writes it, without a line end; for binary formats the bytes of the
+    value, None for null.
 
     sentence: what is said of it behind file, row and line.
     """
@@ -38,7 +40,9 @@ class BadRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A file format. make: the file of these rows. first_line: of row 0, in formats that have lines."""
+    """A file format. make: the file of these rows. first_line: of row 0, in formats that have
+    lines.
+    """
 
     suffix: str
     make: Callable[[Sequence[bytes | None]], bytes]
@@ -71,7 +75,9 @@ def _csv(rows: Sequence[bytes | None]) -> bytes:
 def _column(values: Sequence[bytes | None]) -> pa.Table:
     """A column that says it is text, whatever its bytes are."""
     array = pa.array(values, pa.binary())
-    return pa.table({"text": pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count)})
+    return pa.table(
+        {"text": pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count)}
+    )
 
 
 def _parquet(rows: Sequence[bytes | None]) -> bytes:
@@ -97,9 +103,24 @@ def write_arrow(table: pa.Table) -> bytes:
 
 _NOT_JSON = "it is not JSON: "
 _JSON_ROWS = (
-    _bad("a byte that is not UTF-8", b'{"text": "\xff"}', "byte 10 of the line is not UTF-8", "bad_utf8"),
-    _bad("an overlong sequence", b'{"text": "\xc0\xaf"}', "byte 10 of the line is not UTF-8", "bad_utf8"),
-    _bad("a surrogate in UTF-8", b'{"text": "\xed\xa0\x80"}', "byte 10 of the line is not UTF-8", "bad_utf8"),
+    _bad(
+        "a byte that is not UTF-8",
+        b'{"text": "\xff"}',
+        "byte 10 of the line is not UTF-8",
+        "bad_utf8",
+    ),
+    _bad(
+        "an overlong sequence",
+        b'{"text": "\xc0\xaf"}',
+        "byte 10 of the line is not UTF-8",
+        "bad_utf8",
+    ),
+    _bad(
+        "a surrogate in UTF-8",
+        b'{"text": "\xed\xa0\x80"}',
+        "byte 10 of the line is not UTF-8",
+        "bad_utf8",
+    ),
     _bad("a lone surrogate", b'{"text": "\\ud800"}', "'text' has a lone surrogate", "bad_utf8"),
     _bad("half a pair", b'{"text": "a\\ud83d."}', "'text' has a lone surrogate", "bad_utf8"),
     _bad(
@@ -123,33 +144,81 @@ _JSON_ROWS = (
     _bad("no such key", b'{"body": "a"}', "the row has no 'text'", "null"),
     _bad("a row that is null", b"null", "the row has no 'text'", "null"),
     _bad("a key twice", b'{"text": "a", "text": "b"}', "the key 'text' stands twice", "bad_json"),
-    _bad("a key twice, once escaped", b'{"text": "a", "\\u0074ext": "b"}', "the key 'text' stands twice", "bad_json"),
+    _bad(
+        "a key twice, once escaped",
+        b'{"text": "a", "\\u0074ext": "b"}',
+        "the key 'text' stands twice",
+        "bad_json",
+    ),
     _bad("garbage", b"garbage", _NOT_JSON + "Expecting value at character 0", "bad_json"),
     _bad("binary", bytes(range(1, 10)), _NOT_JSON + "Expecting value at character 0", "bad_json"),
-    _bad("a raw NUL", b'{"text": "\x00"}', _NOT_JSON + "Invalid control character at character 10", "bad_json"),
-    _bad("a raw tab", b'{"text": "a\tb"}', _NOT_JSON + "Invalid control character at character 11", "bad_json"),
-    _bad("a NUL behind it", b'{"text": "a"}\x00', _NOT_JSON + "Extra data at character 13", "bad_json"),
-    _bad("half a line", b'{"text": "ha', _NOT_JSON + "Unterminated string starting at character 9", "bad_json"),
-    _bad("half an escape", b'{"text": "\\u12"}', _NOT_JSON + "Invalid \\uXXXX escape at character 11", "bad_json"),
-    _bad("no such escape", b'{"text": "\\x41"}', _NOT_JSON + "Invalid \\escape at character 10", "bad_json"),
+    _bad(
+        "a raw NUL",
+        b'{"text": "\x00"}',
+        _NOT_JSON + "Invalid control character at character 10",
+        "bad_json",
+    ),
+    _bad(
+        "a raw tab",
+        b'{"text": "a\tb"}',
+        _NOT_JSON + "Invalid control character at character 11",
+        "bad_json",
+    ),
+    _bad(
+        "a NUL behind it",
+        b'{"text": "a"}\x00',
+        _NOT_JSON + "Extra data at character 13",
+        "bad_json",
+    ),
+    _bad(
+        "half a line",
+        b'{"text": "ha',
+        _NOT_JSON + "Unterminated string starting at character 9",
+        "bad_json",
+    ),
+    _bad(
+        "half an escape",
+        b'{"text": "\\u12"}',
+        _NOT_JSON + "Invalid \\uXXXX escape at character 11",
+        "bad_json",
+    ),
+    _bad(
+        "no such escape",
+        b'{"text": "\\x41"}',
+        _NOT_JSON + "Invalid \\escape at character 10",
+        "bad_json",
+    ),
     _bad(
         "single quotes",
         b"{'text': 'a'}",
         _NOT_JSON + "Expecting property name enclosed in double quotes at character 1",
         "bad_json",
     ),
-    _bad("a comma behind it", b'{"text": "a"},', _NOT_JSON + "Extra data at character 13", "bad_json"),
-    _bad("two objects", b'{"text": "a"} {"text": "b"}', _NOT_JSON + "Extra data at character 14", "bad_json"),
+    _bad(
+        "a comma behind it", b'{"text": "a"},', _NOT_JSON + "Extra data at character 13", "bad_json"
+    ),
+    _bad(
+        "two objects",
+        b'{"text": "a"} {"text": "b"}',
+        _NOT_JSON + "Extra data at character 14",
+        "bad_json",
+    ),
     _bad("an array", b"[7]", "it is a list, expected an object", "bad_json"),
     _bad("a bare text", b'"a"', "it is text, expected an object", "bad_json"),
     _bad("a bare number", b"7", "it is a number, expected an object", "bad_json"),
     _bad(
         "nested beyond reason",
         b'{"text": ' + b"[" * 4000,
-        _NOT_JSON + "maximum recursion depth exceeded while decoding a JSON array from a unicode string",
+        _NOT_JSON
+        + "maximum recursion depth exceeded while decoding a JSON array from a unicode string",
         "bad_json",
     ),
-    _bad("a line without end", b'{"text": "' + b"x" * 2 * LIMIT + b'"}', "the line " + _LARGE, "too_large"),
+    _bad(
+        "a line without end",
+        b'{"text": "' + b"x" * 2 * LIMIT + b'"}',
+        "the line " + _LARGE,
+        "too_large",
+    ),
 )
 
 _CSV_ROWS = (
@@ -182,7 +251,10 @@ FORMATS = {
         Format(
             suffix=".jsonl",
             make=_lines,
-            good=tuple(json.dumps({"text": text, "id": number}).encode() for number, text in enumerate(GOOD)),
+            good=tuple(
+                json.dumps({"text": text, "id": number}).encode()
+                for number, text in enumerate(GOOD)
+            ),
             rows=_JSON_ROWS,
             first_line=1,
         ),
@@ -207,7 +279,8 @@ FORMATS = {
 
 @dataclass(frozen=True, kw_only=True)
 class BadFile:
-    """sentence: a regular expression of what is said behind the file's name. packed: whether .gz and .zst are bad too.
+    """sentence: a regular expression of what is said behind the file's name. packed: whether .gz
+    and .zst are bad too.
 
     make gives the plain file.
     """
@@ -219,7 +292,9 @@ class BadFile:
     packed: bool = True
 
 
-def _file(name: str, suffix: str, make: Callable[[], bytes], sentence: str, *, packed: bool = True) -> BadFile:
+def _file(
+    name: str, suffix: str, make: Callable[[], bytes], sentence: str, *, packed: bool = True
+) -> BadFile:
     return BadFile(name=name, suffix=suffix, make=make, sentence=sentence, packed=packed)
 
 
@@ -241,26 +316,49 @@ def _wrong_type(values: pa.Array) -> Callable[[], bytes]:
 _NO_ROWS = "holds no rows; expected at least one document"
 _ARRAY_END = "mend it, as no row behind it can be found in an array"
 FILES = (
-    _file("empty", ".jsonl", lambda: b"", "(is empty; expected at least one document|holds no rows.*)"),
+    _file(
+        "empty", ".jsonl", lambda: b"", "(is empty; expected at least one document|holds no rows.*)"
+    ),
     _file("blank lines", ".jsonl", lambda: b"\n \n\t\n", _NO_ROWS),
     _file("an empty array", ".json", lambda: b" [ ]\n", _NO_ROWS),
     _file("a header alone", ".csv", lambda: b"id,text\n", _NO_ROWS),
     _file("a table without rows", ".parquet", lambda: write_parquet(_column([])), _NO_ROWS),
     _file("a stream without rows", ".arrow", lambda: write_arrow(_column([])), _NO_ROWS),
     _file(
-        "no such column, JSON", ".jsonl", lambda: b'{"body": "a", "id": 1}\n', "has no column 'text'; it has body, id.*"
+        "no such column, JSON",
+        ".jsonl",
+        lambda: b'{"body": "a", "id": 1}\n',
+        "has no column 'text'; it has body, id.*",
     ),
-    _file("no such column, array", ".json", lambda: b'[{"body": "a"}]', "has no column 'text'; it has body:.*"),
-    _file("no such column, CSV", ".csv", lambda: b"id,body\n1,a\n", "has no column 'text'; it has id, body.*"),
+    _file(
+        "no such column, array",
+        ".json",
+        lambda: b'[{"body": "a"}]',
+        "has no column 'text'; it has body:.*",
+    ),
+    _file(
+        "no such column, CSV",
+        ".csv",
+        lambda: b"id,body\n1,a\n",
+        "has no column 'text'; it has id, body.*",
+    ),
     _file(
         "no such column, Parquet",
         ".parquet",
         lambda: write_parquet(pa.table({"body": ["a"]})),
         "has no column 'text'; it has body.*",
     ),
-    _file("a column twice", ".csv", lambda: b"text,text\na,b\n", "has more than one column 'text'; it has text.*"),
     _file(
-        "a quote never closed", ".csv", lambda: b'id,text\n1,"a\n2,b\n', "line 2: a quote in this row is never closed.*"
+        "a column twice",
+        ".csv",
+        lambda: b"text,text\na,b\n",
+        "has more than one column 'text'; it has text.*",
+    ),
+    _file(
+        "a quote never closed",
+        ".csv",
+        lambda: b'id,text\n1,"a\n2,b\n',
+        "line 2: a quote in this row is never closed.*",
     ),
     _file(
         "a quoted field without end",
@@ -293,9 +391,17 @@ FILES = (
         rf"row 1: it is not JSON, or has more than 5,000 bytes \(--max-row-size\); {_ARRAY_END}",
     ),
     _file("not Parquet", ".parquet", lambda: whole(".jsonl"), "cannot be read as parquet: .*"),
-    _file("Parquet cut off", ".parquet", lambda: whole(".parquet")[:-100], "cannot be read as parquet: .*"),
     _file(
-        "a Parquet footer flipped", ".parquet", lambda: flipped(whole(".parquet"), -6), "cannot be read as parquet.*"
+        "Parquet cut off",
+        ".parquet",
+        lambda: whole(".parquet")[:-100],
+        "cannot be read as parquet: .*",
+    ),
+    _file(
+        "a Parquet footer flipped",
+        ".parquet",
+        lambda: flipped(whole(".parquet"), -6),
+        "cannot be read as parquet.*",
     ),
     _file(
         "a Parquet page flipped",
@@ -303,17 +409,42 @@ FILES = (
         lambda: flipped(whole(".parquet"), len(whole(".parquet")) // 3),
         "cannot be read as parquet: could not verify page integrity.*",
     ),
-    _file("numbers in Parquet", ".parquet", _wrong_type(pa.array([1, 2])), "row 0: 'text' is int64, expected text.*"),
+    _file(
+        "numbers in Parquet",
+        ".parquet",
+        _wrong_type(pa.array([1, 2])),
+        "row 0: 'text' is int64, expected text.*",
+    ),
     _file(
         "lists in Parquet",
         ".parquet",
         _wrong_type(pa.array([["a"]])),
         "row 0: 'text' is list<.*>, expected text.*",
     ),
-    _file("bytes in Parquet", ".parquet", _wrong_type(pa.array([b"a"])), "row 0: 'text' is binary, expected text.*"),
+    _file(
+        "bytes in Parquet",
+        ".parquet",
+        _wrong_type(pa.array([b"a"])),
+        "row 0: 'text' is binary, expected text.*",
+    ),
     _file("not Arrow", ".arrow", lambda: whole(".jsonl"), "cannot be read as arrow: .*"),
     _file("Arrow cut off", ".arrow", lambda: whole(".arrow")[:-500], "cannot be read as arrow: .*"),
-    _file("a pickle", ".jsonl", lambda: b"\x80\x04\x95\x10\n.", "row 0 .line 1.: byte 0 of the line is not UTF-8.*"),
-    _file("UTF-16", ".jsonl", lambda: whole(".jsonl").decode().encode("utf-16"), "row 0 .line 1.: byte 0 of .*"),
-    _file("UTF-16, CSV", ".csv", lambda: whole(".csv").decode().encode("utf-16"), "has no column 'text'; it has .*"),
+    _file(
+        "a pickle",
+        ".jsonl",
+        lambda: b"\x80\x04\x95\x10\n.",
+        "row 0 .line 1.: byte 0 of the line is not UTF-8.*",
+    ),
+    _file(
+        "UTF-16",
+        ".jsonl",
+        lambda: whole(".jsonl").decode().encode("utf-16"),
+        "row 0 .line 1.: byte 0 of .*",
+    ),
+    _file(
+        "UTF-16, CSV",
+        ".csv",
+        lambda: whole(".csv").decode().encode("utf-16"),
+        "has no column 'text'; it has .*",
+    ),
 )

@@ -1,7 +1,7 @@
 """Random mixes that repeat documents, built and verified: `verify` must find nothing in them.
 
-A mix is two sources of texts, conversations, token ids with a loss mask, or pairs, some of them longer than a pack,
-drawn up to three times; a build is random options over it.
+A mix is two sources of texts, conversations, token ids with a loss mask, or pairs, some of them
+longer than a pack, drawn up to three times; a build is random options over it.
 """
 
 import itertools
@@ -49,7 +49,8 @@ _AMOUNTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def check_mixes(count: int, seed: int) -> Tally:
-    """Check `count` random mixes with repeated documents, and those without that come up; the same for the same seed.
+    """Check `count` random mixes with repeated documents, and those without that come up; the
+    same for the same seed.
 
     AssertionError names the options of one that `verify` rejects.
     """
@@ -78,7 +79,10 @@ def _rows(kind: str, texts: list[str]) -> list[dict[str, Any]]:
         if kind == "text":
             rows.append({"text": text})
         elif kind == "chat":
-            turns = [{"role": "user", "content": text or "the dog"}, {"role": "assistant", "content": answer}]
+            turns = [
+                {"role": "user", "content": text or "the dog"},
+                {"role": "assistant", "content": answer},
+            ]
             rows.append({"messages": turns * draw.choice((1, 1, 3))})
         elif kind == "ids":
             ids, share = [draw.randrange(320) for _ in text.split()], draw.choice((0, 0.1, 0.6, 1))
@@ -89,8 +93,11 @@ def _rows(kind: str, texts: list[str]) -> list[dict[str, Any]]:
 
 
 def _check(root: Path, draw: random.Random) -> list[str]:
-    """Build and verify one mix. Returns what it is an example of; nothing where it repeats no document, or no build
-    takes its options."""
+    """Build and verify one mix.
+
+    Returns what it is an example of; nothing where it repeats no document, or no build takes its
+    options.
+    """
     kind, amounts = draw.choice(list(_KINDS)), draw.choice(_AMOUNTS)
     options = {key: draw.choice(values) for key, values in _SWEEP.items()} | _KINDS[kind]
     if kind == "ids":
@@ -107,10 +114,17 @@ def _check(root: Path, draw: random.Random) -> list[str]:
     if options["overflow"] != "split" or options["strategy"] == "wrapped":
         options |= {"stride": 0, "continuation_bos": False}
     options["train_overlap"] &= options["stride"] > 0
-    sources = [{"path": str(root / f"{kind}-{number}.jsonl")} | amount for number, amount in enumerate(amounts)]
+    sources = [
+        {"path": str(root / f"{kind}-{number}.jsonl")} | amount
+        for number, amount in enumerate(amounts)
+    ]
     output = root / "out"
     try:
-        built = build(config(sources=sources, output=output, engine="hf", verify_engine=0, num_proc=1, **options))
+        built = build(
+            config(
+                sources=sources, output=output, engine="hf", verify_engine=0, num_proc=1, **options
+            )
+        )
     except ConfigError:
         return []
     except InputError as error:

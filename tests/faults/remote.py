@@ -1,9 +1,11 @@
-"""Builds of an output in a store that are killed, and what is left: `python -m tests.faults.remote --seed 1`.
+"""Builds of an output in a store that are killed, and what is left: `python -m
+tests.faults.remote --seed 1`.
 
-A real S3 server, and between it and each build a tap that passes on what the build sends in pieces of 4 kB and kills it
-at a piece chosen beforehand: before, in the middle of, or behind it, wherever that piece stands in an upload, a copy or
-a lock. After every kill readers see nothing or the whole; then the same command ends with the bytes of a build that
-nobody disturbed, and nothing is left beside it.
+A real S3 server, and between it and each build a tap that passes on what the build sends in pieces
+of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or behind it, wherever
+that piece stands in an upload, a copy or a lock. After every kill readers see nothing or the whole;
+then the same command ends with the bytes of a build that nobody disturbed, and nothing is left
+beside it.
 """
 
 import argparse
@@ -40,7 +42,9 @@ class RemoteSoak:
         self.number = 0
         ended = forked([*arguments, "-o", str(folder / "undisturbed")], folder / "log")
         assert ended.code == 0, ended.err
-        self.expected = parse_manifest((folder / "undisturbed" / "manifest.json").read_bytes(), "undisturbed").data
+        self.expected = parse_manifest(
+            (folder / "undisturbed" / "manifest.json").read_bytes(), "undisturbed"
+        ).data
 
     def fail(self, what: str) -> None:
         self.failures += 1
@@ -55,11 +59,18 @@ class RemoteSoak:
             os.kill(pids[0], signal.SIGKILL)
 
         self.tap.arm(at, share, strike)
-        work = ["--work-dir", str(self.folder / "work"), "--num-proc", str(self.random.randint(1, 2))]
+        work = [
+            "--work-dir",
+            str(self.folder / "work"),
+            "--num-proc",
+            str(self.random.randint(1, 2)),
+        ]
         return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
 
     def measured(self) -> list[tuple[int, str]]:
-        """The requests of an undisturbed build, each with the number of its first piece; the last is no request."""
+        """The requests of an undisturbed build, each with the number of its first piece; the
+        last is no request.
+        """
         ended = self.build(self.new())
         assert ended.code == 0, ended.err
         return [*self.tap.requests, (self.tap.pieces, "")]
@@ -71,18 +82,28 @@ class RemoteSoak:
     def kills(self, number: int) -> str:
         """SIGKILL at random pieces from the first shard that is sent on."""
         requests = self.measured()
-        first = next(piece for piece, line in requests if ".arrow" in line and line.startswith(("PUT", "POST")))
+        first = next(
+            piece
+            for piece, line in requests
+            if ".arrow" in line and line.startswith(("PUT", "POST"))
+        )
         hit: Counter[str] = Counter()
         for _ in range(number * 5):
             if sum(hit.values()) == number:
                 break
             self.kill_at(self.random.randint(first, requests[-1][0]), hit)
-        return f"{sum(hit.values())} SIGKILLs: " + ", ".join(f"{count} in {what}" for what, count in hit.most_common())
+        return f"{sum(hit.values())} SIGKILLs: " + ", ".join(
+            f"{count} in {what}" for what, count in hit.most_common()
+        )
 
     def publishing(self) -> str:
         """SIGKILL at every request from the first one that publishes on, in turn."""
         requests = self.measured()
-        first = next(place for place, (_, line) in enumerate(requests) if "publication.json" in line and "PUT" in line)
+        first = next(
+            place
+            for place, (_, line) in enumerate(requests)
+            if "publication.json" in line and "PUT" in line
+        )
         hit: Counter[str] = Counter()
         for piece, _ in requests[first:-1]:
             self.kill_at(piece, hit)
@@ -97,7 +118,9 @@ class RemoteSoak:
             if ended.code != 0:
                 self.fail(f"{url}: exit code {ended.code}: {ended.err[-300:]}")
             return  # it was done before, as two threads do not always send in the same order
-        at = max((request for request in self.tap.requests if request[0] <= piece), default=(0, ""))[1]
+        at = max(
+            (request for request in self.tap.requests if request[0] <= piece), default=(0, "")
+        )[1]
         hit[_kind(at)] += 1
         what = f"{url}, killed at piece {piece} with {share:.0%} of it sent, in {at}"
         self.check_readers(url, what, finished=False)
@@ -132,12 +155,17 @@ class RemoteSoak:
                 self.fail(f"{what}: load_from_disk finds {begun}, and says {error}")
         try:
             with tempfile.TemporaryDirectory() as cache:
-                shards = [PackedShards(url, split=split, cache_dir=cache) for split in self.expected["splits"]]
+                shards = [
+                    PackedShards(url, split=split, cache_dir=cache)
+                    for split in self.expected["splits"]
+                ]
                 if sum(sum(1 for _ in split) for split in shards) != packs:
                     self.fail(f"{what}: PackedShards finds other packs")
                 elif shards[0].manifest.data != self.expected:
                     self.fail(f"{what}: PackedShards finds another output")
-                PackedShards(url, split=next(iter(self.expected["splits"])), cache_dir=cache, verify=True)
+                PackedShards(
+                    url, split=next(iter(self.expected["splits"])), cache_dir=cache, verify=True
+                )
         except FormatError as error:
             if finished or "does not exist" not in str(error):
                 self.fail(f"{what}: PackedShards says {error}")
@@ -154,7 +182,13 @@ def _kind(request: str) -> str:
         return "the record"
     if ".arrow" in path and method == "PUT":
         return "a shard" if ".incomplete/" in path else "a copy"
-    return "a small file" if method == "PUT" else "deleting" if method in ("POST", "DELETE") else "looking"
+    return (
+        "a small file"
+        if method == "PUT"
+        else "deleting"
+        if method in ("POST", "DELETE")
+        else "looking"
+    )
 
 
 def large(folder: Path) -> list[str]:
@@ -163,17 +197,36 @@ def large(folder: Path) -> list[str]:
     rows = [rng.integers(0, 1000, 5000, np.int32) for _ in range(400)]
     pq.write_table(pa.table({"ids": rows}), folder / "ids.parquet")
     return [
-        "build", str(folder / "ids.parquet"), "--input-ids-column", "ids", "--vocab-size", "1000",
-        "--max-length", "8192", "--unit-size", "1MB", "--window", "8MB", "--shard-size", "12MB", "-q",
-    ]  # fmt: skip
+        "build",
+        str(folder / "ids.parquet"),
+        "--input-ids-column",
+        "ids",
+        "--vocab-size",
+        "1000",
+        "--max-length",
+        "8192",
+        "--unit-size",
+        "1MB",
+        "--window",
+        "8MB",
+        "--shard-size",
+        "12MB",
+        "-q",
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.remote", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kills", type=int, default=20, help="SIGKILLs at random points of many small shards")
-    parser.add_argument("--parts", type=int, default=20, help="the same of shards that are sent in parts")
-    parser.add_argument("--publishing", action="store_true", help="SIGKILLs at every request that publishes")
+    parser.add_argument(
+        "--kills", type=int, default=20, help="SIGKILLs at random points of many small shards"
+    )
+    parser.add_argument(
+        "--parts", type=int, default=20, help="the same of shards that are sent in parts"
+    )
+    parser.add_argument(
+        "--publishing", action="store_true", help="SIGKILLs at every request that publishes"
+    )
     given = parser.parse_args()
     harness.warm()
     import s3fs  # noqa: F401 - with what a build needs, so that a fork has it

@@ -1,6 +1,7 @@
 """Interrupts builds on purpose, many times, and checks what is left: `scripts/soak --seed 1`.
 
-Every part prints a line: how many faults, what they hit, how many builds came out different (none, or exit code 1).
+Every part prints a line: how many faults, what they hit, how many builds came out different (none,
+or exit code 1).
 """
 
 import argparse
@@ -44,7 +45,13 @@ class Soak:
         self.failures += 1
         print("FAILED", what, flush=True)
 
-    def build(self, *more: str, output: Path | None = None, fault: Fault | None = None, kill: object = None) -> Ended:
+    def build(
+        self,
+        *more: str,
+        output: Path | None = None,
+        fault: Fault | None = None,
+        kill: object = None,
+    ) -> Ended:
         target = output or self.output
         return forked([*self.arguments, "-o", str(target), *more], self.log, fault, kill)  # type: ignore[arg-type]
 
@@ -69,20 +76,34 @@ class Soak:
         total = self.calls("*", "--num-proc", "1") if self.shim else 0
         landed: Counter[str] = Counter()
         tried = 0
-        while sum(landed[stage] for stage in STAGES) < number or min(landed[stage] for stage in STAGES) < number // 5:
+        while (
+            sum(landed[stage] for stage in STAGES) < number
+            or min(landed[stage] for stage in STAGES) < number // 5
+        ):
             tried += 1
             workers = str(1 + tried % 2)
             harness.clear(self.output)
             stage = min(STAGES, key=lambda name: landed[name])
             if self.shim and tried % 4:
-                first = total - total // 10 if stage == STAGES[-1] else 1  # few of the calls are the last stage's
+                first = (
+                    total - total // 10 if stage == STAGES[-1] else 1
+                )  # few of the calls are the last stage's
                 fault = Fault(
-                    "*", self.random.randint(first, total), self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output
+                    "*",
+                    self.random.randint(first, total),
+                    self.random.choice([DIE_BEFORE, DIE_AFTER]),
+                    self.output,
                 )
                 ended = self.build("--num-proc", workers, fault=fault)
             else:
-                delay = self.random.random() * {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}[stage] * self.seconds
-                ended = self.build("--num-proc", workers, kill=harness.kill_in(stage, self.output, delay))
+                delay = (
+                    self.random.random()
+                    * {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}[stage]
+                    * self.seconds
+                )
+                ended = self.build(
+                    "--num-proc", workers, kill=harness.kill_in(stage, self.output, delay)
+                )
             found = harness.stage_of(self.output)
             what = f"kill {tried} in {found}, {workers} workers"
             if not harness.absent_or_complete(self.output):
@@ -91,7 +112,9 @@ class Soak:
                 continue  # it was done before
             landed[found] += 1
             self.check_resume(what, "--num-proc", str(self.random.randint(1, 2)))
-        return f"{sum(landed.values())} SIGKILLs: " + ", ".join(f"{landed[stage]} in {stage}" for stage in landed)
+        return f"{sum(landed.values())} SIGKILLs: " + ", ".join(
+            f"{landed[stage]} in {stage}" for stage in landed
+        )
 
     def overwrites(self, number: int) -> str:
         """SIGKILL while an old output is replaced: there is always one of them, whole."""
@@ -102,7 +125,11 @@ class Soak:
             old = self.build("--max-length", "32")
             assert old.code == 0, old.err
             # Most of them around the swap, which is at the end.
-            call = total - self.random.randint(0, total // 10) if tried % 2 else self.random.randint(1, total)
+            call = (
+                total - self.random.randint(0, total // 10)
+                if tried % 2
+                else self.random.randint(1, total)
+            )
             fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
             ended = self.build("--overwrite", fault=fault)
             if not self.output.exists() or not harness.absent_or_complete(self.output):
@@ -112,7 +139,9 @@ class Soak:
         return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
 
     def appends(self, number: int) -> str:
-        """SIGKILL while more is appended to an output: it is the old one or the new one, and the same command ends."""
+        """SIGKILL while more is appended to an output: it is the old one or the new one, and the
+        same command ends.
+        """
         both, base = self.arguments, self.folder / "base"
         self.arguments = both[:2] + both[3:]
         first = self.build(output=base)
@@ -132,26 +161,44 @@ class Soak:
         for tried in range(number):
             begin()
             # Half of them in the last part, where outputs are put together and swapped.
-            call = total - self.random.randint(0, total // 4) if tried % 2 else self.random.randint(1, total)
+            call = (
+                total - self.random.randint(0, total // 4)
+                if tried % 2
+                else self.random.randint(1, total)
+            )
             fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
             ended = self.build("--append", fault=fault)
-            there = read_manifest(self.output).data if harness.absent_or_complete(self.output) else {}
+            there = (
+                read_manifest(self.output).data if harness.absent_or_complete(self.output) else {}
+            )
             if there not in (old, self.expected):
-                self.fail(f"append {tried}, call {call}: neither the old nor the new output is there")
+                self.fail(
+                    f"append {tried}, call {call}: neither the old nor the new output is there"
+                )
             landed["new" if there == self.expected else "old"] += ended.code == -9
             self.check_resume(f"append {tried}, call {call}", "--append")
             if left := sorted(path.name for path in self.folder.glob("out?*")):
                 self.fail(f"append {tried}, call {call}: {left} are left")
         return (
-            f"{landed.total()} SIGKILLs while more was appended: {landed['old']} left the old output, the rest the new"
+            f"{landed.total()} SIGKILLs while more was appended: {landed['old']} left the old "
+            "output, the rest the new"
         )
 
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
-        """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each kind, spread evenly."""
+        """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each
+        kind, spread evenly.
+        """
         self.arguments = harness.few_files(self.arguments)
         self.build(output=self.folder / "few")
         self.expected = read_manifest(self.folder / "few").data
-        kinds = {"o": "open", "O": "open to read", "w": "write", "s": "fsync", "r": "rename", "i": "read"}
+        kinds = {
+            "o": "open",
+            "O": "open to read",
+            "w": "write",
+            "s": "fsync",
+            "r": "rename",
+            "i": "read",
+        }
         for kind, name in ((kind, kinds[kind]) for kind in of):
             for error, what in ERRORS.items():
                 if (error == "short" and kind != "w") or (error == "ENOSPC" and kind in "Oi"):
@@ -161,12 +208,23 @@ class Soak:
                 survived = 0
                 for number in numbers:
                     harness.clear(self.output)
-                    ended = self.build("--num-proc", "1", fault=Fault(kind, number, what, self.output))
-                    said = [line for line in ended.err.splitlines() if line and not line.startswith("calls ")]
+                    ended = self.build(
+                        "--num-proc", "1", fault=Fault(kind, number, what, self.output)
+                    )
+                    said = [
+                        line
+                        for line in ended.err.splitlines()
+                        if line and not line.startswith("calls ")
+                    ]
                     at = f"{name} {number} of {total} with {error}"
                     if ended.code == 0:
-                        survived += number <= total  # nothing a build cannot do without, such as who had its lock
-                        if not self.output.exists() or read_manifest(self.output).data != self.expected:
+                        survived += (
+                            number <= total
+                        )  # nothing a build cannot do without, such as who had its lock
+                        if (
+                            not self.output.exists()
+                            or read_manifest(self.output).data != self.expected
+                        ):
                             self.fail(f"{at}: exit code 0 and another output")
                         continue
                     if ended.code not in (2, 3) or len(said) != 1 or number > total:
@@ -175,7 +233,10 @@ class Soak:
                         self.fail(f"{at}: a half-written output")
                     self.check_resume(at, "--num-proc", "1")
                 failed = sum(number <= total for number in numbers)
-                yield f"{name} with {error}: {failed} of {total} calls failed, {survived} of them without harm"
+                yield (
+                    f"{name} with {error}: {failed} of {total} calls failed, {survived} of them "
+                    "without harm"
+                )
 
     def full_disks(self, sizes: int) -> str:
         """A disk that fills up at ten sizes; then it grows, and the same command goes on."""
@@ -183,7 +244,9 @@ class Soak:
         big = 1 << 28
         harness.small_disk(disk, big)
         output = disk / "out"
-        fault = Fault("*", self.calls("*") - 30, DIE_BEFORE, output)  # near the end, where most is on the disk
+        fault = Fault(
+            "*", self.calls("*") - 30, DIE_BEFORE, output
+        )  # near the end, where most is on the disk
         self.build(output=output, fault=fault)
         peak = sum(path.stat().st_blocks * 512 for path in disk.rglob("*"))
         stages: Counter[str] = Counter()
@@ -193,9 +256,11 @@ class Soak:
             ended = self.build(output=output)
             at = f"disk {number}"
             refused = "are free there; free " in ended.err  # before anything was written
-            if ended.code != 3 or not (refused or ("no space left" in ended.err and "missing" in ended.err)) or len(
-                ended.err.splitlines()
-            ) != 1:  # fmt: skip
+            if (
+                ended.code != 3
+                or not (refused or ("no space left" in ended.err and "missing" in ended.err))
+                or len(ended.err.splitlines()) != 1
+            ):
                 self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
             if output.exists():
                 self.fail(f"{at}: a half-written output")
@@ -213,9 +278,16 @@ class Soak:
         while len(killed) < number:
             builds += 1
             harness.clear(self.output)
-            ended = self.build("--isolate", "--num-proc", "2", kill=harness.kill_workers(self.random, 3.0, 2, killed))
+            ended = self.build(
+                "--isolate",
+                "--num-proc",
+                "2",
+                kill=harness.kill_workers(self.random, 3.0, 2, killed),
+            )
             if ended.code != 0:
-                self.fail(f"killed workers, build {builds}: exit code {ended.code}: {ended.err[-300:]}")
+                self.fail(
+                    f"killed workers, build {builds}: exit code {ended.code}: {ended.err[-300:]}"
+                )
             self.check_resume(f"killed workers, build {builds}")
         return f"{len(killed)} SIGKILLs of workers in {builds} builds, all recovered"
 
@@ -224,20 +296,32 @@ class Soak:
         folder = self.folder / "oom"
         folder.mkdir()
         rows = [f"row {row} <once {folder / str(row)}>" for row in range(number)]
-        write_jsonl(folder / "a.jsonl", [text for row in rows for text in (row, *["some other text"] * 20)])
+        write_jsonl(
+            folder / "a.jsonl", [text for row in rows for text in (row, *["some other text"] * 20)]
+        )
         arguments = [
-            "build", str(folder / "a.jsonl"), *self.arguments[3:], "--num-proc", "1", "--isolate",
-        ]  # fmt: skip
+            "build",
+            str(folder / "a.jsonl"),
+            *self.arguments[3:],
+            "--num-proc",
+            "1",
+            "--isolate",
+        ]
         arguments[arguments.index("4KB")] = "300"
         for row in range(number):
             (folder / str(row)).write_text("<oom>")
-        real, workers.COMMAND = workers.COMMAND, (sys.executable, "-m", "tests.faults.poisoned_worker")
+        real, workers.COMMAND = (
+            workers.COMMAND,
+            (sys.executable, "-m", "tests.faults.poisoned_worker"),
+        )
         ended = forked([*arguments, "-o", str(folder / "out")], self.log)
         workers.COMMAND = real
         plain = forked([*arguments, "-o", str(folder / "plain")], self.log)
         left = sum((folder / str(row)).exists() for row in range(number))
         if ended.code or plain.code or left:
-            self.fail(f"out of memory: exit codes {ended.code} and {plain.code}, {left} rows not reached")
+            self.fail(
+                f"out of memory: exit codes {ended.code} and {plain.code}, {left} rows not reached"
+            )
         elif read_manifest(folder / "out").data != read_manifest(folder / "plain").data:
             self.fail("out of memory: another output")
         return f"{number - left} simulated kills for memory in one build, all recovered"
@@ -247,18 +331,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--kills", type=int, default=200, help="SIGKILLs that land in a stage; a fifth in each at least"
+        "--kills",
+        type=int,
+        default=200,
+        help="SIGKILLs that land in a stage; a fifth in each at least",
     )
     parser.add_argument("--overwrites", type=int, default=40)
     parser.add_argument("--appends", type=int, default=40)
     parser.add_argument(
-        "--calls", type=int, default=None, help="so many failing calls of each kind; default: every one"
+        "--calls",
+        type=int,
+        default=None,
+        help="so many failing calls of each kind; default: every one",
     )
     parser.add_argument(
-        "--kinds", default="oOwsri", help="of calls: o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n)"
+        "--kinds",
+        default="oOwsri",
+        help="of calls: o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n)",
     )
     parser.add_argument("--disks", type=int, default=10, help="sizes of a disk that fills up")
-    parser.add_argument("--workers", type=int, default=20, help="worker processes killed, and as many for memory")
+    parser.add_argument(
+        "--workers", type=int, default=20, help="worker processes killed, and as many for memory"
+    )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--shim", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--mounts", action="store_true", help=argparse.SUPPRESS)
@@ -268,7 +362,9 @@ def main() -> int:
             library = harness.compiled(Path(folder))
             mounts = harness.may_mount()
             more = ["--shim"] * (library is not None) + ["--mounts"] * mounts
-            return harness.under_shim(library, "tests.faults.soak", [*sys.argv[1:], "--inside", *more], mounts=mounts)
+            return harness.under_shim(
+                library, "tests.faults.soak", [*sys.argv[1:], "--inside", *more], mounts=mounts
+            )
     harness.warm()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

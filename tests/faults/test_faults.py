@@ -1,4 +1,6 @@
-"""A short soak on every run of the tests: kills in every stage, an interrupted swap, full disks, failing calls."""
+"""A short soak on every run of the tests: kills in every stage, an interrupted swap, full disks,
+failing calls.
+"""
 
 import shutil
 import subprocess
@@ -28,7 +30,8 @@ def only(**parts: object) -> list[object]:
 
 
 needs_compiler = pytest.mark.skipif(
-    shutil.which("cc") is None or sys.platform != "linux", reason="the library that fails calls needs cc on Linux"
+    shutil.which("cc") is None or sys.platform != "linux",
+    reason="the library that fails calls needs cc on Linux",
 )
 
 
@@ -54,9 +57,14 @@ def test_calls_that_fail_end_a_build_with_one_sentence_and_the_next_one_succeeds
 
 @needs_compiler
 @pytest.mark.skipif(not harness.may_mount(), reason="no mounts of one's own here")
-def test_a_full_disk_is_said_with_what_is_missing_and_the_build_goes_on_when_there_is_room() -> None:
+def test_a_full_disk_is_said_with_what_is_missing_and_the_build_goes_on_when_there_is_room() -> (
+    None
+):
     assert soak(*only(disks=2))[0].startswith("2 full disks")
 
 
 def test_worker_processes_that_are_killed_are_replaced() -> None:
-    assert [line.split(",")[0].split()[1] for line in soak(*only(workers=1))] == ["SIGKILLs", "simulated"]
+    assert [line.split(",")[0].split()[1] for line in soak(*only(workers=1))] == [
+        "SIGKILLs",
+        "simulated",
+    ]

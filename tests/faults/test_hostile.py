@@ -1,4 +1,6 @@
-"""Files made to harm: paths that leave their folder, data that would be code, names that hold secrets, bombs."""
+"""Files made to harm: paths that leave their folder, data that would be code, names that hold
+secrets, bombs.
+"""
 
 import ast
 import gzip
@@ -36,7 +38,7 @@ from .kinds import whole
 ROOT = Path(__file__).parents[2]
 
 
-# Paths ---------------------------------------------------------------------------------------------------------------
+# Paths -------------------------------------------------------------------------------------
 
 
 def saved(folder: Path) -> Path:
@@ -46,16 +48,28 @@ def saved(folder: Path) -> Path:
     return folder / "saved"
 
 
-ESCAPES = ["../outside.arrow", "{folder}/outside.arrow", "./../outside.arrow", "a/../../outside.arrow", "", "..", "\0"]
+ESCAPES = [
+    "../outside.arrow",
+    "{folder}/outside.arrow",
+    "./../outside.arrow",
+    "a/../../outside.arrow",
+    "",
+    "..",
+    "\0",
+]
 
 
 @pytest.mark.parametrize("name", [*ESCAPES, "link.arrow", "sub/outside.arrow", 7, None, ["a"]])
-def test_state_json_of_a_source_names_files_of_its_own_folder_only(tmp_path: Path, name: Any) -> None:
+def test_state_json_of_a_source_names_files_of_its_own_folder_only(
+    tmp_path: Path, name: Any
+) -> None:
     folder = saved(tmp_path)
     (folder / "link.arrow").symlink_to(tmp_path / "outside.arrow")
     (folder / "sub").symlink_to(tmp_path)
     state = json.loads((folder / "state.json").read_text())
-    state["_data_files"] = [{"filename": name.format(folder=tmp_path) if isinstance(name, str) else name}]
+    state["_data_files"] = [
+        {"filename": name.format(folder=tmp_path) if isinstance(name, str) else name}
+    ]
     (folder / "state.json").write_text(json.dumps(state))
     assert refused(tmp_path, folder).startswith(str(folder / "state.json"))
     with pytest.raises(FormatError):
@@ -68,32 +82,62 @@ def test_a_split_of_a_source_is_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     (tmp_path / "dict" / "train").symlink_to(tmp_path / "saved")
     assert "which is a link out of" in refused(tmp_path, tmp_path / "dict")
-    assert refused(tmp_path, tmp_path / "dict", "--split", "../saved").endswith("choose --split from train")
+    assert refused(tmp_path, tmp_path / "dict", "--split", "../saved").endswith(
+        "choose --split from train"
+    )
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "7", '{"_data_files": 7}', '{"_data_files": [7]}', "\x80"])
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "7", '{"_data_files": 7}', '{"_data_files": [7]}', "\x80"]
+)
 def test_a_state_json_of_another_shape_is_a_sentence(tmp_path: Path, content: str) -> None:
     folder = saved(tmp_path)
     (folder / "state.json").write_text(content, "latin-1")
     assert refused(tmp_path, folder).startswith(str(folder / "state.json"))
 
 
-# Code in data --------------------------------------------------------------------------------------------------------
+# Code in data ------------------------------------------------------------------------------
 
-SOURCES = [path for folder in ("packprep", "schemas", "loaders", "scripts") for path in (ROOT / folder).rglob("*.py")]
+SOURCES = [
+    path
+    for folder in ("packprep", "schemas", "loaders", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+]
 CODE = {"eval", "exec", "compile", "__import__"}
-MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
-LOADERS = {("np", "load"), ("numpy", "load"), ("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load")}
+MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "jsonpickle",
+}
+LOADERS = {
+    ("np", "load"),
+    ("numpy", "load"),
+    ("torch", "load"),
+    ("yaml", "load"),
+    ("yaml", "unsafe_load"),
+}
 LOADERS |= {("yaml", "full_load"), ("pd", "read_pickle"), ("pandas", "read_pickle")}
 SAFE = {"allow_pickle": False, "weights_only": True}
 
 
 def code_from_data(tree: ast.Module) -> list[int]:
-    """Lines that could make code of data: unpicklers, eval, and loaders that are not told to keep to values."""
+    """Lines that could make code of data: unpicklers, eval, and loaders that are not told to
+    keep to values.
+    """
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
             found += [node.lineno for name in names if name.split(".")[0] in MODULES]
         if not isinstance(node, ast.Call):
             continue
@@ -104,13 +148,19 @@ def code_from_data(tree: ast.Module) -> list[int]:
             call = (node.func.value.id, node.func.attr)
             safe = any(given.get(key) is value for key, value in SAFE.items())
             found += [node.lineno] if call in LOADERS and not safe else []
-        found += [node.lineno] if given.get("trust_remote_code") or given.get("allow_pickle") else []
+        found += (
+            [node.lineno] if given.get("trust_remote_code") or given.get("allow_pickle") else []
+        )
     return found
 
 
 def test_no_source_makes_code_of_data() -> None:
     assert len(SOURCES) > 50
-    assert {str(path): lines for path in SOURCES if (lines := code_from_data(ast.parse(path.read_text())))} == {}
+    assert {
+        str(path): lines
+        for path in SOURCES
+        if (lines := code_from_data(ast.parse(path.read_text())))
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +181,12 @@ def test_the_search_finds_what_it_looks_for(line: str) -> None:
 
 
 def test_the_search_lets_pass_what_is_safe() -> None:
-    assert code_from_data(ast.parse("np.load(f, allow_pickle=False); torch.load(f, weights_only=True)")) == []
+    assert (
+        code_from_data(
+            ast.parse("np.load(f, allow_pickle=False); torch.load(f, weights_only=True)")
+        )
+        == []
+    )
 
 
 class Trap:
@@ -156,7 +211,18 @@ def test_a_pickle_is_never_opened_whatever_it_is_called(tmp_path: Path, trap: Pa
     content = pickle.dumps(Trap(trap))
     array = tmp_path / "object.npy"
     np.save(array, np.array([Trap(trap)], dtype=object), allow_pickle=True)
-    for name in ("a.pkl", "a.pt", "a.npy", "a.jsonl", "a.json", "a.csv", "a.txt", "a.parquet", "a.arrow", "a.jsonl.gz"):
+    for name in (
+        "a.pkl",
+        "a.pt",
+        "a.npy",
+        "a.jsonl",
+        "a.json",
+        "a.csv",
+        "a.txt",
+        "a.parquet",
+        "a.arrow",
+        "a.jsonl.gz",
+    ):
         for data in (content, array.read_bytes()):
             (tmp_path / name).write_bytes(data)
             assert refused(tmp_path, tmp_path / name).startswith(str(tmp_path / name))
@@ -184,8 +250,13 @@ def test_an_arrow_type_that_is_a_pickle_is_never_opened(tmp_path: Path, trap: Pa
         b"ARROW:extension:name": b"arrow.py_extension_type",
         b"ARROW:extension:metadata": pickle.dumps(Trap(trap)),
     }
-    table = pa.table([pa.array(texts(40))], schema=pa.schema([pa.field("text", pa.string(), metadata=extension)]))
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+    table = pa.table(
+        [pa.array(texts(40))], schema=pa.schema([pa.field("text", pa.string(), metadata=extension)])
+    )
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as writer,
+    ):
         writer.write_table(table)
     pq.write_table(table, tmp_path / "a.parquet")
     for name in ("a.arrow", "a.parquet"):
@@ -213,13 +284,16 @@ def test_a_yaml_tag_is_never_obeyed(tmp_path: Path, trap: Path, tag: str) -> Non
     assert not trap.exists()
 
 
-# YAML that grows -----------------------------------------------------------------------------------------------------
+# YAML that grows ---------------------------------------------------------------------------
 
 
 def laughs(levels: int, width: int) -> str:
     """Billion laughs: each level is `width` times the one before."""
     lines = ["a0: &a0 [x]"]
-    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels)]
+    lines += [
+        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]"
+        for level in range(1, levels)
+    ]
     return "\n".join(lines)
 
 
@@ -244,20 +318,28 @@ def laughs(levels: int, width: int) -> str:
     ],
     ids=range(15),
 )
-def test_a_yaml_file_that_grows_or_is_odd_is_a_sentence_at_once(tmp_path: Path, content: str, sentence: str) -> None:
+def test_a_yaml_file_that_grows_or_is_odd_is_a_sentence_at_once(
+    tmp_path: Path, content: str, sentence: str
+) -> None:
     (tmp_path / "build.yaml").write_text(content)
     began = time.process_time()
     with pytest.raises(ConfigError) as raised:
         BuildConfig(**from_yaml(tmp_path / "build.yaml"))
     assert sentence in str(raised.value)
     assert len(str(raised.value)) < 600
-    assert time.process_time() - began < 20  # a billion would take hours; this takes a tenth of a second
+    assert (
+        time.process_time() - began < 20
+    )  # a billion would take hours; this takes a tenth of a second
 
 
 @pytest.mark.parametrize(
-    "value", [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(16**5000)], ids=range(5)
+    "value",
+    [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(16**5000)],
+    ids=range(5),
 )
-@pytest.mark.parametrize("key", ["sources", "max_length", "strategy", "window", "columns", "holdout", "overwrite"])
+@pytest.mark.parametrize(
+    "key", ["sources", "max_length", "strategy", "window", "columns", "holdout", "overwrite"]
+)
 def test_a_wrong_value_is_never_shown_at_full_length(key: str, value: Any) -> None:
     if (key, type(value)) in (("sources", list), ("sources", str)):
         return  # those are names
@@ -285,7 +367,7 @@ def test_a_hostile_table_of_a_source_is_a_sentence_at_once(table: dict[str, Any]
     assert len(str(raised.value)) < 600
 
 
-# Tokenizers ----------------------------------------------------------------------------------------------------------
+# Tokenizers --------------------------------------------------------------------------------
 
 
 def with_token_id(number: Any) -> Callable[[dict[str, Any]], object]:
@@ -303,14 +385,19 @@ TOKENIZERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "an id that is null": with_token_id(None),
     "a vocabulary of text": lambda parsed: parsed["model"].update(vocab="x"),
     "a vocabulary of numbers": lambda parsed: parsed["model"].update(vocab=[1, 2]),
-    "an empty vocabulary": lambda parsed: (parsed["model"].update(vocab={}), parsed.update(added_tokens=[])),
+    "an empty vocabulary": lambda parsed: (
+        parsed["model"].update(vocab={}),
+        parsed.update(added_tokens=[]),
+    ),
     "no vocabulary": lambda parsed: parsed["model"].pop("vocab"),
     "a model that is a list": lambda parsed: parsed.update(model=[]),
     "a model that is null": lambda parsed: parsed.update(model=None),
     "added tokens that are a number": lambda parsed: parsed.update(added_tokens=7),
     "added tokens that are text": lambda parsed: parsed.update(added_tokens="ab"),
     "an added token without content": lambda parsed: parsed.update(added_tokens=[{}]),
-    "an added token that is a list": lambda parsed: parsed["added_tokens"][0].update(content=["<s>"]),
+    "an added token that is a list": lambda parsed: parsed["added_tokens"][0].update(
+        content=["<s>"]
+    ),
 }
 
 
@@ -325,13 +412,21 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(InputError, match=r"is not a tokenizer\.json: .*; expected a file saved by tokenizers"):
+    with pytest.raises(
+        InputError, match=r"is not a tokenizer\.json: .*; expected a file saved by tokenizers"
+    ):
         load_tokenizer(changed(tmp_path / "tok", TOKENIZERS[kind]))
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"])
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000])
-def test_a_tokenizer_file_that_is_no_table_is_a_sentence(tmp_path: Path, name: str, content: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
+)
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000]
+)
+def test_a_tokenizer_file_that_is_no_table_is_a_sentence(
+    tmp_path: Path, name: str, content: str
+) -> None:
     folder = save_tokenizer(tmp_path / "tok")
     (folder / name).write_text(content, "latin-1")
     with pytest.raises(InputError, match=str(folder)):
@@ -341,7 +436,10 @@ def test_a_tokenizer_file_that_is_no_table_is_a_sentence(tmp_path: Path, name: s
 @pytest.mark.parametrize("value", [7, [], True, {"content": 7}, {"content": []}])
 def test_a_token_that_is_no_text_is_never_taken_for_none(tmp_path: Path, value: Any) -> None:
     folder = save_tokenizer(tmp_path / "tok", config={"bos_token": value, "eos_token": "</s>"})
-    with pytest.raises(InputError, match=r"tokenizer_config\.json says bos_token is .*; expected the text of a token"):
+    with pytest.raises(
+        InputError,
+        match=r"tokenizer_config\.json says bos_token is .*; expected the text of a token",
+    ):
         load_tokenizer(folder)
 
 
@@ -377,19 +475,34 @@ def test_a_pipe_in_the_place_of_a_tokenizer_is_never_waited_for(tmp_path: Path, 
 
 
 def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
-    """(x+x+)+y on xxx... tries 2^n ways; the regex engine of `tokenizers` gives up after ten million."""
+    """(x+x+)+y on xxx... tries 2^n ways; the regex engine of `tokenizers` gives up after ten
+    million.
+    """
 
     def explode(parsed: dict[str, Any]) -> None:
-        split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
-        parsed["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, parsed["pre_tokenizer"]]}
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": "(x+x+)+y"},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+        parsed["pre_tokenizer"] = {
+            "type": "Sequence",
+            "pretokenizers": [split, parsed["pre_tokenizer"]],
+        }
 
     write_jsonl(tmp_path / "a.jsonl", ["good", "x" * 1000])
     save_tokenizer(tmp_path / "tokenizer")
     arguments = command_line(tmp_path, tmp_path / "a.jsonl")
     changed(tmp_path / "tokenizer", explode)
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False
+    )
     assert done.returncode == 2
-    assert "cannot encode a text: Onig: Regex search error: retry-limit-in-match over" in done.stderr.splitlines()[-1]
+    assert (
+        "cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
+        in done.stderr.splitlines()[-1]
+    )
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -398,7 +511,9 @@ SPELLED = ["<s>", "</s>", "a <s> b</s>", "<s><s></s>", " <s>", "</s>\n", "<\u200
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".txt", ".parquet"])
-def test_text_that_spells_a_special_token_stays_text_in_every_format(tmp_path: Path, suffix: str) -> None:
+def test_text_that_spells_a_special_token_stays_text_in_every_format(
+    tmp_path: Path, suffix: str
+) -> None:
     tokenizer = load_tokenizer(save_tokenizer(tmp_path / "tokenizer"))
     assert tokenizer.bos is not None and tokenizer.eos is not None
     lines = [text.replace("\n", " ") for text in SPELLED]
@@ -406,17 +521,23 @@ def test_text_that_spells_a_special_token_stays_text_in_every_format(tmp_path: P
     if suffix == ".parquet":
         pq.write_table(pa.table({"text": lines}), path)
     else:
-        rows = {".jsonl": [json.dumps({"text": line}) for line in lines], ".csv": ["text", *lines], ".txt": lines}
+        rows = {
+            ".jsonl": [json.dumps({"text": line}) for line in lines],
+            ".csv": ["text", *lines],
+            ".txt": lines,
+        }
         path.write_text("\n".join(rows[suffix]) + "\n")
     for engine in ("hf", "auto"):
         build(tmp_path, path, "--overwrite", "--sample-by", "line", "--engine", engine)
         tokens = np.concatenate([pack.tokens for pack in PackedShards(tmp_path / "out")])
-        assert int((tokens == tokenizer.bos.id).sum()) == len(lines), "the BOS of each document and no other"
+        assert int((tokens == tokenizer.bos.id).sum()) == len(lines), (
+            "the BOS of each document and no other"
+        )
         assert int((tokens == tokenizer.eos.id).sum()) == len(lines)
         shutil.rmtree(tmp_path / "out")
 
 
-# Secrets -------------------------------------------------------------------------------------------------------------
+# Secrets -----------------------------------------------------------------------------------
 
 SECRET = "swordfish42swordfish42swordfish42"
 
@@ -432,7 +553,9 @@ SECRET = "swordfish42swordfish42swordfish42"
         f"gone?access_token={SECRET}.jsonl",
     ],
 )
-@pytest.mark.usefixtures("store")  # or one of them would ask for credentials elsewhere, and be remembered without
+@pytest.mark.usefixtures(
+    "store"
+)  # or one of them would ask for credentials elsewhere, and be remembered without
 def test_no_message_shows_a_secret_of_a_source_or_a_tokenizer(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,7 +580,9 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
     assert result.code == 0
     shown = result.out + result.err + build(tmp_path, path, "--dry-run", "--overwrite").out
     tables = tmp_path / "build.yaml"
-    tables.write_text(json.dumps({"sources": [{"path": [str(path)], "epochs": 1}], "overwrite": True}))
+    tables.write_text(
+        json.dumps({"sources": [{"path": [str(path)], "epochs": 1}], "overwrite": True})
+    )
     for options in (("--dry-run", "--json"), ("--json",)):
         mixed = build(tmp_path, "-c", tables, *options)
         assert mixed.code == 0
@@ -468,14 +593,18 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
     assert "a?sig=***/a.jsonl" in shown or "a?sig=***" in shown
 
 
-# Bombs ---------------------------------------------------------------------------------------------------------------
+# Bombs -------------------------------------------------------------------------------------
 
 
 def bomb(path: Path, megabytes: int, before: bytes = b"") -> Path:
     """A small compressed file that unpacks to `megabytes` of one line."""
     with path.open("wb") as file:
         gz = path.suffix == ".gz"
-        with gzip.GzipFile("", "wb", 1, file) if gz else zstandard.ZstdCompressor(1).stream_writer(file) as packed:
+        with (
+            gzip.GzipFile("", "wb", 1, file)
+            if gz
+            else zstandard.ZstdCompressor(1).stream_writer(file) as packed
+        ):
             packed.write(before)
             for _ in range(megabytes):
                 packed.write(b"x" * 1_000_000)
@@ -485,8 +614,10 @@ def bomb(path: Path, megabytes: int, before: bytes = b"") -> Path:
 def peak_of(arguments: list[str], code: int) -> tuple[int, str]:
     """Bytes of memory a command held at most, and what it said."""
     measure = (
-        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], capture_output=True, text=True);"
-        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, done.stderr)"
+        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], "
+        "capture_output=True, text=True);"
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "
+        "done.stderr)"
     )
     command = [sys.executable, "-c", measure, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
@@ -499,12 +630,20 @@ def peak_of(arguments: list[str], code: int) -> tuple[int, str]:
 def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
     """Bytes of memory of a build of next to nothing."""
     folder = tmp_path_factory.mktemp("usual")
-    return peak_of([*command_line(folder, write_jsonl(folder / "good.jsonl", texts(40))), "-q"], 0)[0]
+    return peak_of([*command_line(folder, write_jsonl(folder / "good.jsonl", texts(40))), "-q"], 0)[
+        0
+    ]
 
 
 BOMBS = {
-    "a.jsonl.gz": (b'{"text": "a"}\n{"text": "', "row 1 (line 2): the line has more than 8,000,000 bytes"),
-    "a.json.zst": (b'[{"text": "a"}, {"text": "', "row 1: it is not JSON, or has more than 8,000,000 bytes"),
+    "a.jsonl.gz": (
+        b'{"text": "a"}\n{"text": "',
+        "row 1 (line 2): the line has more than 8,000,000 bytes",
+    ),
+    "a.json.zst": (
+        b'[{"text": "a"}, {"text": "',
+        "row 1: it is not JSON, or has more than 8,000,000 bytes",
+    ),
     "a.csv.zst": (b"text\na\n", "line 3: the row has more than 8,000,000 bytes"),
     "a.txt.zst": (b"a\n", "row 0: the document in line 1 has more than 8,000,000 bytes"),
 }
@@ -519,7 +658,9 @@ def test_a_file_that_unpacks_to_one_endless_line_takes_no_more_memory_than_a_row
     assert path.stat().st_size < 3_000_000
     peak, said = peak_of([*command_line(tmp_path, path), "--max-row-size", "8MB"], 2)
     assert sentence in said
-    assert peak < usual + 150_000_000, "of 400 MB, and the text of a row is in several hands at once"
+    assert peak < usual + 150_000_000, (
+        "of 400 MB, and the text of a row is in several hands at once"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -528,4 +669,7 @@ def test_a_binary_file_that_unpacks_without_end_stops_before_the_disk_is_full(
 ) -> None:
     monkeypatch.setattr("packprep.sources.opening._UNPACKED_BYTES", 5_000_000)
     path = bomb(tmp_path / "a.parquet.zst", 50)
-    assert refused(tmp_path, path) == f"{path} unpacks to more than 5,000,000 bytes, which no parquet file does"
+    assert (
+        refused(tmp_path, path)
+        == f"{path} unpacks to more than 5,000,000 bytes, which no parquet file does"
+    )

@@ -1,4 +1,6 @@
-"""Every kind of bad input, plain and compressed: one sentence with file and row, exit 2, no output, exact counts."""
+"""Every kind of bad input, plain and compressed: one sentence with file and row, exit 2, no
+output, exact counts.
+"""
 
 import gzip
 import json
@@ -31,7 +33,9 @@ def test_there_are_more_than_forty_kinds() -> None:
 
 
 @pytest.mark.parametrize("compression", PACK)
-@pytest.mark.parametrize(("suffix", "kind"), ROWS, ids=[f"{suffix} {kind.name}" for suffix, kind in ROWS])
+@pytest.mark.parametrize(
+    ("suffix", "kind"), ROWS, ids=[f"{suffix} {kind.name}" for suffix, kind in ROWS]
+)
 def test_a_bad_row_is_named_with_its_file_row_and_line(
     tmp_path: Path, suffix: str, kind: BadRow, compression: str
 ) -> None:
@@ -73,7 +77,9 @@ def test_skipped_rows_are_counted_exactly_and_every_other_row_is_packed(
 
 @pytest.mark.parametrize("compression", PACK)
 @pytest.mark.parametrize("kind", FILES, ids=lambda kind: f"{kind.suffix} {kind.name}")
-def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, kind: BadFile, compression: str) -> None:
+def test_a_bad_file_is_named_with_what_is_wrong(
+    tmp_path: Path, kind: BadFile, compression: str
+) -> None:
     path = tmp_path / f"a{kind.suffix}{compression}"
     path.write_bytes(PACK[compression](kind.make()))
     assert re.fullmatch(kind.sentence, sentence := refused(tmp_path, path)), sentence
@@ -86,23 +92,43 @@ def test_a_bad_file_is_refused_where_rows_are_skipped_too(tmp_path: Path, kind: 
     path = tmp_path / f"a{kind.suffix}"
     path.write_bytes(kind.make())
     sentence = one_sentence(tmp_path, path, "--max-row-size", LIMIT, "--on-error", "skip")
-    nothing_left = r"no document is left for the split train \(\d+ rows were skipped: \d+ (not_text|bad_\w+)"
+    nothing_left = (
+        r"no document is left for the split train \(\d+ rows were skipped: \d+ (not_text|bad_\w+)"
+    )
     assert sentence.startswith(f"{path} ") or re.match(nothing_left, sentence), sentence
 
 
 PACKED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "cut off": (lambda data: data[: len(data) // 2], r"is cut off at byte [\d,]+: the compressed data ends early.*"),
-    "cut off at the end": (lambda data: data[:-3], r"is cut off at byte [\d,]+: the compressed data ends early.*"),
-    "its header alone": (lambda data: data[:6], r"is cut off at byte 6: the compressed data ends early.*"),
-    "a byte flipped": (lambda data: flipped(data, len(data) // 2), r"does not decompress by byte [\d,]+: .*"),
-    "its checksum flipped": (lambda data: flipped(data, len(data) - 5), r"does not decompress by byte [\d,]+: .*"),
+    "cut off": (
+        lambda data: data[: len(data) // 2],
+        r"is cut off at byte [\d,]+: the compressed data ends early.*",
+    ),
+    "cut off at the end": (
+        lambda data: data[:-3],
+        r"is cut off at byte [\d,]+: the compressed data ends early.*",
+    ),
+    "its header alone": (
+        lambda data: data[:6],
+        r"is cut off at byte 6: the compressed data ends early.*",
+    ),
+    "a byte flipped": (
+        lambda data: flipped(data, len(data) // 2),
+        r"does not decompress by byte [\d,]+: .*",
+    ),
+    "its checksum flipped": (
+        lambda data: flipped(data, len(data) - 5),
+        r"does not decompress by byte [\d,]+: .*",
+    ),
     "garbage behind it": (
         lambda data: data + b"garbage" * 9,
         r"does not decompress by byte [\d,]+: .*"
         r"|is whole up to byte [\d,]+, and what follows is neither gzip nor padding with zeros; "
         r"remove it \(head -c \d+\) or fetch the file again",
     ),
-    "not compressed at all": (lambda data: b"plain text\n" * 99, r"does not decompress by byte [\d,]+: .*"),
+    "not compressed at all": (
+        lambda data: b"plain text\n" * 99,
+        r"does not decompress by byte [\d,]+: .*",
+    ),
 }
 """Ways to damage a compressed file, whatever it holds."""
 

@@ -37,7 +37,9 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["in/b.jsonl", "in/*.jsonl", "in"])
-def test_a_dangling_link_is_named_and_never_left_out(tmp_path: Path, folder: Path, named: str) -> None:
+def test_a_dangling_link_is_named_and_never_left_out(
+    tmp_path: Path, folder: Path, named: str
+) -> None:
     (folder / "b.jsonl").symlink_to("gone.jsonl")
     expected = f"{folder / 'b.jsonl'} is a link to gone.jsonl, which does not exist"
     assert refused(tmp_path, tmp_path / named) == expected
@@ -46,18 +48,24 @@ def test_a_dangling_link_is_named_and_never_left_out(tmp_path: Path, folder: Pat
 @pytest.mark.parametrize("named", ["in/b.jsonl", "in/*.jsonl", "in"])
 def test_a_pipe_is_named_and_never_waited_for(tmp_path: Path, folder: Path, named: str) -> None:
     os.mkfifo(folder / "b.jsonl")
-    expected = f"{folder / 'b.jsonl'} is not a regular file; to read a pipe use - for standard input"
+    expected = (
+        f"{folder / 'b.jsonl'} is not a regular file; to read a pipe use - for standard input"
+    )
     assert refused(tmp_path, tmp_path / named) == expected
 
 
 def test_a_device_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
-    assert refused(tmp_path, tmp_path / "zero.jsonl").startswith(f"{tmp_path / 'zero.jsonl'} is not a regular file")
+    assert refused(tmp_path, tmp_path / "zero.jsonl").startswith(
+        f"{tmp_path / 'zero.jsonl'} is not a regular file"
+    )
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, folder: Path) -> None:
     (folder / "b.jsonl").mkdir()
-    assert refused(tmp_path, folder / "b.jsonl").startswith(f"{folder / 'b.jsonl'} holds no file of a known format")
+    assert refused(tmp_path, folder / "b.jsonl").startswith(
+        f"{folder / 'b.jsonl'} holds no file of a known format"
+    )
     assert refused(tmp_path, f"{folder}/*.jsonl") == (
         f"{folder / 'b.jsonl'} is a folder, and {folder}/*.jsonl takes files; match those in it"
     )
@@ -67,7 +75,8 @@ def test_a_link_to_a_folder_is_named_and_never_left_out(tmp_path: Path, folder: 
     (tmp_path / "elsewhere").mkdir()
     (folder / "more").symlink_to(tmp_path / "elsewhere")
     assert refused(tmp_path, folder) == (
-        f"{folder / 'more'} is a link to a folder; give the folder as a source of its own, or move it here"
+        f"{folder / 'more'} is a link to a folder; give the folder as a source of its own, or move "
+        "it here"
     )
 
 
@@ -78,14 +87,29 @@ def test_links_in_a_circle_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_no_known_format_is_named(tmp_path: Path) -> None:
-    for name in ("a.bin", "a.pt", "a.pkl", "a.npy", "a.jsonl.bz2", "a.jsonl.xz", "a.zip", "a.tar.gz", "a"):
+    for name in (
+        "a.bin",
+        "a.pt",
+        "a.pkl",
+        "a.npy",
+        "a.jsonl.bz2",
+        "a.jsonl.xz",
+        "a.zip",
+        "a.tar.gz",
+        "a",
+    ):
         (tmp_path / name).write_bytes(b"x")
-        assert refused(tmp_path, tmp_path / name).startswith(f"{tmp_path / name} is of no known format; expected .json")
+        assert refused(tmp_path, tmp_path / name).startswith(
+            f"{tmp_path / name} is of no known format; expected .json"
+        )
 
 
 def test_an_empty_file_among_full_ones_is_named(tmp_path: Path, folder: Path) -> None:
     (folder / "b.jsonl").touch()
-    assert refused(tmp_path, folder) == f"{folder / 'b.jsonl'} is empty; expected at least one document"
+    assert (
+        refused(tmp_path, folder)
+        == f"{folder / 'b.jsonl'} is empty; expected at least one document"
+    )
 
 
 AS_NOBODY = """
@@ -100,10 +124,15 @@ main()
 
 
 def as_nobody(arguments: list[str], home: Path) -> subprocess.CompletedProcess[str]:
-    """The command by a user who may not read everything, as root may. Its libraries are loaded before."""
+    """The command by a user who may not read everything, as root may.
+
+    Its libraries are loaded before.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HOME": str(home)}
     command = [sys.executable, "-c", AS_NOBODY, *arguments[3:]]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=home, env=environment, check=False
+    )
 
 
 @pytest.mark.parametrize("locked", ["b.jsonl", "sub"])
@@ -120,14 +149,18 @@ def test_what_may_not_be_read_is_named_and_never_left_out(locked: str, named: st
             done = as_nobody(command_line(home, home / named.format(locked=locked)), home)
         finally:
             (folder / locked).chmod(0o755)
-        found = f"packprep: {folder / locked}(/dataset_dict.json)? cannot be read: Permission denied\n"
+        found = (
+            f"packprep: {folder / locked}(/dataset_dict.json)? cannot be read: Permission denied\n"
+        )
         assert done.returncode == 2 and re.fullmatch(found, done.stderr), done
         assert not (home / "out").exists()
 
 
 def test_a_number_in_the_second_file_is_not_cast_to_text(tmp_path: Path, folder: Path) -> None:
     path = write_jsonl(folder / "b.jsonl", [{"text": 7}])
-    assert refused(tmp_path, folder).startswith(f"{path} row 0 (line 1): 'text' is a number, expected text")
+    assert refused(tmp_path, folder).startswith(
+        f"{path} row 0 (line 1): 'text' is a number, expected text"
+    )
 
 
 def test_a_second_file_of_another_type_is_named(tmp_path: Path) -> None:
@@ -141,7 +174,13 @@ def test_a_second_file_of_another_type_is_named(tmp_path: Path) -> None:
 def test_a_flip_in_a_parquet_page_without_checksum_is_only_in_the_digest(tmp_path: Path) -> None:
     """Nothing in the file contradicts it. Pages with checksums are checked: see kinds.py."""
     table = pa.table({"text": ["the cat sat on the mat"] * 20})
-    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False, write_statistics=False)
+    pq.write_table(
+        table,
+        tmp_path / "a.parquet",
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+    )
     whole = (tmp_path / "a.parquet").read_bytes()
     digests = set()
     for content in (whole, whole.replace(b"cat", b"bat", 1)):
@@ -153,16 +192,22 @@ def test_a_flip_in_a_parquet_page_without_checksum_is_only_in_the_digest(tmp_pat
 
 def test_rows_are_numbered_in_their_own_file(tmp_path: Path, folder: Path) -> None:
     (folder / "b.jsonl").write_bytes(WHOLE + b'{"text": 7}\n')
-    assert refused(tmp_path, folder).startswith(f"{folder / 'b.jsonl'} row 40 (line 41): 'text' is a number")
+    assert refused(tmp_path, folder).startswith(
+        f"{folder / 'b.jsonl'} row 40 (line 41): 'text' is a number"
+    )
 
 
 def test_the_last_line_cut_in_half_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(WHOLE + b'{"text": "the la')
-    assert f"{tmp_path / 'a.jsonl'} row 40 (line 41): it is not JSON" in refused(tmp_path, tmp_path / "a.jsonl")
+    assert f"{tmp_path / 'a.jsonl'} row 40 (line 41): it is not JSON" in refused(
+        tmp_path, tmp_path / "a.jsonl"
+    )
 
 
 def test_a_row_far_behind_is_named_as_exactly(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "%s"}\n' % (b"x" * 100) * 100_000 + b"\n\nnull\n" + WHOLE)
+    (tmp_path / "a.jsonl").write_bytes(
+        b'{"text": "%s"}\n' % (b"x" * 100) * 100_000 + b"\n\nnull\n" + WHOLE
+    )
     assert refused(tmp_path, tmp_path / "a.jsonl").startswith(
         f"{tmp_path / 'a.jsonl'} row 100000 (line 100003): the row has no 'text'"
     )
@@ -171,7 +216,8 @@ def test_a_row_far_behind_is_named_as_exactly(tmp_path: Path) -> None:
 def test_a_missing_column_says_which_there_are(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"body": "a", "id": 1}])
     assert refused(tmp_path, path) == (
-        f"{path} has no column 'text'; it has body, id: choose with --text-column or --text-template"
+        f"{path} has no column 'text'; it has body, id: choose with --text-column or "
+        "--text-template"
     )
 
 
@@ -184,7 +230,9 @@ def test_odd_but_good_files_build(tmp_path: Path, folder: Path) -> None:
     (folder / "noend.jsonl").write_bytes(WHOLE.rstrip())
     (folder / "array.json").write_bytes(b"[" + WHOLE.strip().replace(b"\n", b",\n") + b"]")
     (folder / "escaped.jsonl").write_bytes(b'{"text": "a\\u0000b"}\n')
-    (folder / "other.jsonl").write_bytes(b'{"text": "a", "id": {"b": 1}}\n{"text": "b", "id": [1], "more": null}\n')
+    (folder / "other.jsonl").write_bytes(
+        b'{"text": "a", "id": {"b": 1}}\n{"text": "b", "id": [1], "more": null}\n'
+    )
     (folder / "twice.jsonl").write_bytes(b'{"text": "a", "id": 1, "id": 2}\n')
     report = json.loads(build(tmp_path, folder, "--json").out)
     assert report["documents"]["in"] == 6 * 40 + 1 + 2 + 1
@@ -192,7 +240,15 @@ def test_odd_but_good_files_build(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_strange_name_is_a_name(tmp_path: Path) -> None:
-    for name in ("a b.jsonl", "a[1].jsonl", "a*.jsonl", "a?b.jsonl", "é.jsonl", "-a.jsonl", "a\nb.jsonl"):
+    for name in (
+        "a b.jsonl",
+        "a[1].jsonl",
+        "a*.jsonl",
+        "a?b.jsonl",
+        "é.jsonl",
+        "-a.jsonl",
+        "a\nb.jsonl",
+    ):
         (tmp_path / name).write_bytes(WHOLE)
         assert build(tmp_path, tmp_path / name, "--overwrite").code == 0
 
@@ -207,13 +263,22 @@ def test_a_document_too_long_names_its_file_and_row(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["short", "x y " * 500])
     sentence = refused(tmp_path, path, "--overflow", "error")
     assert sentence.startswith(f"{path} row 1 has ")
-    assert sentence.endswith("tokens but a pack holds 64; choose --overflow split, truncate or drop")
+    assert sentence.endswith(
+        "tokens but a pack holds 64; choose --overflow split, truncate or drop"
+    )
 
 
 @pytest.mark.parametrize(
-    "options", [("--min-len", 9_000), ("--max-len", 0, "--min-len", 0), ("--overflow", "drop", "--min-len", 65)]
+    "options",
+    [
+        ("--min-len", 9_000),
+        ("--max-len", 0, "--min-len", 0),
+        ("--overflow", "drop", "--min-len", 65),
+    ],
 )
-def test_no_document_left_by_the_filters_says_so(tmp_path: Path, folder: Path, options: tuple[object, ...]) -> None:
+def test_no_document_left_by_the_filters_says_so(
+    tmp_path: Path, folder: Path, options: tuple[object, ...]
+) -> None:
     assert refused(tmp_path, folder, *options) == (
         "no document is left for the split train; see min_len, max_len, overflow and holdout"
     )
@@ -228,7 +293,14 @@ def test_an_output_of_other_settings_is_kept_and_the_difference_named(tmp_path: 
     path = write_jsonl(tmp_path / "a.jsonl", texts(20))
     assert build(tmp_path, path).code == 0
     before = (tmp_path / "out" / "manifest.json").read_bytes()
-    other = ("-o", tmp_path / "out", "--tokenizer", save_tokenizer(tmp_path / "tokenizer"), "--max-length", 32)
+    other = (
+        "-o",
+        tmp_path / "out",
+        "--tokenizer",
+        save_tokenizer(tmp_path / "tokenizer"),
+        "--max-length",
+        32,
+    )
     refusal = run("build", path, *other)
     assert refusal.code == 2
     assert "max_length 64 there, 32 here" in refusal.err

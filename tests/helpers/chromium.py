@@ -1,4 +1,5 @@
-"""A headless Chromium, spoken to over a pipe in its own DevTools protocol: no driver, no port, no package.
+"""A headless Chromium, spoken to over a pipe in its own DevTools protocol: no driver, no port,
+no package.
 
 The browser is CHROMIUM in the environment, or one found on PATH; tests skip where there is none.
 """
@@ -14,22 +15,42 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
+_NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "chrome-headless-shell",
+)
 _FLAGS = (
-    "--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-    "--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
-    "--disable-extensions", "--disable-sync", "--force-color-profile=srgb",
-)  # fmt: skip
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+)
 
 
 def find_chromium() -> str | None:
     """Path of a browser, or None."""
-    return os.environ.get("CHROMIUM") or next((found for name in _NAMES if (found := shutil.which(name))), None)
+    return os.environ.get("CHROMIUM") or next(
+        (found for name in _NAMES if (found := shutil.which(name))), None
+    )
 
 
 @dataclass
 class Visit:
-    """What happened when a page was opened. requests: all of them, the page itself first. said: console and log."""
+    """What happened when a page was opened. requests: all of them, the page itself first. said:
+    console and log.
+    """
 
     requests: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -44,10 +65,21 @@ class Chromium:
         root = ["--no-sandbox"] if os.getuid() == 0 else []
         # The browser reads commands from descriptor 3 and writes answers to 4.
         self._process = subprocess.Popen(
-            ["sh", "-c", 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null', executable, *_FLAGS, *root,
-             f"--user-data-dir={profile}", "about:blank"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
-        )  # fmt: skip
+            [
+                "sh",
+                "-c",
+                'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null',
+                executable,
+                *_FLAGS,
+                *root,
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._out, self._in = self._process.stdin, self._process.stdout
         self._ids = itertools.count(1)
@@ -58,7 +90,10 @@ class Chromium:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             self._call("Browser.close")
@@ -68,15 +103,21 @@ class Chromium:
             self._in.close()
 
     def visit(self, url: str, *, width: int, dark: bool, questions: dict[str, str]) -> Visit:
-        """Open a page in a window of this width. questions: JavaScript expressions by name, for `answers`."""
+        """Open a page in a window of this width. questions: JavaScript expressions by name, for
+        `answers`.
+        """
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self._call(f"{domain}.enable", session)
         self._call(
-            "Emulation.setDeviceMetricsOverride", session, width=width, height=900, deviceScaleFactor=1,
+            "Emulation.setDeviceMetricsOverride",
+            session,
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
             mobile=width < 500,
-        )  # fmt: skip
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", session, features=[scheme])
         self._events.clear()
@@ -85,10 +126,14 @@ class Chromium:
             self._events.append(self._read())
         seen = Visit()
         for name, expression in questions.items():
-            asked = self._call("Runtime.evaluate", session, expression=expression, returnByValue=True)
+            asked = self._call(
+                "Runtime.evaluate", session, expression=expression, returnByValue=True
+            )
             assert "exceptionDetails" not in asked, asked
             seen.answers[name] = asked["result"].get("value")
-        shot = self._call("Page.captureScreenshot", session, format="png", captureBeyondViewport=True)
+        shot = self._call(
+            "Page.captureScreenshot", session, format="png", captureBeyondViewport=True
+        )
         seen.picture = base64.b64decode(shot["data"])
         for event in self._events:
             self._note(event, seen)
@@ -109,7 +154,9 @@ class Chromium:
 
     def _call(self, method: str, session: str | None = None, **arguments: Any) -> dict[str, Any]:
         number = next(self._ids)
-        message = {"id": number, "method": method, "params": arguments} | ({"sessionId": session} if session else {})
+        message = {"id": number, "method": method, "params": arguments} | (
+            {"sessionId": session} if session else {}
+        )
         self._out.write(json.dumps(message).encode() + b"\0")
         while True:
             answer = self._read()

@@ -1,4 +1,6 @@
-"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, builds of them, the real data."""
+"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, builds of them,
+the real data.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +15,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from packprep.support.progress import Silent
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-needs_shared_data = pytest.mark.skipif(not SHARED.exists(), reason="the shared corpora and tokenizers are not here")
+needs_shared_data = pytest.mark.skipif(
+    not SHARED.exists(), reason="the shared corpora and tokenizers are not here"
+)
 
 _LINES = [
     "The cat sat on the mat, and the dog sat on the log.",
@@ -41,7 +45,9 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Path:
-    """The tiny tokenizer as a directory; tokenizer_config.json names <s> and </s> unless `config` says otherwise."""
+    """The tiny tokenizer as a directory; tokenizer_config.json names <s> and </s> unless
+    `config` says otherwise.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
     side = {"bos_token": "<s>", "eos_token": "</s>"} if config is None else config
@@ -60,15 +66,21 @@ def texts(count: int, seed: int = 0) -> list[str]:
     """Documents of 0 to some 300 words, the same for the same seed."""
     words = " ".join(_LINES).split()
     sizes = [
-        (seed * 7919 + 31 * number * number + 17 * number) % (300 if number % 7 == 0 else 40) for number in range(count)
+        (seed * 7919 + 31 * number * number + 17 * number) % (300 if number % 7 == 0 else 40)
+        for number in range(count)
     ]
     return [
-        " ".join(words[(number + place) % len(words)] for place in range(size)) for number, size in enumerate(sizes)
+        " ".join(words[(number + place) % len(words)] for place in range(size))
+        for number, size in enumerate(sizes)
     ]
 
 
-def build_options(folder: Path, files: Mapping[str, Iterable[Any]], **options: Any) -> dict[str, Any]:
-    """Options of a build of these files (name -> rows) into packs of 64 tokens, all in `folder`, with output `out`."""
+def build_options(
+    folder: Path, files: Mapping[str, Iterable[Any]], **options: Any
+) -> dict[str, Any]:
+    """Options of a build of these files (name -> rows) into packs of 64 tokens, all in `folder`,
+    with output `out`.
+    """
     return {
         "sources": tuple(str(write_jsonl(folder / name, rows)) for name, rows in files.items()),
         "output": str(folder / "out"),
@@ -96,8 +108,12 @@ class Heard(Silent):
         self.lines.append(line)
 
 
-def expected_ids(documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None) -> list[list[int]]:
-    """What `tokenizers` alone gives for each document, with BOS and EOS around those that have any id."""
+def expected_ids(
+    documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None
+) -> list[list[int]]:
+    """What `tokenizers` alone gives for each document, with BOS and EOS around those that have
+    any id.
+    """
     tokenizer.encode_special_tokens = True
     encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
     before, after = [[token] if token is not None else [] for token in (bos, eos)]

@@ -1,4 +1,6 @@
-"""Tokenized documents in memory, every token with a number of its own, so that a test can tell where each one went."""
+"""Tokenized documents in memory, every token with a number of its own, so that a test can tell
+where each one went.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -34,8 +36,12 @@ def tokenizer(*, bos: bool = True, eos: bool = True, tokens: int = 1 << 20) -> T
     )
 
 
-def make_documents(texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[int] | None = None) -> Documents:
-    """Documents of `texts` text tokens each, with the ends of the policy, numbered from 0, one source."""
+def make_documents(
+    texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[int] | None = None
+) -> Documents:
+    """Documents of `texts` text tokens each, with the ends of the policy, numbered from 0, one
+    source.
+    """
     parts, at = [], FIRST_ID
     for length in texts:
         text = list(range(at, at + length))
@@ -54,8 +60,12 @@ def make_documents(texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[
     )
 
 
-def with_columns(documents: Documents, trained: Sequence[Sequence[bool]], *, as_mask: bool) -> Documents:
-    """The documents with labels, as a mask or as ids, and with the columns CARRIED, all from `value_of`."""
+def with_columns(
+    documents: Documents, trained: Sequence[Sequence[bool]], *, as_mask: bool
+) -> Documents:
+    """The documents with labels, as a mask or as ids, and with the columns CARRIED, all from
+    `value_of`.
+    """
     tokens = tokens_of(documents)
     flat = np.array([token for document in tokens for token in document], np.int32)
     chosen = np.array([keep for document in trained for keep in document], np.bool_)
@@ -71,7 +81,9 @@ def with_columns(documents: Documents, trained: Sequence[Sequence[bool]], *, as_
         documents,
         aligned={name: Pointers.into(values, first) for name, values in columns.items()},
         values={
-            column.name: np.array([value_of(column.name, row) for row in documents.id.tolist()], column.numpy_dtype)
+            column.name: np.array(
+                [value_of(column.name, row) for row in documents.id.tolist()], column.numpy_dtype
+            )
             for column in CARRIED
             if column.kind == "segment"
         },
@@ -100,5 +112,6 @@ def tokens_of(documents: Documents) -> list[list[int]]:
     (tokens,) = documents.tokens.memory
     starts = (documents.tokens.address - tokens.ctypes.data) // 4
     return [
-        tokens[start : start + length].tolist() for start, length in zip(starts, documents.length.tolist(), strict=True)
+        tokens[start : start + length].tolist()
+        for start, length in zip(starts, documents.length.tolist(), strict=True)
     ]

@@ -8,9 +8,15 @@ import zstandard
 
 from packprep import BuildConfig
 
-PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+}
 
 
 def config(**options: Any) -> BuildConfig:
-    """BuildConfig, which also takes paths, lists and sizes as text; its fields say what it makes of them."""
+    """BuildConfig, which also takes paths, lists and sizes as text; its fields say what it makes
+    of them.
+    """
     return BuildConfig(**options)

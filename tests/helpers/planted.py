@@ -1,4 +1,6 @@
-"""Defects planted in an output, with digests and counts made right again: what only a look at the data can find."""
+"""Defects planted in an output, with digests and counts made right again: what only a look at
+the data can find.
+"""
 
 import json
 from collections.abc import Callable
@@ -7,7 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.schemas import canonical_json, file_digest, read_manifest, shard_schema, write_file, write_manifest
+from packprep.schemas import (
+    canonical_json,
+    file_digest,
+    read_manifest,
+    shard_schema,
+    write_file,
+    write_manifest,
+)
 
 Packs = list[dict[str, list[Any]]]
 
@@ -21,7 +30,9 @@ def packs_of(out: Path, shard: int = 0) -> Packs:
 
 
 def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
-    """Change the packs of one shard in place and seal the output again, ledger and report included."""
+    """Change the packs of one shard in place and seal the output again, ledger and report
+    included.
+    """
     manifest = read_manifest(out)
     entry = manifest.shards(next(iter(manifest.splits)))[shard]
     packs = packs_of(out, shard)
@@ -35,7 +46,9 @@ def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
 
 
 def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:
-    """A manifest and a report that agree with the bytes on disk, for a shard of so many packs and tokens."""
+    """A manifest and a report that agree with the bytes on disk, for a shard of so many packs
+    and tokens.
+    """
     manifest = read_manifest(out)
     data: dict[str, Any] = json.loads(json.dumps(manifest.data))
     entry = next(entry for entry in data["files"] if entry["path"] == shard)
@@ -50,7 +63,10 @@ def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None
     data["ledger"]["tokens_packed"] += more
     data["ledger"]["tokens_in"] += more
     report = json.loads((out / "report.json").read_bytes())
-    report["splits"], report["packs"] = data["splits"], sum(split["packs"] for split in data["splits"].values())
+    report["splits"], report["packs"] = (
+        data["splits"],
+        sum(split["packs"] for split in data["splits"].values()),
+    )
     report["tokens"] |= data["ledger"]
     write_file(out / "report.json", canonical_json(report))
     run = json.loads(json.dumps(manifest.run))

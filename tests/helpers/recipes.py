@@ -1,6 +1,8 @@
-"""The README's recipes for trainers, each run for three steps of a tiny Llama: losses must be those of documents alone.
+"""The README's recipes for trainers, each run for three steps of a tiny Llama: losses must be
+those of documents alone.
 
-`test_loader_recipes.py` runs them with what is installed, `trainers.py` with the versions of `scripts/check_trainers`.
+`test_loader_recipes.py` runs them with what is installed, `trainers.py` with the versions of
+`scripts/check_trainers`.
 """
 
 import importlib
@@ -43,10 +45,13 @@ PACKS = [[7, 12, 5], [9, 3, 14, 2], [20, 6]]
 FILLER = 4  # tokens behind the last pack
 TOLERANCE = 1e-5
 Losses = list[float]
-# A recipe is given the shards and a folder to write in; its losses, and those of the documents alone.
+# A recipe is given the shards and a folder to write in; its losses, and those of the documents
+# alone.
 Recipe = Callable[[Path, Path], tuple[Losses, Losses]]
 SETTINGS: dict[str, Any] = {
-    "per_device_train_batch_size": len(PACKS),  # every step trains on all packs, so their order has no effect
+    "per_device_train_batch_size": len(
+        PACKS
+    ),  # every step trains on all packs, so their order has no effect
     "num_train_epochs": STEPS,
     "optim": "sgd",
     "learning_rate": RATE,
@@ -60,7 +65,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def write_shards(directory: Path) -> None:
-    """One shard of PACKS: half of the documents begin without loss, the rest have a label at their first token."""
+    """One shard of PACKS: half of the documents begin without loss, the rest have a label at
+    their first token.
+    """
     rows = []
     for number, lengths in enumerate(PACKS):
         row = pack_of(10 * number, documents(lengths, seed=number))
@@ -95,13 +102,17 @@ def train(loss: Callable[[], Any], parameters: Any) -> Losses:
 
 
 def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> Losses:
-    """Losses of steps on every document by itself. logits: of token ids [1, n], with no argument that could leak."""
+    """Losses of steps on every document by itself. logits: of token ids [1, n], with no argument
+    that could leak.
+    """
 
     def loss() -> Any:
         total: Any = 0.0
         count = 0
         for pack in PackedShards(shards):
-            tokens, labels = (torch.tensor(pack.columns[name].tolist()) for name in ("tokens", "labels"))
+            tokens, labels = (
+                torch.tensor(pack.columns[name].tolist()) for name in ("tokens", "labels")
+            )
             for start, end in pairwise(pack.cu_seqlens.tolist()):
                 wanted = labels[start + 1 : end]
                 if (wanted != -100).any():
@@ -116,7 +127,9 @@ def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> 
 @cache
 def alone(shards: Path) -> Losses:
     model = llama()
-    return train_alone(lambda ids: model(input_ids=ids, use_cache=False).logits, model.parameters(), shards)
+    return train_alone(
+        lambda ids: model(input_ids=ids, use_cache=False).logits, model.parameters(), shards
+    )
 
 
 def llama(attention: str = "sdpa") -> Any:
@@ -129,7 +142,9 @@ def tokenizer() -> Any:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0"))
+    words = Tokenizer(
+        models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0")
+    )
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="0")
 
 
@@ -155,7 +170,9 @@ def loop(
     return train(lambda: model(**inputs(batch.torch())).loss, model.parameters()), alone(shards)
 
 
-def hf_trainer(collator: Any, shards: Path, folder: Path, rows: Any = None, **settings: Any) -> tuple[Losses, Losses]:
+def hf_trainer(
+    collator: Any, shards: Path, folder: Path, rows: Any = None, **settings: Any
+) -> tuple[Losses, Losses]:
     """Trainer on rows of load_from_disk."""
     from transformers import Trainer, TrainingArguments
 
@@ -164,24 +181,33 @@ def hf_trainer(collator: Any, shards: Path, folder: Path, rows: Any = None, **se
     trainer = recorded(Trainer)(llama(), arguments, train_dataset=rows, data_collator=collator)
     trainer.train()
     each = arguments.gradient_accumulation_steps
-    return [sum(trainer.losses[first : first + each]) for first in range(0, len(trainer.losses), each)], alone(shards)
+    return [
+        sum(trainer.losses[first : first + each]) for first in range(0, len(trainer.losses), each)
+    ], alone(shards)
 
 
 def readme(word: str) -> str:
     """The block of Python in the README that has the word."""
-    (block,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block]
+    (block,) = [
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block
+    ]
     return str(block)
 
 
 def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """The README's block, word by word but for its folders, the optimizer, and a record of the losses."""
+    """The README's block, word by word but for its folders, the optimizer, and a record of the
+    losses.
+    """
     code = readme(word).replace('"demo/packed"', repr(str(shards)))
     code = code.replace('("out", ', f"({str(folder)!r}, **settings, ")
     code = re.sub(r"= (\w*Trainer)\(", r"= recorded(\1)(", code)
     settings = SETTINGS | ({"bf16": False} if "SFTConfig" in code else {})
     names: dict[str, Any] = {
-        "model": llama(), "tokenizer": tokenizer(), "settings": settings, "recorded": recorded
-    }  # fmt: skip
+        "model": llama(),
+        "tokenizer": tokenizer(),
+        "settings": settings,
+        "recorded": recorded,
+    }
     exec(code, names)
     return names["trainer"].losses, alone(shards)
 
@@ -192,13 +218,17 @@ def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     rows = load_from_disk(str(shards))
     rows = rows.map(to_trl_row, remove_columns=rows.column_names)
     config = trl.SFTConfig(str(folder), bf16=False, max_length=None, **SETTINGS)
-    trainer = recorded(trl.SFTTrainer)(llama(), config, train_dataset=rows, processing_class=tokenizer())
+    trainer = recorded(trl.SFTTrainer)(
+        llama(), config, train_dataset=rows, processing_class=tokenizer()
+    )
     trainer.train()
     return trainer.losses, alone(shards)
 
 
 def source_of(package: str, path: str) -> Path:
-    """A file of a package that is installed without what it needs, so that it cannot be imported."""
+    """A file of a package that is installed without what it needs, so that it cannot be
+    imported.
+    """
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / path
@@ -229,7 +259,13 @@ def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
 
     def model() -> Any:
         torch.manual_seed(0)
-        sizes = {"num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "embed_dim": 32, "intermediate_dim": 48}
+        sizes = {
+            "num_layers": 2,
+            "num_heads": 4,
+            "num_kv_heads": 2,
+            "embed_dim": 32,
+            "intermediate_dim": 48,
+        }
         return llama3(vocab_size=VOCABULARY, max_seq_len=128, **sizes)
 
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
@@ -240,7 +276,9 @@ def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
         labels = fields.pop("labels")
         return cross_entropy(packed(**fields)[0, :-1], labels[0, 1:])
 
-    return train(loss, packed.parameters()), train_alone(lambda ids: single(ids), single.parameters(), shards)
+    return train(loss, packed.parameters()), train_alone(
+        lambda ids: single(ids), single.parameters(), shards
+    )
 
 
 COLLATORS: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -259,7 +297,10 @@ RECIPES: dict[str, Recipe] = {
         for name, collator in COLLATORS.items()
         for attention in ("sdpa", "eager")
     },
-    **{f"transformers Trainer, {name}": partial(hf_trainer, collator) for name, collator in COLLATORS.items()},
+    **{
+        f"transformers Trainer, {name}": partial(hf_trainer, collator)
+        for name, collator in COLLATORS.items()
+    },
     "transformers Trainer of the README": partial(readme_trainer, "TrainingArguments("),
     "trl SFTTrainer of the README, to_trl_row": partial(readme_trainer, "padding_free=True"),
     "trl SFTTrainer of the README, to_trl": partial(readme_trainer, "data_collator=to_trl,"),
@@ -269,9 +310,15 @@ RECIPES: dict[str, Recipe] = {
 # What must differ: the comparison sees a leak where there is one.
 LEAKS: dict[str, Recipe] = {
     "transformers loop with a mask of ones": partial(
-        loop, lambda batch: to_hf(batch) | {"attention_mask": torch.ones(1, len(batch), dtype=torch.int64)}, "sdpa"
+        loop,
+        lambda batch: (
+            to_hf(batch) | {"attention_mask": torch.ones(1, len(batch), dtype=torch.int64)}
+        ),
+        "sdpa",
     ),
-    "transformers loop with a cache": partial(loop, lambda batch: to_hf(batch) | {"use_cache": True}, "sdpa"),
+    "transformers loop with a cache": partial(
+        loop, lambda batch: to_hf(batch) | {"use_cache": True}, "sdpa"
+    ),
     "trl SFTTrainer with padding on rows of to_trl_row": wrong_sft,
 }
 

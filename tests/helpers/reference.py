@@ -1,4 +1,5 @@
-"""The packing strategies in plain Python, document by document: slow, obvious, and what the compiled ones must equal.
+"""The packing strategies in plain Python, document by document: slow, obvious, and what the
+compiled ones must equal.
 
 A pack is a list of document numbers; a plan is a list of packs.
 """
@@ -36,11 +37,17 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[Pack]:
     return packs
 
 
-def best_fit(lengths: Sequence[int], capacity: int, slots: int = 2**31, decreasing: bool = True) -> list[Pack]:
-    """Best fit: each document (longest first, or as they come) into the fullest pack that has room."""
+def best_fit(
+    lengths: Sequence[int], capacity: int, slots: int = 2**31, decreasing: bool = True
+) -> list[Pack]:
+    """Best fit: each document (longest first, or as they come) into the fullest pack that has
+    room.
+    """
     packs: list[Pack] = []
     for document in longest_first(lengths) if decreasing else range(len(lengths)):
-        fits = [p for p in packs if fill(p, lengths) + lengths[document] <= capacity and len(p) < slots]
+        fits = [
+            p for p in packs if fill(p, lengths) + lengths[document] <= capacity and len(p) < slots
+        ]
         if fits:
             max(fits, key=lambda pack: fill(pack, lengths)).append(document)
         else:
@@ -62,7 +69,9 @@ def knapsack(lengths: Sequence[int], capacity: int) -> list[Pack]:
 
 
 def wrapped(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, int]]]:
-    """All documents one after another, cut at pack ends only: (document, start, stop) of each segment of each pack."""
+    """All documents one after another, cut at pack ends only: (document, start, stop) of each
+    segment of each pack.
+    """
     packs: list[list[tuple[int, int, int]]] = []
     room = 0
     for document, length in enumerate(lengths):
@@ -79,7 +88,9 @@ def wrapped(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, 
 
 
 def stream(lengths: Sequence[int], capacity: int, slots: int = 2**31) -> list[Pack]:
-    """Next fit, each pack closed by the first unused documents that fill it: one, or two, or the longest that fits."""
+    """Next fit, each pack closed by the first unused documents that fill it: one, or two, or the
+    longest that fits.
+    """
     packs: list[Pack] = []
     unused = list(range(len(lengths)))
     while unused:
@@ -137,7 +148,9 @@ def l2(lengths: Sequence[int], capacity: int) -> int:
         large = [x for x in lengths if capacity - threshold >= x > capacity / 2]
         small = [x for x in lengths if capacity / 2 >= x >= threshold]
         room = len(large) * capacity - sum(large)
-        best = max(best, len(alone) + len(large) + max(0, math.ceil((sum(small) - room) / capacity)))
+        best = max(
+            best, len(alone) + len(large) + max(0, math.ceil((sum(small) - room) / capacity))
+        )
     return best
 
 
@@ -163,7 +176,9 @@ def bias(packs: Sequence[Pack], lengths: Sequence[int]) -> float:
     return 1 - (within / free) / (total / (len(lengths) - 1)) if free and total > 1e-12 else 0.0
 
 
-def straggler(packs: Sequence[Pack], lengths: Sequence[int], ranks: int, a: float, b: float) -> float:
+def straggler(
+    packs: Sequence[Pack], lengths: Sequence[int], ranks: int, a: float, b: float
+) -> float:
     """max / mean cost of each step of `ranks` packs, averaged over whole steps."""
     costs = [sum(a * lengths[d] + b * lengths[d] ** 2 for d in pack) for pack in packs]
     steps = [costs[i : i + ranks] for i in range(0, len(costs) - ranks + 1, ranks)] or [costs]

@@ -1,4 +1,6 @@
-"""What is trained, found the slow and obvious way: token by token, or by asking transformers where a prefix ends."""
+"""What is trained, found the slow and obvious way: token by token, or by asking transformers
+where a prefix ends.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,18 +22,22 @@ def trained_by_tokens(ids: Sequence[int], opening: Sequence[int], closing: int) 
     return mask
 
 
-def trained_by_prefixes(tokenizer: Any, messages: list[dict[str, Any]], end: str, **options: Any) -> list[bool]:
+def trained_by_prefixes(
+    tokenizer: Any, messages: list[dict[str, Any]], end: str, **options: Any
+) -> list[bool]:
     """The definition itself, where growing prefixes are exact: fails where one is no prefix.
 
-    tokenizer: of transformers. A token is trained if a character of it lies between the end of everything before a
-    turn, rendered with the generation prompt, and the end of `end` behind it.
+    tokenizer: of transformers. A token is trained if a character of it lies between the end of
+    everything before a turn, rendered with the generation prompt, and the end of `end` behind it.
     """
     text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     characters = [False] * len(text)
     for turn, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = tokenizer.apply_chat_template(messages[:turn], tokenize=False, add_generation_prompt=True, **options)
+        before = tokenizer.apply_chat_template(
+            messages[:turn], tokenize=False, add_generation_prompt=True, **options
+        )
         upto = tokenizer.apply_chat_template(messages[: turn + 1], tokenize=False, **options)
         assert text.startswith(before) and text.startswith(upto)
         for at in range(len(before), upto.rindex(end) + len(end)):

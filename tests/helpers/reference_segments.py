@@ -1,5 +1,5 @@
-"""What cutting a document means, in plain Python, token by token: the fast one in packprep.windows.segments must
-agree.
+"""What cutting a document means, in plain Python, token by token: the fast one in
+packprep.windows.segments must agree.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,10 @@ from packprep.config.build_config import BuildConfig
 
 @dataclass
 class Cut:
-    """Pieces of one document, and what became of the rest. A piece: offsets of its own tokens, and its extra BOS."""
+    """Pieces of one document, and what became of the rest.
+
+    A piece: offsets of its own tokens, and its extra BOS.
+    """
 
     pieces: list[tuple[list[int], bool]] = field(default_factory=list)
     truncated: int = 0
@@ -20,9 +23,16 @@ class Cut:
 
 
 def cut_document(
-    length: int, ends: int, config: BuildConfig, *, has_bos: bool, trained: Sequence[bool] | None = None
+    length: int,
+    ends: int,
+    config: BuildConfig,
+    *,
+    has_bos: bool,
+    trained: Sequence[bool] | None = None,
 ) -> Cut:
-    """One document of `length` tokens, `ends` of them BOS and EOS; trained: which tokens have a label."""
+    """One document of `length` tokens, `ends` of them BOS and EOS; trained: which tokens have a
+    label.
+    """
     cut = _cut(length, ends, config, has_bos=has_bos, trained=trained)
     if trained is None:
         return cut
@@ -51,8 +61,12 @@ def labelled(
     config: BuildConfig,
     earlier: Sequence[tuple[list[int], bool]],
 ) -> list[bool]:
-    """Which own tokens of a piece have a label in the shard; earlier: the pieces of the document before it there."""
-    taken = set() if config.train_overlap else {offset for offsets, _ in earlier for offset in offsets}
+    """Which own tokens of a piece have a label in the shard; earlier: the pieces of the document
+    before it there.
+    """
+    taken = (
+        set() if config.train_overlap else {offset for offsets, _ in earlier for offset in offsets}
+    )
     has = [trained[offset] and offset not in taken for offset in offsets]
     return has if bos else [False, *has[1:]]
 
@@ -69,7 +83,9 @@ def infer_seqlen(source: int, target: int, cutoff: int) -> tuple[int, int]:
     return min(max(cutoff - kept, 0), source), kept
 
 
-def _cut(length: int, ends: int, config: BuildConfig, *, has_bos: bool, trained: Sequence[bool] | None) -> Cut:
+def _cut(
+    length: int, ends: int, config: BuildConfig, *, has_bos: bool, trained: Sequence[bool] | None
+) -> Cut:
     if length == 0:
         return Cut()
     text = length - ends

@@ -12,18 +12,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+_KEYS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 @contextmanager
 def server() -> Iterator[dict[str, str]]:
-    """The environment that sends every S3 client of a process, or of one it starts, to a new and empty server."""
+    """The environment that sends every S3 client of a process, or of one it starts, to a new and
+    empty server.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | _KEYS)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | _KEYS
+    )
     try:
         _wait(url, process)
         yield _KEYS | {"AWS_ENDPOINT_URL": url}
@@ -52,10 +60,12 @@ def file_system() -> Any:
 
 
 class Tap:
-    """What stands between a client and the server, passes on what the client sends, in pieces, and counts them.
+    """What stands between a client and the server, passes on what the client sends, in pieces,
+    and counts them.
 
-    At piece number `at` it calls `strike`, once, with 0, half or all of that piece passed on (`share`), and passes
-    nothing on any more over that connection. `cut` lets it refuse every connection, as a network that is gone.
+    At piece number `at` it calls `strike`, once, with 0, half or all of that piece passed on
+    (`share`), and passes nothing on any more over that connection. `cut` lets it refuse every
+    connection, as a network that is gone.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -69,13 +79,19 @@ class Tap:
         self.arm()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def arm(self, at: int = 0, share: float = 0.5, strike: Callable[[], None] = lambda: None) -> None:
+    def arm(
+        self, at: int = 0, share: float = 0.5, strike: Callable[[], None] = lambda: None
+    ) -> None:
         self.at, self.share, self.strike = at, share, strike
         self.pieces = 0
-        self.requests: list[tuple[int, str]] = []  # number of the piece that begins a request, and its first line
+        self.requests: list[
+            tuple[int, str]
+        ] = []  # number of the piece that begins a request, and its first line
 
     def cut_at(self, at: int) -> None:
-        """Let the network go away with piece number `at`; it comes back when `cut` is set to False."""
+        """Let the network go away with piece number `at`; it comes back when `cut` is set to
+        False.
+        """
 
         def strike() -> None:
             self.cut = True

@@ -1,7 +1,8 @@
-"""Tiny outputs in the format of schemas/README.md, written value by value: what tests read, and tests/golden.
+"""Tiny outputs in the format of schemas/README.md, written value by value: what tests read, and
+tests/golden.
 
-`python -m tests.helpers.tiny_shards` writes the golden directories again; the format's version policy says when that is
-right.
+`python -m tests.helpers.tiny_shards` writes the golden directories again; the format's version
+policy says when that is right.
 """
 
 import math
@@ -29,14 +30,16 @@ from packprep.schemas import (
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLAIN = tuple(
-    STANDARD_COLUMNS[name] for name in ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
+    STANDARD_COLUMNS[name]
+    for name in ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
 )
 
 Row = Mapping[str, Sequence[float]]
 
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "max": 1.0}
 
-# The worked example of schemas/README.md: documents [1,10,2], [1,20,...,27,2] and [1,30,2] in packs of 8.
+# The worked example of schemas/README.md: documents [1,10,2], [1,20,...,27,2] and [1,30,2] in packs
+# of 8.
 EXAMPLE: list[Row] = [
     {
         "tokens": [1, 20, 21, 22, 23, 24, 25, 26],
@@ -54,9 +57,13 @@ EXAMPLE: list[Row] = [
     },
 ]
 
-# Every optional column at once: padding within segments (to a multiple of 4) and behind them, labels, free columns.
+# Every optional column at once: padding within segments (to a multiple of 4) and behind them,
+# labels, free columns.
 RICH = (
-    *(STANDARD_COLUMNS[name] for name in ("tokens", "cu_seqlens", "document_ids", "document_starts")),
+    *(
+        STANDARD_COLUMNS[name]
+        for name in ("tokens", "cu_seqlens", "document_ids", "document_starts")
+    ),
     *(STANDARD_COLUMNS[name] for name in ("labels", "segment_lengths")),
     Column(name="weight", kind="token", dtype="float32", meaning="loss weight"),
     Column(name="source", kind="segment", dtype="int64", meaning="source number"),
@@ -64,11 +71,15 @@ RICH = (
 
 
 def rich_row(document: int, *lengths: int) -> Row:
-    """Documents `document`, `document` + 1, ... of these lengths, each padded to a multiple of 4; then 4 of filler."""
+    """Documents `document`, `document` + 1, ... of these lengths, each padded to a multiple of
+    4; then 4 of filler.
+    """
     real = [*lengths, 0]
     padded = [-(-length // 4) * 4 for length in lengths] + [4]
     tokens = [
-        token for length, room in zip(real, padded, strict=True) for token in [5] * length + [0] * (room - length)
+        token
+        for length, room in zip(real, padded, strict=True)
+        for token in [5] * length + [0] * (room - length)
     ]
     return {
         "tokens": tokens,
@@ -97,7 +108,10 @@ def write_output(
     vocab_size: int = 32,
     rows_per_batch: int = 2,
 ) -> Manifest:
-    """Write an output: for each split its shards, for each shard its packs. Several splits make a DatasetDict."""
+    """Write an output: for each split its shards, for each shard its packs.
+
+    Several splits make a DatasetDict.
+    """
     files: list[dict[str, Any]] = []
     counts = {split: {"packs": 0, "segments": 0, "tokens": 0} for split in splits}
     directory.mkdir(parents=True)
@@ -110,7 +124,10 @@ def write_output(
                 for first in range(0, len(rows), rows_per_batch):
                     writer.write_batch(to_batch(columns, rows[first : first + rows_per_batch]))
             tokens = sum(len(row["tokens"]) for row in rows)
-            files.append(_entry(directory, folder / name) | {"packs": len(rows), "tokens": tokens, "split": split})
+            files.append(
+                _entry(directory, folder / name)
+                | {"packs": len(rows), "tokens": tokens, "split": split}
+            )
             counts[split]["packs"] += len(rows)
             counts[split]["tokens"] += tokens
             counts[split]["segments"] += sum(len(row["cu_seqlens"]) - 1 for row in rows)
@@ -141,12 +158,17 @@ def write_output(
         "truncated": 0,
         "dropped": {},
     }
-    write_file(directory / "report.json", canonical_json(_report(splits, counts, files, ledger, max_length)))
+    write_file(
+        directory / "report.json",
+        canonical_json(_report(splits, counts, files, ledger, max_length)),
+    )
     data = {
         "format_version": 1,
         "inputs": inputs,
         "identity": digest_of(inputs),
-        "columns": [{"name": column.name, "kind": column.kind, "dtype": column.dtype} for column in columns],
+        "columns": [
+            {"name": column.name, "kind": column.kind, "dtype": column.dtype} for column in columns
+        ],
         "max_length": max_length,
         "vocab_size": vocab_size,
         "sources": [source | {"first_document": 0, "documents": 3}],
@@ -154,7 +176,10 @@ def write_output(
         "files": files,
         "ledger": ledger,
     }
-    run = {"versions": {"packprep": "0.1.0"}, "files": [_entry(directory, directory / "report.json")]}
+    run = {
+        "versions": {"packprep": "0.1.0"},
+        "files": [_entry(directory, directory / "report.json")],
+    }
     return write_manifest(directory, data, run)
 
 
@@ -165,12 +190,17 @@ def _report(
     ledger: Mapping[str, Any],
     max_length: int,
 ) -> dict[str, Any]:
-    """A report of these packs that report.schema.json allows; its times are 0, so that equal packs have equal bytes."""
+    """A report of these packs that report.schema.json allows; its times are 0, so that equal
+    packs have equal bytes.
+    """
     packs, tokens = sum(split["packs"] for split in counts.values()), ledger["tokens_packed"]
     bound = -(-tokens // max_length)
-    segments = sorted(len(row["cu_seqlens"]) - 1 for shards in splits.values() for rows in shards for row in rows)
+    segments = sorted(
+        len(row["cu_seqlens"]) - 1 for shards in splits.values() for rows in shards for row in rows
+    )
     at = {
-        name: segments[math.ceil(share * len(segments)) - 1] if segments else 0 for name, share in _PERCENTILES.items()
+        name: segments[math.ceil(share * len(segments)) - 1] if segments else 0
+        for name, share in _PERCENTILES.items()
     }
     documents = {"in": 3, "empty": 0, "skipped": {}, "dropped": {}, "cut": 0, "cut_characters": 0}
     shards = [file for file in files if "packs" in file]
@@ -193,7 +223,9 @@ def _report(
         "documents_per_pack": at,
         "splits": counts,
         "windows": [],
-        "sources": [{"name": "tiny", "documents": documents, "tokens": ledger, "segments": sum(segments)}],
+        "sources": [
+            {"name": "tiny", "documents": documents, "tokens": ledger, "segments": sum(segments)}
+        ],
         "bytes": sum(shard["bytes"] for shard in shards),
         "shards": len(shards),
         "seconds": {"total": 0.0},
@@ -204,7 +236,9 @@ def _report(
 
 
 def write_golden(directory: Path) -> None:
-    """The two golden outputs of format version 1: the README's example, and one with everything optional."""
+    """The two golden outputs of format version 1: the README's example, and one with everything
+    optional.
+    """
     write_output(directory / "v1-example", {"train": [EXAMPLE]})
     rich = {
         "train": [[rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2)], [rich_row(5, 2)]],

@@ -1,4 +1,6 @@
-"""Tiny random models for tests of packed training; `skip_without` keeps collection working where torch is absent."""
+"""Tiny random models for tests of packed training; `skip_without` keeps collection working where
+torch is absent.
+"""
 
 import importlib.util
 import os
@@ -26,7 +28,9 @@ def skip_without(*modules: str) -> None:
 
 
 def tiny_llama(attention: str = "sdpa", **config: Any) -> Any:
-    """A Llama of random weights: 2 layers, 4 heads over 2 key heads, 64 token ids; float32, evaluation mode."""
+    """A Llama of random weights: 2 layers, 4 heads over 2 key heads, 64 token ids; float32,
+    evaluation mode.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -62,13 +66,20 @@ def pack_of(first: int, texts: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 def batch_of(directory: Path, lengths: Sequence[int], **options: Any) -> PackedBatch:
     """A batch of one pack of random documents of these lengths, by way of the disk."""
-    write_output(directory, {"train": [[pack_of(0, documents(lengths))]]}, max_length=512, vocab_size=VOCABULARY)
+    write_output(
+        directory,
+        {"train": [[pack_of(0, documents(lengths))]]},
+        max_length=512,
+        vocab_size=VOCABULARY,
+    )
     (batch,) = PackedLoader(PackedShards(directory), 1, **options)
     return batch
 
 
 class FlashStub:
-    """Stands for flash-attn 2 in transformers: the reference attention, and a record of the boundaries it was given."""
+    """Stands for flash-attn 2 in transformers: the reference attention, and a record of the
+    boundaries it was given.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from transformers import modeling_flash_attention_utils as utils
@@ -77,7 +88,9 @@ class FlashStub:
         self.max_lengths: list[Any] = []
         functions = (self.whole, self.varlen, None, utils._pad_input, utils._unpad_input)
         processing = utils._lazy_define_process_function(self.varlen)
-        monkeypatch.setattr(utils, "lazy_import_flash_attention", lambda *_, **__: (functions, (processing, dict)))
+        monkeypatch.setattr(
+            utils, "lazy_import_flash_attention", lambda *_, **__: (functions, (processing, dict))
+        )
 
     def model(self) -> Any:
         """A tiny Llama that calls this stub in every layer."""
@@ -110,11 +123,25 @@ class FlashStub:
         first, last = int(cu_seqlens_q[0]), int(cu_seqlens_q[-1])
         inside = (cu_seqlens_q - first).to(torch.int32)
         out[first:last] = varlen_attention(
-            q[first:last], k[first:last], v[first:last], inside, int(max_seqlen_q), causal, scale=softmax_scale
+            q[first:last],
+            k[first:last],
+            v[first:last],
+            inside,
+            int(max_seqlen_q),
+            causal,
+            scale=softmax_scale,
         )
         return out
 
-    def whole(self, q: Any, k: Any, v: Any, softmax_scale: float | None = None, causal: bool = False, **_: Any) -> Any:
+    def whole(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        **_: Any,
+    ) -> Any:
         import torch
 
         from packprep.loaders import varlen_attention

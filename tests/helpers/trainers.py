@@ -1,7 +1,8 @@
-"""Packed fields in the trainers' own code, and every recipe: what `scripts/check_trainers` runs in its environment.
+"""Packed fields in the trainers' own code, and every recipe: what `scripts/check_trainers` runs
+in its environment.
 
-`python -m tests.helpers.trainers` runs all that the installed trainers allow, a line each, and exits 1 if a recipe
-leaks, or if one that is made to leak does not.
+`python -m tests.helpers.trainers` runs all that the installed trainers allow, a line each, and
+exits 1 if a recipe leaks, or if one that is made to leak does not.
 """
 
 import ast
@@ -31,19 +32,34 @@ from packprep.loaders import (
     to_torchtune,
 )
 
-from .recipes import FILLER, LEAKS, PACKS, RECIPES, TOLERANCE, alone, difference, obstacle, source_of, write_shards
+from .recipes import (
+    FILLER,
+    LEAKS,
+    PACKS,
+    RECIPES,
+    TOLERANCE,
+    alone,
+    difference,
+    obstacle,
+    source_of,
+    write_shards,
+)
 from .torch_models import documents
 
 
 def torchtune_fields(shards: Path) -> None:
-    """to_torchtune gives what PackedDataset and padded_collate_packed make of the same documents."""
+    """to_torchtune gives what PackedDataset and padded_collate_packed make of the same
+    documents.
+    """
     from torchtune.data import padded_collate_packed
     from torchtune.datasets import PackedDataset
 
     texts = documents(PACKS[0])
     rows = [{"tokens": text, "labels": [-100, *text[1:]]} for text in texts]
     theirs = padded_collate_packed([PackedDataset(rows, max_seq_len=sum(PACKS[0]))[0]])
-    ours = to_torchtune([{"input_ids": [token for text in texts for token in text], "seq_lengths": PACKS[0]}])
+    ours = to_torchtune(
+        [{"input_ids": [token for text in texts for token in text], "seq_lengths": PACKS[0]}]
+    )
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         assert ours[name].dtype == value.dtype
@@ -63,7 +79,9 @@ def torchtitan_boundaries(shards: Path) -> None:
 
 
 def olmo_boundaries(shards: Path) -> None:
-    """OLMo-core's collator makes the same of instances, and boundaries that count the padding too."""
+    """OLMo-core's collator makes the same of instances, and boundaries that count the padding
+    too.
+    """
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.utils import get_cumulative_document_lengths
 
@@ -80,7 +98,9 @@ def olmo_boundaries(shards: Path) -> None:
         assert torch.equal(theirs[name], ours[name]), name
     offsets = get_cumulative_document_lengths(ours["doc_lens"]).tolist()
     width = ours["input_ids"].shape[1]
-    expected = {number * width + end for number, row in enumerate(rows) for end in row["cu_seqlens"]}
+    expected = {
+        number * width + end for number, row in enumerate(rows) for end in row["cu_seqlens"]
+    }
     assert set(offsets) == expected | {width * len(rows)}
 
 
@@ -98,7 +118,9 @@ def megatron_params(shards: Path) -> None:
 def llama_factory_mask(shards: Path) -> None:
     """LLaMA-Factory's own function makes the same mask of the segments' numbers."""
     tree = ast.parse(source_of("llamafactory", "data/collator.py").read_text())
-    (function,) = [node for node in tree.body if getattr(node, "name", "") == "prepare_4d_attention_mask"]
+    (function,) = [
+        node for node in tree.body if getattr(node, "name", "") == "prepare_4d_attention_mask"
+    ]
     names: dict[str, Any] = {"torch": torch}
     exec(ast.unparse(function), names)
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
@@ -126,7 +148,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"
         write_shards(shards)
-        versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "datasets"))
+        versions = ", ".join(
+            f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "datasets")
+        )
         print(f"{versions}; losses alone {' '.join(f'{loss:.6f}' for loss in alone(shards))}")
         for number, (name, run) in enumerate((RECIPES | LEAKS | CONTRACTS).items()):
             if reason := obstacle(name):
@@ -134,7 +158,9 @@ def main() -> int:
                 continue
             try:
                 with redirect_stdout(StringIO()):  # trainers print their logs
-                    result: Any = run(*([shards] if name in CONTRACTS else [shards, Path(folder) / str(number)]))
+                    result: Any = run(
+                        *([shards] if name in CONTRACTS else [shards, Path(folder) / str(number)])
+                    )
                 size = difference(*result) if result else 0.0
                 right = size > 1e-3 if name in LEAKS else size < TOLERANCE
                 measured = f"{size:.1e}" if result else "equal"
@@ -144,7 +170,9 @@ def main() -> int:
             package = name.split()[0]
             line = f"{package} {version(package)} {name.removeprefix(package).strip()}"
             print(
-                f"{'right' if right else 'WRONG'}  {measured:>9}  {line}{', must leak' * (name in LEAKS)}", flush=True
+                f"{'right' if right else 'WRONG'}  {measured:>9}  "
+                f"{line}{', must leak' * (name in LEAKS)}",
+                flush=True,
             )
     return int(failed)
 

@@ -18,7 +18,9 @@ def as_dict(counts: Counts) -> dict[int, int]:
 
 def test_the_worked_example_of_the_format_in_counts() -> None:
     measured = measure(GOLDEN / "v1-example")
-    assert as_dict(measured.documents) == {3: 2, 10: 1}, "the pieces of document 1 are one document of 10 tokens"
+    assert as_dict(measured.documents) == {3: 2, 10: 1}, (
+        "the pieces of document 1 are one document of 10 tokens"
+    )
     assert as_dict(measured.segments) == {2: 1, 3: 2, 8: 1}
     assert as_dict(measured.documents_per_pack) == {1: 1, 3: 1}
     assert as_dict(measured.fill) == {8: 2}
@@ -29,7 +31,9 @@ def test_the_worked_example_of_the_format_in_counts() -> None:
 
 
 def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]]}, RICH, max_length=16)
+    write_output(
+        tmp_path / "out", {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]]}, RICH, max_length=16
+    )
     measured = measure(tmp_path / "out")
     assert as_dict(measured.documents) == as_dict(measured.segments) == {1: 1, 3: 1, 4: 1}
     assert as_dict(measured.documents_per_pack) == {1: 1, 2: 1}
@@ -42,7 +46,9 @@ def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) 
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000, window=16_000, shard_size=4_000)
+    return build_options(
+        tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000, window=16_000, shard_size=4_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,15 +69,21 @@ def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
     measured = measure(output)
     lengths = [len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1) if ids]
     assert as_dict(measured.documents) == as_dict(Counts(*np.unique(lengths, return_counts=True)))
-    packs = [pack for split in read_manifest(output).splits for pack in PackedShards(output, split=split)]
+    packs = [
+        pack for split in read_manifest(output).splits for pack in PackedShards(output, split=split)
+    ]
     real = [[len(s.tokens) for s in pack.segments() if s.document_id != -1] for pack in packs]
-    assert as_dict(measured.fill) == as_dict(Counts(*np.unique([sum(pack) for pack in real], return_counts=True)))
+    assert as_dict(measured.fill) == as_dict(
+        Counts(*np.unique([sum(pack) for pack in real], return_counts=True))
+    )
     assert measured.documents_per_pack.sum == sum(map(len, real)) == measured.segments.total
     assert measured.fill.sum == measured.segments.sum
     assert measured.fill.total == len(packs)
 
 
-def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(options: dict[str, Any]) -> None:
+def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(
+    options: dict[str, Any],
+) -> None:
     build(BuildConfig(**options, order="shuffle"))
     output = Path(options["output"])
     windows = list(read_windows(output, read_manifest(output)))

@@ -29,10 +29,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for output, columns in (("out", "position_ids,document_ids,document_starts"), ("bare", "")):
             build(
                 config(
-                    sources=["docs/a.jsonl", "b.jsonl"], output=output, tokenizer=str(tokenizer), max_length=64,
-                    shard_size="10KB", holdout=0.2, columns=columns,
+                    sources=["docs/a.jsonl", "b.jsonl"],
+                    output=output,
+                    tokenizer=str(tokenizer),
+                    max_length=64,
+                    shard_size="10KB",
+                    holdout=0.2,
+                    columns=columns,
                 )
-            )  # fmt: skip
+            )
     return folder
 
 
@@ -81,7 +86,13 @@ def test_every_document_is_found_with_all_its_tokens(out: Path) -> None:
 
 def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(out: Path) -> None:
     sources = Sources(read_manifest(out))
-    for name, number in (("docs/a.jsonl:7", 7), ("a.jsonl:7", 7), ("b.jsonl:0", 50), ("b.jsonl:19", 69), ("69", 69)):
+    for name, number in (
+        ("docs/a.jsonl:7", 7),
+        ("a.jsonl:7", 7),
+        ("b.jsonl:0", 50),
+        ("b.jsonl:19", 69),
+        ("69", 69),
+    ):
         assert document_number(sources, name) == number
     for name, message in (
         ("b.jsonl:20", "b.jsonl has 20 rows, numbered from 0; there is no row 20"),
@@ -95,14 +106,24 @@ def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(out:
         assert str(error.value).startswith(message)
 
 
-def test_two_sources_of_one_name_ask_for_more_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sources_of_one_name_ask_for_more_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("x", "y"):
         (tmp_path / name).mkdir()
         write_jsonl(tmp_path / name / "a.jsonl", ["some text"])
-    build(config(sources=["x/a.jsonl", "y/a.jsonl"], output="out", tokenizer=str(save_tokenizer(tmp_path / "tok"))))
+    build(
+        config(
+            sources=["x/a.jsonl", "y/a.jsonl"],
+            output="out",
+            tokenizer=str(save_tokenizer(tmp_path / "tok")),
+        )
+    )
     sources = Sources(read_manifest("out"))
-    with pytest.raises(ConfigError, match=r"a\.jsonl is the name of 2 sources \(x/a.jsonl, y/a.jsonl\)"):
+    with pytest.raises(
+        ConfigError, match=r"a\.jsonl is the name of 2 sources \(x/a.jsonl, y/a.jsonl\)"
+    ):
         document_number(sources, "a.jsonl:0")
     assert document_number(sources, "y/a.jsonl:0") == 1
 
@@ -127,11 +148,27 @@ def test_trace_of_a_row_names_its_packs_and_there_it_is_again(out: Path) -> None
     assert len(rows) > 1
     for row in rows:
         found = run(
-            "trace", "out", "--pack", row["pack"], "--segment", row["segment"], "--split", row["split"], "--json"
-        )  # fmt: skip
+            "trace",
+            "out",
+            "--pack",
+            row["pack"],
+            "--segment",
+            row["segment"],
+            "--split",
+            row["split"],
+            "--json",
+        )
         assert json.loads(found.out) == [row]
         found = run(
-            "trace", "out", "--pack", row["pack_in_shard"], "--shard", row["shard"], "--split", row["split"], "--json"
+            "trace",
+            "out",
+            "--pack",
+            row["pack_in_shard"],
+            "--shard",
+            row["shard"],
+            "--split",
+            row["split"],
+            "--json",
         )
         assert row in json.loads(found.out)
 
@@ -141,7 +178,8 @@ def test_a_row_in_no_pack_is_said_to_be_in_none(out: Path) -> None:
     result = run("trace", "out", "--document", f"docs/a.jsonl:{empty}")
     assert (result.code, result.out) == (
         0,
-        f"docs/a.jsonl row {empty} is in no pack: it was empty, skipped or dropped; report.json counts which\n",
+        f"docs/a.jsonl row {empty} is in no pack: it was empty, skipped or dropped; report.json "
+        "counts which\n",
     )
     assert run("trace", "out", "--document", empty, "--json").out == "[]\n"
 
@@ -153,10 +191,18 @@ def test_wrong_usage_of_trace_is_a_sentence(out: Path) -> None:
         f"split train has {packs} packs, numbered from 0; pack {packs} is not among them"
     )
     assert error_of("trace", "out", "--pack", 0, "--segment", 99).startswith("pack 0 has ")
-    assert error_of("trace", "out", "--pack", 0, "--split", "test").startswith("there is no split 'test'")
-    assert error_of("trace", "out", "--pack", 0, "--shard", "data-0.arrow").startswith("split train has no shard")
-    assert error_of("trace", "nowhere", "--pack", 0).startswith("nowhere/manifest.json does not exist")
-    assert error_of("trace", "bare", "--document", 3).startswith("the shards of bare have no document_ids")
+    assert error_of("trace", "out", "--pack", 0, "--split", "test").startswith(
+        "there is no split 'test'"
+    )
+    assert error_of("trace", "out", "--pack", 0, "--shard", "data-0.arrow").startswith(
+        "split train has no shard"
+    )
+    assert error_of("trace", "nowhere", "--pack", 0).startswith(
+        "nowhere/manifest.json does not exist"
+    )
+    assert error_of("trace", "bare", "--document", 3).startswith(
+        "the shards of bare have no document_ids"
+    )
 
 
 def test_a_pack_without_document_ids_is_shown_without_rows(out: Path) -> None:
@@ -167,9 +213,17 @@ def test_a_pack_without_document_ids_is_shown_without_rows(out: Path) -> None:
 def test_a_pack_with_wrong_boundaries_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", texts(20))
     output = tmp_path / "out"
-    build(config(sources=[tmp_path / "a.jsonl"], output=str(output), tokenizer=str(save_tokenizer(tmp_path / "tok"))))
+    build(
+        config(
+            sources=[tmp_path / "a.jsonl"],
+            output=str(output),
+            tokenizer=str(save_tokenizer(tmp_path / "tok")),
+        )
+    )
     plant(output, lambda packs: packs[0]["cu_seqlens"].__setitem__(0, 1))
-    with pytest.raises(FormatError, match=r"data-00000-of-00001.arrow pack 0: cu_seqlens are .* start at 0"):
+    with pytest.raises(
+        FormatError, match=r"data-00000-of-00001.arrow pack 0: cu_seqlens are .* start at 0"
+    ):
         find_pack(output, read_manifest(output), 0)
     shard = output / "data-00000-of-00001.arrow"
     content = shard.read_bytes()

@@ -1,4 +1,6 @@
-"""`verify --level full`: sampled rows are read and tokenized again; what differs from the packs is named."""
+"""`verify --level full`: sampled rows are read and tokenized again; what differs from the packs
+is named.
+"""
 
 import gzip
 import json
@@ -28,14 +30,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with two sources and an output named by relative paths."""
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", texts(40))
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one more"}\n{"text": "and another"}\n'))
+    (tmp_path / "b.jsonl.gz").write_bytes(
+        gzip.compress(b'{"text": "one more"}\n{"text": "and another"}\n')
+    )
     save_tokenizer(tmp_path / "tok")
     built()
     return tmp_path
 
 
 def built(**options: Any) -> None:
-    given = {"sources": ["a.jsonl", "b.jsonl.gz"], "output": "out", "tokenizer": "tok", "max_length": 64} | options
+    given = {
+        "sources": ["a.jsonl", "b.jsonl.gz"],
+        "output": "out",
+        "tokenizer": "tok",
+        "max_length": 64,
+    } | options
     build(config(**given))
 
 
@@ -60,7 +69,9 @@ def test_the_seed_chooses_other_rows() -> None:
 
 
 def test_ids_that_another_tokenizer_gave_are_found_though_every_digest_is_right(here: Path) -> None:
-    pack = next(number for number, pack in enumerate(packs_of(here / "out")) if pack["cu_seqlens"][1] > 5)
+    pack = next(
+        number for number, pack in enumerate(packs_of(here / "out")) if pack["cu_seqlens"][1] > 5
+    )
 
     def edit(packs: Packs) -> None:
         packs[pack]["tokens"][3] = 300
@@ -71,7 +82,8 @@ def test_ids_that_another_tokenizer_gave_are_found_though_every_digest_is_right(
     row = packs_of(here / "out")[pack]["document_ids"][0]
     start = packs_of(here / "out")[pack]["document_starts"][0]
     assert said.startswith(
-        f"data-00000-of-00001.arrow pack {pack} segment 0: 1 ids differ from those of a.jsonl row {row}"
+        f"data-00000-of-00001.arrow pack {pack} segment 0: 1 ids differ from those of a.jsonl row "
+        f"{row}"
     )
     assert f"first its token {start + 3}: 300 here, " in said
 
@@ -89,7 +101,9 @@ def test_a_document_replaced_by_a_copy_of_another_of_its_length_is_found(here: P
     plant(here / "out", edit)
     assert verify("out").sound
     (said,) = found()
-    assert said.startswith("data-00000-of-00001.arrow pack 0 segment 1: 2 ids differ from those of c.jsonl row 1")
+    assert said.startswith(
+        "data-00000-of-00001.arrow pack 0 segment 1: 2 ids differ from those of c.jsonl row 1"
+    )
 
 
 def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
@@ -99,9 +113,12 @@ def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
     out = here / "out"
     said = [str(finding) for finding in verify(out, level="full").findings]
     assert said == ["the tokenizer tok does not exist; say with --tokenizer where it is now"]
-    said = [str(finding) for finding in verify(out, level="full", tokenizer=str(here / "tok")).findings]
+    said = [
+        str(finding) for finding in verify(out, level="full", tokenizer=str(here / "tok")).findings
+    ]
     assert said == [
-        f"the source {name} does not exist; run where the build ran, or say with --root where paths start"
+        f"the source {name} does not exist; run where the build ran, or say with --root where "
+        "paths start"
         for name in ("a.jsonl", "b.jsonl.gz")
     ]
     assert verify(out, level="full", root=here).sound
@@ -111,12 +128,17 @@ def test_a_changed_source_is_a_sentence_and_the_others_are_still_compared(here: 
     write_jsonl(here / "a.jsonl", [*texts(40)[:-1], "changed"])
     verdict = verify("out", level="full")
     (finding,) = verdict.findings
-    assert str(finding) == "the source a.jsonl has changed since the build; its documents were not compared"
+    assert (
+        str(finding)
+        == "the source a.jsonl has changed since the build; its documents were not compared"
+    )
     assert verdict.sampled == 2
 
 
 def test_another_tokenizer_is_a_sentence(here: Path) -> None:
-    (here / "tok" / "tokenizer.json").write_text((here / "tok" / "tokenizer.json").read_text() + " ")
+    (here / "tok" / "tokenizer.json").write_text(
+        (here / "tok" / "tokenizer.json").read_text() + " "
+    )
     (said,) = found()
     assert said.startswith("tok is not the tokenizer of this output: it has sha256")
 
@@ -136,11 +158,17 @@ def test_an_option_of_a_newer_packprep_is_a_sentence(here: Path) -> None:
     data["identity"] = digest_of(data["inputs"])
     write_manifest(here / "out", data, manifest.run)
     (said,) = found()
-    assert said == "manifest.json has the option 'colour', which this packprep does not know; use a newer one"
+    assert (
+        said
+        == "manifest.json has the option 'colour', which this packprep does not know; use a newer "
+        "one"
+    )
 
 
 def test_templates_and_saved_datasets_are_read_as_the_build_read_them(here: Path) -> None:
-    rows = datasets.Dataset.from_dict({"title": ["A", "B"], "body": ["first words", "second words"]})
+    rows = datasets.Dataset.from_dict(
+        {"title": ["A", "B"], "body": ["first words", "second words"]}
+    )
     datasets.DatasetDict({"one": rows, "two": rows.select([1])}).save_to_disk("saved")
     built(sources=["saved"], split="two", text_template="{title}: {body}", output="other")
     verdict = verify("other", level="full")
@@ -149,15 +177,29 @@ def test_templates_and_saved_datasets_are_read_as_the_build_read_them(here: Path
 
 def test_rows_of_token_ids_are_compared_without_a_tokenizer(here: Path) -> None:
     rows = [
-        {"input_ids": [5, 6, 7, 8, 9][: number % 5 + 1] * 30, "mask": [0, 1, 1, 0, 1][: number % 5 + 1] * 30}
+        {
+            "input_ids": [5, 6, 7, 8, 9][: number % 5 + 1] * 30,
+            "mask": [0, 1, 1, 0, 1][: number % 5 + 1] * 30,
+        }
         for number in range(20)
     ]
     write_jsonl(here / "ids.jsonl", rows)
-    numbers = {"sources": ["ids.jsonl"], "input_ids_column": "input_ids", "loss_mask_column": "mask"}
+    numbers = {
+        "sources": ["ids.jsonl"],
+        "input_ids_column": "input_ids",
+        "loss_mask_column": "mask",
+    }
     built(**numbers, tokenizer=None, vocab_size=10, output="other")
     verdict = verify("other", level="full")
     assert (verdict.sound, verdict.sampled) == (True, 20), list(map(str, verdict.findings))
-    built(**numbers, bos="<s>", eos="</s>", overflow="truncate", truncation_side="balanced", output="more")
+    built(
+        **numbers,
+        bos="<s>",
+        eos="</s>",
+        overflow="truncate",
+        truncation_side="balanced",
+        output="more",
+    )
     verdict = verify("more", level="full")
     assert (verdict.sound, verdict.sampled) == (True, 20), list(map(str, verdict.findings))
 
@@ -166,12 +208,21 @@ def test_rows_of_token_ids_are_compared_without_a_tokenizer(here: Path) -> None:
 
     plant(here / "other", edit)
     (said,) = [str(finding) for finding in verify("other", level="full").findings]
-    assert said.startswith("data-00000-of-00001.arrow pack 0 segment 0: 1 ids differ from those of ids.jsonl row")
+    assert said.startswith(
+        "data-00000-of-00001.arrow pack 0 segment 0: 1 ids differ from those of ids.jsonl row"
+    )
 
 
-def test_a_text_cut_in_its_middle_is_compared_whatever_type_its_token_files_have(here: Path) -> None:
-    save_tokenizer(here / "chat", config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE})
-    chat = [{"role": "user", "content": "the dog " * 9}, {"role": "assistant", "content": "the cat " * 9}]
+def test_a_text_cut_in_its_middle_is_compared_whatever_type_its_token_files_have(
+    here: Path,
+) -> None:
+    save_tokenizer(
+        here / "chat", config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    )
+    chat = [
+        {"role": "user", "content": "the dog " * 9},
+        {"role": "assistant", "content": "the cat " * 9},
+    ]
     write_jsonl(here / "chat.jsonl", [{"messages": chat}])
     more = {"messages_column": "messages", "overflow": "truncate", "truncation_side": "balanced"}
     built(sources=("chat.jsonl",), tokenizer="chat", output="chats", max_length=32, **more)
@@ -183,9 +234,13 @@ def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) ->
     manifest = read_manifest(here / "out")
     run_part = {key: value for key, value in manifest.run.items() if key != "given"}
     unnamed = write_manifest(here / "out", manifest.data, run_part)
-    with pytest.raises(ConfigError, match="does not say where the tokenizer is; give it with --tokenizer"):
+    with pytest.raises(
+        ConfigError, match="does not say where the tokenizer is; give it with --tokenizer"
+    ):
         recorded_tokenizer(unnamed)
-    assert recorded_tokenizer(unnamed, "tok").sha256 == manifest.data["inputs"]["tokenizer"]["sha256"]
+    assert (
+        recorded_tokenizer(unnamed, "tok").sha256 == manifest.data["inputs"]["tokenizer"]["sha256"]
+    )
 
 
 def test_a_piece_cut_in_its_middle_is_a_beginning_and_a_later_part() -> None:

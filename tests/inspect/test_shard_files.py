@@ -1,4 +1,6 @@
-"""Files are read once: digest, batches, the end of the stream, and whatever goes wrong on the way."""
+"""Files are read once: digest, batches, the end of the stream, and whatever goes wrong on the
+way.
+"""
 
 import hashlib
 from pathlib import Path
@@ -41,7 +43,14 @@ def test_a_whole_stream_is_handed_on_and_hashed(shard: Path) -> None:
 
 def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(shard: Path) -> None:
     content = shard.read_bytes()
-    for changed in (content[:-8], content[:-100], content + b"more", b"no arrow" * 99, b"", content[:5000]):
+    for changed in (
+        content[:-8],
+        content[:-100],
+        content + b"more",
+        b"no arrow" * 99,
+        b"",
+        content[:5000],
+    ):
         shard.write_bytes(changed)
         checked, _, told = read(shard)
         assert checked.digest == hashlib.sha256(changed).hexdigest()
@@ -62,7 +71,9 @@ def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
     first, second = Checked(), Checked()
     read_file(opener(tmp_path), "a", first, lambda _: None)
-    read_shard(opener(tmp_path), "a", second, lambda _: None, lambda schema: None, lambda batch: None)
+    read_shard(
+        opener(tmp_path), "a", second, lambda _: None, lambda schema: None, lambda batch: None
+    )
     for checked in (first, second):
         assert findings(checked) == ["a: it cannot be read: Is a directory"]
         assert not checked.whole

@@ -1,4 +1,6 @@
-"""`show`: tokens as lines of text, whatever the tokenizer, with positions, boundaries and what is trained."""
+"""`show`: tokens as lines of text, whatever the tokenizer, with positions, boundaries and what
+is trained.
+"""
 
 import json
 from pathlib import Path
@@ -61,14 +63,23 @@ def test_control_characters_are_shown_and_line_feeds_end_a_line() -> None:
 def test_lines_are_as_wide_as_the_terminal_and_wide_characters_count_twice() -> None:
     row = [Piece(position, "東京", True, False, False) for position in range(4)]
     assert [[piece.position for piece in line] for line in lines(iter(row), 10)] == [[0, 1], [2, 3]]
-    assert [[piece.position for piece in line] for line in lines(iter(row), 3)] == [[0], [1], [2], [3]]
+    assert [[piece.position for piece in line] for line in lines(iter(row), 3)] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
 
 
 def test_ids_are_shown_as_they_are() -> None:
-    found = list(pieces_as_ids(np.array([0, 40, 1], np.int32), SPECIAL, np.array([NO_LOSS, 40, 1], np.int32)))
+    found = list(
+        pieces_as_ids(np.array([0, 40, 1], np.int32), SPECIAL, np.array([NO_LOSS, 40, 1], np.int32))
+    )
     assert [(piece.text, piece.trained, piece.special) for piece in found] == [
-        (" 0", False, True), (" 40", True, False), (" 1", True, True),
-    ]  # fmt: skip
+        (" 0", False, True),
+        (" 40", True, False),
+        (" 1", True, True),
+    ]
 
 
 @pytest.fixture
@@ -78,7 +89,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "60")
     write_jsonl(tmp_path / "a.jsonl", ["The cat sat.", "on\nthe mat", "x" * 50])
     save_tokenizer(tmp_path / "tok")
-    options = {"sources": ["a.jsonl"], "tokenizer": "tok", "max_length": 32, "order": "input", "strategy": "greedy"}
+    options = {
+        "sources": ["a.jsonl"],
+        "tokenizer": "tok",
+        "max_length": 32,
+        "order": "input",
+        "strategy": "greedy",
+    }
     build(config(output="out", **options))
     build(config(output="padded", pad_segment_to_multiple=16, **options))
     return tmp_path
@@ -118,7 +135,9 @@ def test_a_document_is_shown_wherever_it_is(here: Path) -> None:
     assert len(titles) == 2
     assert titles[0].endswith("tokens 0 to 31 of the pack: a.jsonl row 2")
     assert titles[1].endswith(": a.jsonl row 2 from its token 32")
-    text = "".join(segment["text"] for segment in json.loads(run("show", "out", "--doc", 2, "--json").out))
+    text = "".join(
+        segment["text"] for segment in json.loads(run("show", "out", "--doc", 2, "--json").out)
+    )
     assert text == "<s>" + "x" * 50 + "</s>"
 
 

@@ -21,7 +21,9 @@ from tests.helpers.corpus import build_options, texts
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    return build_options(tmp_path, {"a.jsonl": texts(100)}, unit_size=4_000, window=8_000, num_proc=1)
+    return build_options(
+        tmp_path, {"a.jsonl": texts(100)}, unit_size=4_000, window=8_000, num_proc=1
+    )
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str) -> None:
@@ -34,11 +36,18 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any,
             build(BuildConfig(**corpus))
 
 
-def test_a_stopped_build_says_how_far_it_came(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_build_says_how_far_it_came(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = Path(corpus["output"])
     stop_at(monkeypatch, corpus, window_files, "write_shard")
     found = status(output)
-    assert (found["state"], found["stage"], found["documents"], found["windows"]) == ("stopped", "pack", 100, 0)
+    assert (found["state"], found["stage"], found["documents"], found["windows"]) == (
+        "stopped",
+        "pack",
+        100,
+        0,
+    )
     stop_at(monkeypatch, corpus, pipeline, "name_shards")
     found = status(output)
     assert (found["state"], found["stage"]) == ("stopped", "pack")
@@ -58,12 +67,18 @@ def test_a_running_build_says_who_runs_it(
         found = status(Path(corpus["output"]))
         assert (found["state"], found["pid"]) == ("running", os.getpid())
         shown = run("status", corpus["output"])
-        assert shown.code == 0 and "running" in shown.out and re.search(rf"pid +{os.getpid()}\n", shown.out)
+        assert (
+            shown.code == 0
+            and "running" in shown.out
+            and re.search(rf"pid +{os.getpid()}\n", shown.out)
+        )
     with locked(tmp_path / "other", "other is being built"):
         assert status(tmp_path / "other")["state"] == "starting"
 
 
-def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(corpus: dict[str, Any]) -> None:
+def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
+    corpus: dict[str, Any],
+) -> None:
     output = Path(corpus["output"])
     build_share(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="0"))
     found = status(output)
@@ -78,9 +93,13 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(corp
     assert status(output)["state"] == "finished"
 
 
-def test_the_command_prints_json_and_knows_when_there_is_nothing(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_prints_json_and_knows_when_there_is_nothing(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     build(BuildConfig(**corpus))
-    assert json.loads(run("status", corpus["output"], "--json").out) == status(Path(corpus["output"]))
+    assert json.loads(run("status", corpus["output"], "--json").out) == status(
+        Path(corpus["output"])
+    )
     with pytest.raises(ConfigError, match="no unfinished build; check the path"):
         status(tmp_path / "gone")
     assert run("status", tmp_path / "gone").code == 2

@@ -31,17 +31,23 @@ def found(path: Path, **options: Any) -> list[str]:
 
 def test_what_trl_packs_is_sound(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
-    rows = datasets.Dataset.from_dict({"input_ids": [[number] * length for number, length in enumerate([5, 3, 9, 1])]})
+    rows = datasets.Dataset.from_dict(
+        {"input_ids": [[number] * length for number, length in enumerate([5, 3, 9, 1])]}
+    )
     trl.pack_dataset(rows, 8, "bfd").save_to_disk(tmp_path / "packed")
     verdict = verify(tmp_path / "packed", vocab_size=4)
     assert verdict.sound, [str(finding) for finding in verdict.findings]
     assert (verdict.tokens, verdict.segments) == (17, 4)
-    assert verdict.not_checked == ["digests, documents, BOS, EOS and the ledger: there is no manifest"]
+    assert verdict.not_checked == [
+        "digests, documents, BOS, EOS and the ledger: there is no manifest"
+    ]
 
 
 def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_dict({"text": ["one two three", "four", "five six"]})
-    pack_dataset(rows, tiny_tokenizer(), max_length=16, bos="<s>", eos="</s>").save_to_disk(tmp_path / "packed")
+    pack_dataset(rows, tiny_tokenizer(), max_length=16, bos="<s>", eos="</s>").save_to_disk(
+        tmp_path / "packed"
+    )
     verdict = verify(tmp_path / "packed")
     assert verdict.sound and verdict.segments >= 3
     assert verdict.not_checked[1] == "ids against the vocabulary: give --vocab-size"
@@ -50,23 +56,53 @@ def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"seq_lengths": [[3, 4], [3]]}, "pack 0: cu_seqlens are [0, 3, 7]; expected them to end at the pack's 8"),
-        ({"seq_lengths": [[3, 5], [3, 0]]}, "pack 1 segment 1: it ends at 3 and starts at 3; expected every segment"),
-        ({"seq_lengths": [[3, 5], []]}, "pack 1: cu_seqlens are [0]; expected 0 and the end of each segment"),
-        ({"seq_lengths": [[3, 6, -1], [3]]}, "pack 0 segment 2: it ends at 8 and starts at 9; expected every segment"),
-        ({"input_ids": [ROWS["input_ids"][0], [1, -30, 2]]}, "pack 1 segment 0 token 1: the id is -30; expected 0 to"),
-        ({"input_ids": [ROWS["input_ids"][0], [1, 50, 2]]}, "pack 1 segment 0 token 1: the id is 50; expected 0 to 49"),
-        ({"input_ids": [ROWS["input_ids"][0], [1, 2**40, 2]]}, ": column input_ids has numbers that are no int32"),
-        ({"labels": [[-100, -3, *[2] * 6], [1, 1, 2]]}, "pack 0 segment 0 token 1: the label is -3; expected -100"),
-        ({"labels": [[2] * 7, [1, 1, 2]]}, "pack 0: labels has 7 values; expected 8, as a token column"),
-        ({"completion_mask": [[1] * 7, [1, 1, 2]]}, "pack 0: completion_mask has 7 values; expected 8, as a token"),
+        (
+            {"seq_lengths": [[3, 4], [3]]},
+            "pack 0: cu_seqlens are [0, 3, 7]; expected them to end at the pack's 8",
+        ),
+        (
+            {"seq_lengths": [[3, 5], [3, 0]]},
+            "pack 1 segment 1: it ends at 3 and starts at 3; expected every segment",
+        ),
+        (
+            {"seq_lengths": [[3, 5], []]},
+            "pack 1: cu_seqlens are [0]; expected 0 and the end of each segment",
+        ),
+        (
+            {"seq_lengths": [[3, 6, -1], [3]]},
+            "pack 0 segment 2: it ends at 8 and starts at 9; expected every segment",
+        ),
+        (
+            {"input_ids": [ROWS["input_ids"][0], [1, -30, 2]]},
+            "pack 1 segment 0 token 1: the id is -30; expected 0 to",
+        ),
+        (
+            {"input_ids": [ROWS["input_ids"][0], [1, 50, 2]]},
+            "pack 1 segment 0 token 1: the id is 50; expected 0 to 49",
+        ),
+        (
+            {"input_ids": [ROWS["input_ids"][0], [1, 2**40, 2]]},
+            ": column input_ids has numbers that are no int32",
+        ),
+        (
+            {"labels": [[-100, -3, *[2] * 6], [1, 1, 2]]},
+            "pack 0 segment 0 token 1: the label is -3; expected -100",
+        ),
+        (
+            {"labels": [[2] * 7, [1, 1, 2]]},
+            "pack 0: labels has 7 values; expected 8, as a token column",
+        ),
+        (
+            {"completion_mask": [[1] * 7, [1, 1, 2]]},
+            "pack 0: completion_mask has 7 values; expected 8, as a token",
+        ),
         (
             {"position_ids": [[*range(8)], [0, 1, 2]]},
             "pack 0 segment 1 token 0: position_ids has 3; expected 0",
         ),
         ({"input_ids": [ROWS["input_ids"][0], [1, None, 2]]}, "column input_ids holds nulls"),
     ],
-)  # fmt: skip
+)
 def test_a_defect_is_named(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     (said, *_) = found(saved(tmp_path, **columns), vocab_size=50)
     assert said.startswith("data-00000-of-00001.arrow") and message in said
@@ -86,7 +122,11 @@ def test_a_shard_that_was_cut_off_or_is_missing_is_found(tmp_path: Path) -> None
     content = shard.read_bytes()
     shard.write_bytes(content[:-8])
     (said,) = found(path)
-    assert said == f"{shard.name}: it ends after 2 packs without the end marker of an Arrow stream: it was cut off"
+    assert (
+        said
+        == f"{shard.name}: it ends after 2 packs without the end marker of an Arrow stream: it was "
+        "cut off"
+    )
     shard.write_bytes(content[: len(content) // 2])
     assert found(path)[0].startswith(f"{shard.name}: it is no whole Arrow stream after 0 packs")
     shard.unlink()
@@ -102,7 +142,10 @@ def test_without_boundaries_there_is_nothing_to_check(tmp_path: Path) -> None:
 def test_the_command_reads_them_too(tmp_path: Path) -> None:
     result = run("verify", saved(tmp_path), "--vocab-size", 50)
     assert (result.code, result.err) == (0, "")
-    assert "not checked  digests, documents, BOS, EOS and the ledger: there is no manifest" in result.out
+    assert (
+        "not checked  digests, documents, BOS, EOS and the ledger: there is no manifest"
+        in result.out
+    )
 
 
 def test_a_dataset_dict_that_names_no_splits_is_wrong_usage(tmp_path: Path) -> None:

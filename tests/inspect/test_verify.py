@@ -1,4 +1,6 @@
-"""`verify` finds every planted defect and names its place, and finds nothing in what a build writes."""
+"""`verify` finds every planted defect and names its place, and finds nothing in what a build
+writes.
+"""
 
 import contextlib
 import itertools
@@ -27,16 +29,21 @@ BOS, EOS = 0, 1  # of the tiny tokenizer
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output of several shards: 90 documents of two sources, some empty, some split; packs of at most 64 tokens."""
+    """An output of several shards: 90 documents of two sources, some empty, some split; packs of
+    at most 64 tokens.
+    """
     folder = tmp_path_factory.mktemp("built")
     write_jsonl(folder / "a.jsonl", texts(60))
     write_jsonl(folder / "b.jsonl", texts(30, seed=1))
     build(
         config(
-            sources=[folder / "a.jsonl", folder / "b.jsonl"], output=str(folder / "out"), max_length=64,
-            tokenizer=save_tokenizer(folder / "tok"), shard_size="15KB",
+            sources=[folder / "a.jsonl", folder / "b.jsonl"],
+            output=str(folder / "out"),
+            max_length=64,
+            tokenizer=save_tokenizer(folder / "tok"),
+            shard_size="15KB",
         )
-    )  # fmt: skip
+    )
     return folder / "out"
 
 
@@ -63,14 +70,24 @@ def test_a_clean_output_is_sound_and_everything_was_looked_at(built: Path) -> No
     assert (verdict.packs, verdict.tokens) == (manifest.num_packs, manifest.num_tokens)
     documents = [source["documents"] for source in verdict.sources]
     assert documents == [
-        sum(1 for text in texts(60) if text), sum(1 for text in texts(30, seed=1) if text)
-    ]  # fmt: skip
+        sum(1 for text in texts(60) if text),
+        sum(1 for text in texts(30, seed=1) if text),
+    ]
     assert [(source["bos"], source["eos"]) for source in verdict.sources] == [(1.0, 1.0)] * 2
 
 
 # Every option that shapes packs; a combination that a build refuses is left out.
 SWEEP: dict[str, list[Any]] = {
-    "strategy": ["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"],
+    "strategy": [
+        "best_fit",
+        "first_fit",
+        "knapsack",
+        "optimal",
+        "stream",
+        "greedy",
+        "wrapped",
+        "balanced",
+    ],
     "overflow": ["split", "split", "truncate", "drop"],
     "stride": [0, 0, 5],
     "continuation_bos": [False, True],
@@ -85,7 +102,11 @@ SWEEP: dict[str, list[Any]] = {
     "remainder": ["drop", "fill"],
     "holdout": [0.0, 0.0, 0.3],
     "order": ["shuffle", "input", "length", "balanced"],
-    "columns": ["position_ids,document_ids,document_starts", "position_ids,document_ids,document_starts", ""],
+    "columns": [
+        "position_ids,document_ids,document_starts",
+        "position_ids,document_ids,document_starts",
+        "",
+    ],
     "shard_size": ["4KB", "500MB"],
     "unit_size": ["2KB", "64MB"],
     "window": ["4KB", "4GB"],
@@ -129,10 +150,16 @@ def test_a_hundred_clean_builds_raise_no_alarm(
         try:
             built = build(
                 config(
-                    sources=["a.jsonl", "b.txt"], sample_by="paragraph", output=str(output), tokenizer="tok",
-                    on_error="skip", engine="hf", verify_engine=0, **options,
+                    sources=["a.jsonl", "b.txt"],
+                    sample_by="paragraph",
+                    output=str(output),
+                    tokenizer="tok",
+                    on_error="skip",
+                    engine="hf",
+                    verify_engine=0,
+                    **options,
                 )
-            )  # fmt: skip
+            )
         except InputError as error:
             assert "no document is left" in str(error)
             continue
@@ -165,7 +192,9 @@ def test_every_bit_of_the_manifest_and_of_state_json_counts(out: Path) -> None:
     for name in ("manifest.json", "state.json"):
         content = (out / name).read_bytes()
         for at in range(0, len(content), 7):
-            (out / name).write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+            (out / name).write_bytes(
+                content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
+            )
             assert any(finding.file == name for finding in verify(out).findings), (name, at)
         (out / name).write_bytes(content)
 
@@ -198,10 +227,14 @@ def test_a_missing_shard_and_a_surplus_file_are_named(out: Path) -> None:
         f"{first}: it is missing; the manifest lists it with {size} bytes",
         "mine.arrow: it is not in the manifest; expected nothing else in the directory",
     ]
-    assert verdict.not_checked == ["the ledger, and whether documents are lost: not every shard could be read"]
+    assert verdict.not_checked == [
+        "the ledger, and whether documents are lost: not every shard could be read"
+    ]
 
 
-def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifest_agrees(out: Path) -> None:
+def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifest_agrees(
+    out: Path,
+) -> None:
     shard = shard_paths(out)[0]
     plant(out, lambda packs: None)  # written again, four packs to a record batch
     content, ends = (out / shard).read_bytes(), []
@@ -218,13 +251,19 @@ def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifes
         said = found(out)
         size = (out / shard).stat().st_size
         assert f"{shard}: it has {size} bytes; expected {len(content)}" in said
-        assert f"{shard}: it ends after {packs} packs without the end marker of an Arrow stream: it was cut off" in said
+        assert (
+            f"{shard}: it ends after {packs} packs without the end marker of an Arrow stream: it "
+            "was cut off" in said
+        )
     tokens = sum(len(pack["tokens"]) for pack in packs_of(out)[: ends[2][1]])
     (out / shard).write_bytes(content[: ends[2][0]])
     seal(out, shard, ends[2][1], tokens)
     said = found(out)
     assert not any("bytes; expected" in line or "sha256" in line for line in said)
-    assert any(line.startswith(f"{shard}: it ends after {ends[2][1]} packs without the end marker") for line in said)
+    assert any(
+        line.startswith(f"{shard}: it ends after {ends[2][1]} packs without the end marker")
+        for line in said
+    )
     assert any("documents there" in line for line in said)
 
 
@@ -233,11 +272,15 @@ def test_bytes_behind_the_end_of_a_stream_are_found(out: Path) -> None:
     with (out / shard.path).open("ab") as file:
         file.write(b"more")
     seal(out, shard.path, int(shard.packs or 0), int(shard.tokens or 0))
-    assert found(out) == [f"{shard.path}: 4 bytes follow the end of the Arrow stream; expected none"]
+    assert found(out) == [
+        f"{shard.path}: 4 bytes follow the end of the Arrow stream; expected none"
+    ]
 
 
 def whole_document(packs: Packs) -> tuple[int, int, int, int]:
-    """Pack, segment, begin and end of a document of at least 5 tokens that is whole and not the longest."""
+    """Pack, segment, begin and end of a document of at least 5 tokens that is whole and not the
+    longest.
+    """
     for number, pack in enumerate(packs):
         bounds = pack["cu_seqlens"]
         for segment, (begin, end) in enumerate(itertools.pairwise(bounds)):
@@ -247,7 +290,9 @@ def whole_document(packs: Packs) -> tuple[int, int, int, int]:
 
 
 def planted_at(out: Path, column: str, offset: int, value: int) -> tuple[str, Any]:
-    """Change one value of a whole document, `offset` from its begin (from its end if negative); its place."""
+    """Change one value of a whole document, `offset` from its begin (from its end if negative);
+    its place.
+    """
     number, segment, begin, end = whole_document(packs_of(out))
 
     def edit(packs: Packs) -> None:
@@ -293,7 +338,9 @@ def test_a_document_that_is_lost_is_counted_and_its_row_is_named(out: Path) -> N
         for column in ("tokens", "position_ids"):
             del pack[column][begin:end]
         bounds = pack["cu_seqlens"]
-        pack["cu_seqlens"] = bounds[: segment + 1] + [bound - (end - begin) for bound in bounds[segment + 2 :]]
+        pack["cu_seqlens"] = bounds[: segment + 1] + [
+            bound - (end - begin) for bound in bounds[segment + 2 :]
+        ]
         del pack["document_ids"][segment], pack["document_starts"][segment]
 
     plant(out, lose)
@@ -301,7 +348,9 @@ def test_a_document_that_is_lost_is_counted_and_its_row_is_named(out: Path) -> N
     rows = sorted([*empty, document])
     (said,) = [line for line in found(out) if "documents there" in line]
     assert f"documents there, {59 - len(empty)} in the shards" in said
-    assert said.endswith(f"lost are 1 of the {len(rows)} rows that are in no pack: row {', '.join(map(str, rows))}")
+    assert said.endswith(
+        f"lost are 1 of the {len(rows)} rows that are in no pack: row {', '.join(map(str, rows))}"
+    )
 
 
 def place_of_piece(out: Path, document: int, start: int) -> tuple[int, int]:
@@ -319,7 +368,10 @@ def test_a_lost_piece_in_the_middle_and_one_at_the_end_of_a_document_are_named(o
     row = lengths.index(max(lengths))
     shard, middle = place_of_piece(out, row, 64)
     plant(out, lambda packs: packs.__delitem__(middle), shard)
-    assert any(line.endswith(f"a.jsonl row {row}: its tokens 64 to 127 are in no pack") for line in found(out))
+    assert any(
+        line.endswith(f"a.jsonl row {row}: its tokens 64 to 127 are in no pack")
+        for line in found(out)
+    )
 
 
 def test_a_document_whose_last_piece_is_lost_ends_without_eos(out: Path) -> None:
@@ -333,7 +385,10 @@ def test_a_document_whose_last_piece_is_lost_ends_without_eos(out: Path) -> None
         if (row, tail) in zip(pack["document_ids"], pack["document_starts"], strict=True)
     )
     plant(out, lambda packs: packs.__delitem__(number), shard)
-    assert any(line.endswith(f"a.jsonl row {row} ends here, at its token {tail}, without EOS") for line in found(out))
+    assert any(
+        line.endswith(f"a.jsonl row {row} ends here, at its token {tail}, without EOS")
+        for line in found(out)
+    )
 
 
 def test_a_piece_that_stands_twice_is_named(out: Path) -> None:
@@ -341,7 +396,9 @@ def test_a_piece_that_stands_twice_is_named(out: Path) -> None:
     number = next(n for n, pack in enumerate(packs) if pack["document_starts"][0] == 64)
     plant(out, lambda packs: packs.append(packs[number]))
     place = f"{shard_paths(out)[0]} pack {len(packs)} segment 0: a.jsonl row"
-    assert any("stand here again" in line and "its tokens 64 to " in line for line in found(out)), place
+    assert any("stand here again" in line and "its tokens 64 to " in line for line in found(out)), (
+        place
+    )
 
 
 def test_a_document_that_stands_twice_is_named_with_both_places(out: Path) -> None:
@@ -354,15 +411,21 @@ def test_a_document_that_stands_twice_is_named_with_both_places(out: Path) -> No
     assert f"{shard} pack {len(packs)} segment" in said
 
 
-def test_a_document_cut_on_the_left_that_stands_twice_is_named_with_both_places(tmp_path: Path) -> None:
+def test_a_document_cut_on_the_left_that_stands_twice_is_named_with_both_places(
+    tmp_path: Path,
+) -> None:
     write_jsonl(tmp_path / "a.jsonl", texts(30))
     out = tmp_path / "out"
     build(
         config(
-            sources=[tmp_path / "a.jsonl"], output=out, max_length=64, tokenizer=save_tokenizer(tmp_path / "tok"),
-            overflow="truncate", truncation_side="left",
+            sources=[tmp_path / "a.jsonl"],
+            output=out,
+            max_length=64,
+            tokenizer=save_tokenizer(tmp_path / "tok"),
+            overflow="truncate",
+            truncation_side="left",
         )
-    )  # fmt: skip
+    )
     packs = packs_of(out)
     number = next(n for n, pack in enumerate(packs) if pack["document_starts"][0] > 0)
     plant(out, lambda packs: packs.append(packs[number]))
@@ -390,9 +453,10 @@ def test_all_defects_are_told_and_not_only_the_first(out: Path) -> None:
 
 def test_a_ledger_or_report_that_the_data_contradicts_is_found(out: Path) -> None:
     shard = read_manifest(out).shards("train")[0]
-    seal(out, shard.path, int(shard.packs or 0), int(shard.tokens or 0) + 3)
+    tokens = int(shard.tokens or 0)
+    seal(out, shard.path, int(shard.packs or 0), tokens + 3)
     said = found(out)
-    assert (f"{shard.path}: it holds {shard.tokens:,} tokens; the manifest says {shard.tokens + 3:,}") in said  # type: ignore[operator]
+    assert f"{shard.path}: it holds {tokens:,} tokens; the manifest says {tokens + 3:,}" in said
     assert any(line.startswith("manifest.json: the ledger has tokens_packed") for line in said)
 
 
@@ -402,14 +466,26 @@ def test_state_json_that_leaves_a_shard_out_is_found_under_right_digests(out: Pa
     manifest = read_manifest(out)
     data = json.loads(json.dumps(manifest.data))
     entry = next(entry for entry in data["files"] if entry["path"] == "state.json")
-    entry |= {"bytes": (out / "state.json").stat().st_size, "sha256": file_digest(out / "state.json")}
+    entry |= {
+        "bytes": (out / "state.json").stat().st_size,
+        "sha256": file_digest(out / "state.json"),
+    }
     write_manifest(out, data, manifest.run)
     (said,) = found(out)
-    assert said.startswith("state.json: it lists ") and said.endswith("the manifest lists other shards of train")
+    assert said.startswith("state.json: it lists ") and said.endswith(
+        "the manifest lists other shards of train"
+    )
 
 
-def test_columns_that_were_left_out_are_said_not_to_be_checked(corpus: Path, tmp_path: Path) -> None:
-    options = {"output": str(tmp_path / "out"), "tokenizer": corpus / "tok", "on_error": "skip", "columns": ""}
+def test_columns_that_were_left_out_are_said_not_to_be_checked(
+    corpus: Path, tmp_path: Path
+) -> None:
+    options = {
+        "output": str(tmp_path / "out"),
+        "tokenizer": corpus / "tok",
+        "on_error": "skip",
+        "columns": "",
+    }
     build(config(sources=[corpus / "a.jsonl"], **options))
     verdict = verify(tmp_path / "out")
     assert verdict.sound
@@ -422,9 +498,12 @@ def test_columns_that_were_left_out_are_said_not_to_be_checked(corpus: Path, tmp
 def test_outputs_of_every_format_version_are_read(tmp_path: Path) -> None:
     for golden in sorted(GOLDEN.iterdir()):
         verdict = verify(golden)
-        # Their manifests and reports say three documents, whatever their packs hold: they are there for readers.
+        # Their manifests and reports say three documents, whatever their packs hold: they are there
+        # for readers.
         kinds = set(verdict.findings.counts)
-        assert kinds <= {"document", "lost documents", "ledger", "label at start"}, list(map(str, verdict.findings))
+        assert kinds <= {"document", "lost documents", "ledger", "label at start"}, list(
+            map(str, verdict.findings)
+        )
         assert verdict.not_checked == ["BOS and EOS: the manifest does not say what they are"]
 
 
@@ -433,10 +512,14 @@ def test_outputs_that_merge_made_are_sound_and_what_they_do_not_say_is_not_check
 ) -> None:
     build(
         config(
-            sources=[corpus / "a.jsonl"], output=str(tmp_path / "wrapped"), tokenizer=corpus / "tok", max_length=64,
-            strategy="wrapped", on_error="skip",
+            sources=[corpus / "a.jsonl"],
+            output=str(tmp_path / "wrapped"),
+            tokenizer=corpus / "tok",
+            max_length=64,
+            strategy="wrapped",
+            on_error="skip",
         )
-    )  # fmt: skip
+    )
     merge([built, built], tmp_path / "same")
     assert (verify(tmp_path / "same").sound, verify(tmp_path / "same").not_checked) == (True, [])
     merge([built, tmp_path / "wrapped"], tmp_path / "both")
@@ -456,14 +539,20 @@ def test_a_label_on_the_first_token_of_a_segment_is_found(corpus: Path, tmp_path
     output = tmp_path / "out"
     build(
         config(
-            sources=[corpus / "a.jsonl"], output=str(output), tokenizer=corpus / "tok", max_length=64,
-            on_error="skip", pad_segment_to_multiple=4,
+            sources=[corpus / "a.jsonl"],
+            output=str(output),
+            tokenizer=corpus / "tok",
+            max_length=64,
+            on_error="skip",
+            pad_segment_to_multiple=4,
         )
-    )  # fmt: skip
+    )
     assert verify(output).sound
     plant(output, lambda packs: packs[1]["labels"].__setitem__(0, packs[1]["tokens"][0]))
     (said,) = found(output)
-    assert said.startswith("data-00000-of-00001.arrow pack 1 segment 0: the first token has a label")
+    assert said.startswith(
+        "data-00000-of-00001.arrow pack 1 segment 0: the first token has a label"
+    )
 
 
 def test_a_damaged_manifest_is_the_one_finding(out: Path) -> None:
@@ -478,7 +567,9 @@ def test_a_lost_manifest_is_a_finding_and_the_shards_are_still_checked(out: Path
     (out / "manifest.json").unlink()
     verdict = verify(out)
     (finding,) = verdict.findings
-    assert str(finding).startswith("manifest.json: it is missing, and report.json says that packprep built this")
+    assert str(finding).startswith(
+        "manifest.json: it is missing, and report.json says that packprep built this"
+    )
     assert verdict.tokens > 0
 
 
@@ -493,7 +584,9 @@ def test_a_folder_with_nothing_to_verify_is_wrong_usage(tmp_path: Path) -> None:
         verify(tmp_path / "out", level="full")
 
 
-def test_a_file_that_may_not_be_read_is_a_finding(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_a_finding(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shard, before = shard_paths(out)[1], Path.open
 
     def refuse(path: Path, *arguments: Any, **options: Any) -> Any:

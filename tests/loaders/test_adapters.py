@@ -1,4 +1,6 @@
-"""Each adapter's fields, by name, dtype, shape and value; against the installed library where there is one."""
+"""Each adapter's fields, by name, dtype, shape and value; against the installed library where
+there is one.
+"""
 
 import sys
 from collections.abc import Callable
@@ -57,7 +59,11 @@ def plain(fields: Any) -> Any:
         return {name: plain(value) for name, value in fields.items()}
     if isinstance(fields, tuple):
         return tuple(map(plain, fields))
-    return (str(fields.dtype).removeprefix("torch."), fields.tolist()) if isinstance(fields, torch.Tensor) else fields
+    return (
+        (str(fields.dtype).removeprefix("torch."), fields.tolist())
+        if isinstance(fields, torch.Tensor)
+        else fields
+    )
 
 
 def sequence(values: list[int], dtype: str = "int64") -> tuple[str, list[list[int]]]:
@@ -65,8 +71,11 @@ def sequence(values: list[int], dtype: str = "int64") -> tuple[str, list[list[in
 
 
 COMMON = {
-    "input_ids": sequence(TOKENS), "position_ids": sequence(POSITIONS), "labels": sequence(LABELS), "use_cache": False
-}  # fmt: skip
+    "input_ids": sequence(TOKENS),
+    "position_ids": sequence(POSITIONS),
+    "labels": sequence(LABELS),
+    "use_cache": False,
+}
 CU = ("int32", BOUNDARIES)
 FLASH = {"cu_seq_lens_q": CU, "cu_seq_lens_k": CU, "max_length_q": 3, "max_length_k": 3}
 SEQ_IDX = {"seq_idx": sequence([0, 0, 0, 1, 1, 2, 2, 2], "int32")}
@@ -83,38 +92,77 @@ NUMBERS = [1, 1, 1, 2, 2, 3, 3, 3]
         (to_axolotl, COMMON),
         (to_llama_factory, COMMON),
         (to_forgather, COMMON),
-        (to_olmo, {
-            "input_ids": sequence(TOKENS), "labels": sequence(SHIFTED),
-            "doc_lens": ("int32", [[3, 2, 3]]), "max_doc_lens": [3],
-        }),
-        (partial(to_torchtitan, version="0.3"), (
-            {"input": sequence(TOKENS), "positions": sequence(POSITIONS)}, sequence(SHIFTED),
-        )),
-        (partial(to_torchtitan, version="main"), (
-            {"input": ("int64", TOKENS), "positions": ("int64", POSITIONS)}, ("int64", SHIFTED),
-        )),
-        (to_torchtune, {
-            "tokens": sequence(TOKENS), "labels": sequence(LABELS), "input_pos": sequence(POSITIONS),
-            "mask": ("bool", [[[k <= q and NUMBERS[q] == NUMBERS[k] for k in range(8)] for q in range(8)]]),
-        }),
-        (to_megatron, {
-            "tokens": sequence(TOKENS), "position_ids": sequence(POSITIONS),
-            "labels": sequence([0 if label < 0 else label for label in SHIFTED]),
-            "loss_mask": ("float32", [[float(label >= 0) for label in SHIFTED]]),
-            "packed_seq_params": {
-                "qkv_format": "thd", "max_seqlen_q": 3, "max_seqlen_kv": 3, "cu_seqlens_q": CU, "cu_seqlens_kv": CU,
-                "total_tokens": 8,
+        (
+            to_olmo,
+            {
+                "input_ids": sequence(TOKENS),
+                "labels": sequence(SHIFTED),
+                "doc_lens": ("int32", [[3, 2, 3]]),
+                "max_doc_lens": [3],
             },
-        }),
+        ),
+        (
+            partial(to_torchtitan, version="0.3"),
+            (
+                {"input": sequence(TOKENS), "positions": sequence(POSITIONS)},
+                sequence(SHIFTED),
+            ),
+        ),
+        (
+            partial(to_torchtitan, version="main"),
+            (
+                {"input": ("int64", TOKENS), "positions": ("int64", POSITIONS)},
+                ("int64", SHIFTED),
+            ),
+        ),
+        (
+            to_torchtune,
+            {
+                "tokens": sequence(TOKENS),
+                "labels": sequence(LABELS),
+                "input_pos": sequence(POSITIONS),
+                "mask": (
+                    "bool",
+                    [[[k <= q and NUMBERS[q] == NUMBERS[k] for k in range(8)] for q in range(8)]],
+                ),
+            },
+        ),
+        (
+            to_megatron,
+            {
+                "tokens": sequence(TOKENS),
+                "position_ids": sequence(POSITIONS),
+                "labels": sequence([0 if label < 0 else label for label in SHIFTED]),
+                "loss_mask": ("float32", [[float(label >= 0) for label in SHIFTED]]),
+                "packed_seq_params": {
+                    "qkv_format": "thd",
+                    "max_seqlen_q": 3,
+                    "max_seqlen_kv": 3,
+                    "cu_seqlens_q": CU,
+                    "cu_seqlens_kv": CU,
+                    "total_tokens": 8,
+                },
+            },
+        ),
     ],
-)  # fmt: skip
-def test_fields_by_name_dtype_and_value_whatever_labels_the_batch_has(adapter: Any, expected: Any, kind: Any) -> None:
+)
+def test_fields_by_name_dtype_and_value_whatever_labels_the_batch_has(
+    adapter: Any, expected: Any, kind: Any
+) -> None:
     assert plain(adapter(example(labels=kind))) == expected
 
 
 @pytest.mark.parametrize(
     "adapter",
-    [to_hf, to_trl, to_axolotl, to_forgather, to_megatron, partial(to_torchtitan, version="main"), to_torchtune],
+    [
+        to_hf,
+        to_trl,
+        to_axolotl,
+        to_forgather,
+        to_megatron,
+        partial(to_torchtitan, version="main"),
+        to_torchtune,
+    ],
 )
 def test_rows_of_load_from_disk_give_what_the_loader_gives(adapter: Any) -> None:
     import datasets
@@ -156,7 +204,9 @@ def test_trls_collator_makes_the_same_of_rows_by_its_names(tmp_path: Path) -> No
     assert plain(to_trl(alone)) == plain(collate(alone)) | {"use_cache": False}
 
 
-@pytest.mark.parametrize("lost", [{"tokens": [1, 2]}, {"input_ids": [1, 2], "position_ids": [0, 0]}, {"labels": [1]}])
+@pytest.mark.parametrize(
+    "lost", [{"tokens": [1, 2]}, {"input_ids": [1, 2], "position_ids": [0, 0]}, {"labels": [1]}]
+)
 def test_a_packed_row_that_lost_its_boundaries_is_no_document(lost: dict[str, Any]) -> None:
     for adapter in (to_flattening, to_trl):
         with pytest.raises(FormatError, match=r"a row has the columns .*; expected"):
@@ -171,19 +221,27 @@ def test_a_row_for_trl_has_no_label_on_the_first_token_of_a_segment() -> None:
     assert row["tokens"] == TOKENS
 
 
-def test_filler_sees_nothing_in_the_4d_mask_and_the_packs_around_it_only_themselves(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [[rich_row(0, 3), rich_row(1, 4)]]}, RICH, max_length=16)
+def test_filler_sees_nothing_in_the_4d_mask_and_the_packs_around_it_only_themselves(
+    tmp_path: Path,
+) -> None:
+    write_output(
+        tmp_path / "out", {"train": [[rich_row(0, 3), rich_row(1, 4)]]}, RICH, max_length=16
+    )
     (batch,) = PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False)
     seen = to_llama_factory(batch, mask_dtype=torch.float32)["attention_mask"][0, 0] == 0
     numbers = [1] * 4 + [0] * 4 + [2] * 4 + [0] * 4
-    assert seen.tolist() == [[numbers[q] == numbers[k] > 0 and k <= q for k in range(16)] for q in range(16)]
+    assert seen.tolist() == [
+        [numbers[q] == numbers[k] > 0 and k <= q for k in range(16)] for q in range(16)
+    ]
 
 
 def test_the_4d_mask_is_block_diagonal_and_causal() -> None:
     mask = to_llama_factory(example(), mask_dtype=torch.bfloat16)["attention_mask"]
     assert mask.shape == (1, 1, 8, 8)
     assert mask.dtype == torch.bfloat16
-    seen = [[query >= key and NUMBERS[query] == NUMBERS[key] for key in range(8)] for query in range(8)]
+    seen = [
+        [query >= key and NUMBERS[query] == NUMBERS[key] for key in range(8)] for query in range(8)
+    ]
     assert (mask[0, 0] == 0).tolist() == seen
     assert mask.min() == torch.finfo(torch.bfloat16).min
 
@@ -208,19 +266,31 @@ def test_the_4d_form_for_transformers_has_the_boundaries_in_its_mask() -> None:
     assert mask.dtype == torch.bfloat16
     assert seen_by(mask) == SEEN
     assert plain(fields) == COMMON | SEQ_IDX | {"use_cache": False}
-    assert to_hf_4d(example(), config_of(), dtype=torch.float16)["attention_mask"].dtype == torch.float16
+    assert (
+        to_hf_4d(example(), config_of(), dtype=torch.float16)["attention_mask"].dtype
+        == torch.float16
+    )
 
 
 def test_the_4d_form_keeps_the_windows_of_the_config() -> None:
-    assert seen_by(to_hf_4d(example(), config_of(sliding_window=2))["attention_mask"]) == SEEN_IN_TWO
-    full = config_of(sliding_window=2, layer_types=["full_attention"])  # a window that no layer uses
+    assert (
+        seen_by(to_hf_4d(example(), config_of(sliding_window=2))["attention_mask"]) == SEEN_IN_TWO
+    )
+    full = config_of(
+        sliding_window=2, layer_types=["full_attention"]
+    )  # a window that no layer uses
     assert seen_by(to_hf_4d(example(), full)["attention_mask"]) == SEEN
-    both = to_hf_4d(example(), config_of(sliding_window=2, layer_types=["sliding_attention", "full_attention"]))
+    both = to_hf_4d(
+        example(), config_of(sliding_window=2, layer_types=["sliding_attention", "full_attention"])
+    )
     assert {name: seen_by(mask) for name, mask in both["attention_mask"].items()} == {
         "full_attention": SEEN,
         "sliding_attention": SEEN_IN_TWO,
     }
-    with pytest.raises(ValueError, match="the model has layers of chunked attention, which a 4-D mask does not give"):
+    with pytest.raises(
+        ValueError,
+        match="the model has layers of chunked attention, which a 4-D mask does not give",
+    ):
         to_hf_4d(example(), config_of(layer_types=["chunked_attention"]))
 
 
@@ -231,12 +301,16 @@ def test_filler_sees_itself_in_the_4d_form(tmp_path: Path) -> None:
     assert seen[-1] == list(range(3, 512))
 
 
-def test_megatron_counts_real_tokens_and_places_apart_where_segments_are_padded(tmp_path: Path) -> None:
+def test_megatron_counts_real_tokens_and_places_apart_where_segments_are_padded(
+    tmp_path: Path,
+) -> None:
     write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4)]]}, RICH, max_length=16)
     (batch,) = PackedLoader(PackedShards(tmp_path / "out"), 1)
     params = plain(to_megatron(batch)["packed_seq_params"])
     assert params["cu_seqlens_q"] == params["cu_seqlens_kv"] == ("int32", [0, 3, 7, 7])
-    assert params["cu_seqlens_q_padded"] == params["cu_seqlens_kv_padded"] == ("int32", [0, 4, 8, 12])
+    assert (
+        params["cu_seqlens_q_padded"] == params["cu_seqlens_kv_padded"] == ("int32", [0, 4, 8, 12])
+    )
     assert params["total_tokens"] == 12
 
 
@@ -256,56 +330,79 @@ def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
 
 
 def test_megatrons_rule_numbers_the_segments_from_total_tokens(tmp_path: Path) -> None:
-    """Of its main, for state-space layers: seq_idx from the places of segments, and one more behind the last."""
+    """Of its main, for state-space layers: seq_idx from the places of segments, and one more
+    behind the last.
+    """
     write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4)]]}, RICH, max_length=16)
     for batch in (example(), PackedLoader(PackedShards(tmp_path / "out"), 1)[0]):
         params = to_megatron(batch)["packed_seq_params"]
         places = params.get("cu_seqlens_q_padded", params["cu_seqlens_q"])
         lengths = torch.cat([places, torch.tensor([params["total_tokens"]])]).diff()
-        assert torch.arange(len(lengths)).repeat_interleave(lengths).tolist() == to_seq_idx(batch)[0].tolist()
+        assert (
+            torch.arange(len(lengths)).repeat_interleave(lengths).tolist()
+            == to_seq_idx(batch)[0].tolist()
+        )
 
 
 def titan_0_3(positions: Any) -> list[int]:
     """Boundaries that torchtitan 0.3.0 reads from positions [b, s]."""
     rows, length = positions.shape
-    return [row * length + int(at) for row in range(rows) for at in (positions[row] == 0).nonzero()] + [rows * length]
+    return [
+        row * length + int(at) for row in range(rows) for at in (positions[row] == 0).nonzero()
+    ] + [rows * length]
 
 
 def titan_main(positions: Any) -> list[int]:
-    """Boundaries that torchtitan's main reads from positions [T]: of [1, T] those of one row, with no error."""
+    """Boundaries that torchtitan's main reads from positions [T]: of [1, T] those of one row,
+    with no error.
+    """
     return [int(at) for at in (positions == 0).nonzero(as_tuple=True)[0]] + [positions.shape[0]]
 
 
 @pytest.mark.parametrize(("version", "rule"), [("0.3", titan_0_3), ("main", titan_main)])
-def test_torchtitan_reads_the_boundaries_back_from_positions(version: Any, rule: Callable[[Any], list[int]]) -> None:
-    fields, _labels = to_torchtitan([{"input_ids": [7] * 9, "seq_lengths": [3, 2, 4]}], version=version)
+def test_torchtitan_reads_the_boundaries_back_from_positions(
+    version: Any, rule: Callable[[Any], list[int]]
+) -> None:
+    fields, _labels = to_torchtitan(
+        [{"input_ids": [7] * 9, "seq_lengths": [3, 2, 4]}], version=version
+    )
     assert fields["positions"].flatten().tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
     assert rule(fields["positions"]) == [0, 3, 5, 9]
 
 
-def test_torchtitans_main_merges_documents_of_the_shape_of_0_3_so_the_version_must_be_named() -> None:
+def test_torchtitans_main_merges_documents_of_the_shape_of_0_3_so_the_version_must_be_named() -> (
+    None
+):
     assert titan_main(to_torchtitan(example(), version="0.3")[0]["positions"]) == [0, 0, 0, 1]
     with pytest.raises(TypeError, match="version"):
         to_torchtitan(example())  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match=r"torchtitan's version is '0\.2'; expected '0\.3', for \[1, T\], or 'main', "):
+    with pytest.raises(
+        ValueError,
+        match=r"torchtitan's version is '0\.2'; expected '0\.3', for \[1, T\], or 'main', ",
+    ):
         to_torchtitan(example(), version="0.2")  # type: ignore[arg-type]
 
 
 def test_torchtune_may_choose_the_label_that_has_no_loss() -> None:
-    assert to_torchtune(example(), padding_idx=9, ignore_idx=-1)["labels"].tolist() == [[max(n, -1) for n in LABELS]]
+    assert to_torchtune(example(), padding_idx=9, ignore_idx=-1)["labels"].tolist() == [
+        [max(n, -1) for n in LABELS]
+    ]
 
 
 def test_olmo_counts_rows_as_instances_and_padding_as_a_document() -> None:
-    rows = [{"input_ids": [1, 2, 3, 4, 5], "seq_lengths": [2, 3]}, {"input_ids": [6, 7], "seq_lengths": [2]}]
+    rows = [
+        {"input_ids": [1, 2, 3, 4, 5], "seq_lengths": [2, 3]},
+        {"input_ids": [6, 7], "seq_lengths": [2]},
+    ]
     assert plain(to_olmo(rows)) == {
         "input_ids": ("int64", [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]),
         "labels": ("int64", [[2, -100, 4, 5, -100], [7, -100, -100, -100, -100]]),
         "doc_lens": ("int32", [[2, 3], [2, 3]]),
         "max_doc_lens": [3, 3],
     }
-    assert to_olmo([*rows, {"input_ids": [8, 9, 8, 9, 8], "seq_lengths": [5]}])["doc_lens"].tolist() == [
-        [2, 3], [2, 3], [5, 0]
-    ]  # fmt: skip
+    assert to_olmo([*rows, {"input_ids": [8, 9, 8, 9, 8], "seq_lengths": [5]}])[
+        "doc_lens"
+    ].tolist() == [[2, 3], [2, 3], [5, 0]]
 
 
 def test_empty_segments_of_a_static_shape_add_nothing(tmp_path: Path) -> None:
@@ -317,17 +414,26 @@ def test_empty_segments_of_a_static_shape_add_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("causal", "window"), [(True, None), (False, None), (True, 3), (False, 3)])
-def test_the_flex_mask_is_that_of_varlen_attention(tmp_path: Path, causal: bool, window: int | None) -> None:
+def test_the_flex_mask_is_that_of_varlen_attention(
+    tmp_path: Path, causal: bool, window: int | None
+) -> None:
     batch = batch_of(tmp_path / "out", LENGTHS).torch()
     mask = to_flex_block_mask(batch, causal=causal, window=window)
     total = len(batch)
     place = torch.arange(total)
     zero = torch.zeros((), dtype=torch.int64)
     seen = mask.mask_mod(zero, zero, place[:, None], place[None, :])
-    # With equal queries attention is the mean of the values seen, so values of unit vectors show which those are.
+    # With equal queries attention is the mean of the values seen, so values of unit vectors show
+    # which those are.
     flat = torch.zeros(total, 1, total)
     out = varlen_attention(
-        flat, flat, torch.eye(total)[:, None], batch.cu_seqlens, batch.max_seqlen, causal=causal, window=window
+        flat,
+        flat,
+        torch.eye(total)[:, None],
+        batch.cu_seqlens,
+        batch.max_seqlen,
+        causal=causal,
+        window=window,
     )
     assert ((out[:, 0] > 0) == seen).all()
 
@@ -335,5 +441,7 @@ def test_the_flex_mask_is_that_of_varlen_attention(tmp_path: Path, causal: bool,
 def test_a_batch_without_labels_has_none_and_trainers_that_need_them_say_so() -> None:
     batch = example(labels="none")
     assert "labels" not in to_hf(batch)
-    with pytest.raises(ValueError, match="the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'"):
+    with pytest.raises(
+        ValueError, match="the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'"
+    ):
         to_megatron(batch)

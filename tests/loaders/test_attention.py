@@ -1,4 +1,6 @@
-"""varlen_attention: the reference against float64 by hand, every kernel's call through a stub, refusals."""
+"""varlen_attention: the reference against float64 by hand, every kernel's call through a stub,
+refusals.
+"""
 
 import sys
 import types
@@ -18,9 +20,14 @@ from packprep.loaders import attention as module  # noqa: E402
 from packprep.loaders import attention_backend, varlen_attention  # noqa: E402
 
 
-def inputs(total: int, heads: int = 4, kv_heads: int = 2, dim: int = 8, dtype: Any = torch.float32) -> Any:
+def inputs(
+    total: int, heads: int = 4, kv_heads: int = 2, dim: int = 8, dtype: Any = torch.float32
+) -> Any:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(total, count, dim, generator=generator, dtype=dtype) for count in (heads, kv_heads, kv_heads)]
+    return [
+        torch.randn(total, count, dim, generator=generator, dtype=dtype)
+        for count in (heads, kv_heads, kv_heads)
+    ]
 
 
 def by_hand(
@@ -40,7 +47,9 @@ def by_hand(
     for start, end in pairwise(cu):
         for token in range(start, end):
             low = start if window is None else max(start, token - window)
-            high = token + 1 if causal else (end if window is None else min(end, token + window + 1))
+            high = (
+                token + 1 if causal else (end if window is None else min(end, token + window + 1))
+            )
             for head in range(q.shape[1]):
                 keys, values = k[low:high, head // group], v[low:high, head // group]
                 out[token, head] = (keys @ q[token, head] * scale).softmax(0) @ values
@@ -79,7 +88,9 @@ def test_the_scale_is_the_softmax_scale() -> None:
 def test_gradients_of_the_reference_are_right(window: int | None) -> None:
     q, k, v = (tensor.requires_grad_() for tensor in inputs(7, 2, 1, 4, torch.float64))
     cu = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
-    assert torch.autograd.gradcheck(lambda q, k, v: varlen_attention(q, k, v, cu, 4, window=window), (q, k, v))
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: varlen_attention(q, k, v, cu, 4, window=window), (q, k, v)
+    )
 
 
 def test_no_gradient_crosses_a_boundary() -> None:
@@ -89,11 +100,15 @@ def test_no_gradient_crosses_a_boundary() -> None:
     for tensor in (q, k, v):
         assert tensor.grad is not None
         assert (tensor.grad[4:] == 0).all()
-        assert tensor.grad[:4].abs().sum() > 0 or tensor is q  # a lone key's weight is 1 whatever the query
+        assert (
+            tensor.grad[:4].abs().sum() > 0 or tensor is q
+        )  # a lone key's weight is 1 whatever the query
 
 
 class Recorder:
-    """Stands for a kernel: keeps its keyword arguments, returns q, or a pair as newer versions do."""
+    """Stands for a kernel: keeps its keyword arguments, returns q, or a pair as newer versions
+    do.
+    """
 
     def __init__(self, pair: bool = False) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -150,7 +165,12 @@ def test_flash_attn_is_called_by_keyword_with_one_tensor_of_boundaries(
     assert varlen_attention(q, k, k, CU, 7, backend=backend) is q
     (call,) = kernels[backend].calls
     assert call["cu_seqlens_q"] is call["cu_seqlens_k"] is CU
-    assert (call["max_seqlen_q"], call["max_seqlen_k"], call["causal"], call["softmax_scale"]) == (7, 7, True, None)
+    assert (call["max_seqlen_q"], call["max_seqlen_k"], call["causal"], call["softmax_scale"]) == (
+        7,
+        7,
+        True,
+        None,
+    )
     assert call["window_size"] == ((None, None) if backend == "flash_attn_4" else (-1, -1))
 
 
@@ -186,7 +206,9 @@ def test_an_older_torch_without_windows_is_a_sentence(monkeypatch: pytest.Monkey
     stub.varlen_attn = lambda query, key, value, is_causal: query
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", stub)
     q = on_gpu(10, 4, 64)
-    with pytest.raises(ValueError, match="the varlen_attn of this torch has no window_size; choose another"):
+    with pytest.raises(
+        ValueError, match="the varlen_attn of this torch has no window_size; choose another"
+    ):
         varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
     assert attention_backend(q) == "reference"
 
@@ -196,11 +218,24 @@ def test_torch_varlen_has_the_arguments_that_are_passed() -> None:
     import inspect
 
     parameters = inspect.signature(varlen.varlen_attn).parameters
-    used = {"query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale", "window_size", "enable_gqa"}
+    used = {
+        "query",
+        "key",
+        "value",
+        "cu_seq_q",
+        "cu_seq_k",
+        "max_q",
+        "max_k",
+        "scale",
+        "window_size",
+        "enable_gqa",
+    }
     assert used <= set(parameters)
 
 
-def test_the_fastest_that_can_run_is_taken(kernels: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_that_can_run_is_taken(
+    kernels: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     q = on_gpu(10, 4, 64)
     assert attention_backend(q) == "flash_attn_3"
     monkeypatch.delitem(sys.modules, "flash_attn_interface")
@@ -214,8 +249,15 @@ def test_the_fastest_that_can_run_is_taken(kernels: dict[str, Recorder], monkeyp
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
-        ("flash_attn_4", r"flash_attn_4 cannot run this: flash_attn\.cute\.flash_attn_varlen_func is not installed"),
-        ("torch_varlen", "it needs a GPU and the tensors are on cpu; choose another, or backend=None"),
+        (
+            "flash_attn_4",
+            r"flash_attn_4 cannot run this: flash_attn\.cute\.flash_attn_varlen_func is not "
+            r"installed",
+        ),
+        (
+            "torch_varlen",
+            "it needs a GPU and the tensors are on cpu; choose another, or backend=None",
+        ),
         ("xformers", "backend is 'xformers'; expected one of flash_attn_4, flash_attn_3"),
     ],
 )
@@ -228,10 +270,14 @@ def test_an_impossible_backend_is_a_sentence(backend: Any, message: str) -> None
 
 def test_a_dtype_or_head_dim_that_a_kernel_lacks_is_a_sentence() -> None:
     q = on_gpu(10, 4, 60)
-    with pytest.raises(ValueError, match="head_dim that is a multiple of 8, at most 256, and it is 60"):
+    with pytest.raises(
+        ValueError, match="head_dim that is a multiple of 8, at most 256, and it is 60"
+    ):
         varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
     q.dtype = torch.float32
-    with pytest.raises(ValueError, match=r"it needs float16 or bfloat16 and the tensors are torch\.float32"):
+    with pytest.raises(
+        ValueError, match=r"it needs float16 or bfloat16 and the tensors are torch\.float32"
+    ):
         varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
 
 

@@ -1,4 +1,6 @@
-"""PackedLoader's batches: whole expected values, padding, label conventions, buffers, prefetching, plain datasets."""
+"""PackedLoader's batches: whole expected values, padding, label conventions, buffers,
+prefetching, plain datasets.
+"""
 
 import gc
 import json
@@ -32,8 +34,12 @@ from .test_shards import ROWS, row_of
 
 
 def example(**options: Any) -> PackedLoader:
-    """The format's worked example: packs [1, 20, ..., 26] and [1, 10, 2 | 27, 2 | 1, 30, 2], in stored order."""
-    return PackedLoader(PackedShards(GOLDEN / "v1-example"), **({"packs_per_batch": 2, "shuffle": False} | options))
+    """The format's worked example: packs [1, 20, ..., 26] and [1, 10, 2 | 27, 2 | 1, 30, 2], in
+    stored order.
+    """
+    return PackedLoader(
+        PackedShards(GOLDEN / "v1-example"), **({"packs_per_batch": 2, "shuffle": False} | options)
+    )
 
 
 def rich(tmp_path: Path, *rows: Row) -> PackedShards:
@@ -44,7 +50,15 @@ def rich(tmp_path: Path, *rows: Row) -> PackedShards:
 def lists(batch: PackedBatch) -> dict[str, Any]:
     return {
         name: value.tolist() if hasattr(value, "tolist") else value
-        for name in ("tokens", "position_ids", "cu_seqlens", "max_seqlen", "labels", "document_ids", "loss_weights")
+        for name in (
+            "tokens",
+            "position_ids",
+            "cu_seqlens",
+            "max_seqlen",
+            "labels",
+            "document_ids",
+            "loss_weights",
+        )
         if (value := getattr(batch, name)) is not None
     }
 
@@ -59,17 +73,42 @@ def test_a_batch_is_its_packs_one_behind_the_other() -> None:
         "labels": [-100, 20, 21, 22, 23, 24, 25, 26, -100, 10, 2, -100, 2, -100, 30, 2],
         "document_ids": [1, 0, 1, 2],
     }
-    dtypes = {name: getattr(batch, name).dtype.name for name in ("tokens", "position_ids", "labels", "document_ids")}
+    dtypes = {
+        name: getattr(batch, name).dtype.name
+        for name in ("tokens", "position_ids", "labels", "document_ids")
+    }
     assert set(dtypes.values()) == {"int64"}
     assert batch.cu_seqlens.dtype == np.int32
     assert type(batch.max_seqlen) is int
-    assert (len(batch), batch.num_segments, batch.num_items, batch.num_real_tokens) == (16, 4, 12, 16)
+    assert (len(batch), batch.num_segments, batch.num_items, batch.num_real_tokens) == (
+        16,
+        4,
+        12,
+        16,
+    )
 
 
 def test_shifted_labels_are_of_the_next_token_and_stop_at_the_end_of_each_segment() -> None:
     (batch,) = example(labels="shifted")
     assert batch.labels is not None
-    assert batch.labels.tolist() == [20, 21, 22, 23, 24, 25, 26, -100, 10, 2, -100, 2, -100, 30, 2, -100]
+    assert batch.labels.tolist() == [
+        20,
+        21,
+        22,
+        23,
+        24,
+        25,
+        26,
+        -100,
+        10,
+        2,
+        -100,
+        2,
+        -100,
+        30,
+        2,
+        -100,
+    ]
     assert next(iter(example(labels="none"))).labels is None
 
 
@@ -78,9 +117,13 @@ def test_each_label_convention_converts_to_the_other(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[list[int]]
 ) -> None:
     out = tmp_path_factory.mktemp("labels") / "out"
-    write_output(out, {"train": [[row_of(n, *pack) for n, pack in enumerate(lengths)]]}, max_length=20)
+    write_output(
+        out, {"train": [[row_of(n, *pack) for n, pack in enumerate(lengths)]]}, max_length=20
+    )
     shards = PackedShards(out)
-    hf, shifted = (next(iter(PackedLoader(shards, len(lengths), labels=kind))) for kind in ("hf", "shifted"))
+    hf, shifted = (
+        next(iter(PackedLoader(shards, len(lengths), labels=kind))) for kind in ("hf", "shifted")
+    )
     assert hf.labels_as("shifted").tolist() == shifted.labels.tolist()
     assert shifted.labels_as("hf").tolist() == hf.labels.tolist()
     assert hf.labels_as("hf") is hf.labels
@@ -98,7 +141,11 @@ def test_stored_labels_are_used_and_padding_keeps_its_minus_100(tmp_path: Path) 
     assert batch.segment_lengths is not None
     assert batch.segment_lengths.tolist() == [3, 4, 0, 1, 0]
     assert batch.num_real_tokens == 8
-    assert [values.tolist() for values in unpack(batch.tokens, batch)] == [[5, 5, 5], [5, 5, 5, 5], [5]]
+    assert [values.tolist() for values in unpack(batch.tokens, batch)] == [
+        [5, 5, 5],
+        [5, 5, 5, 5],
+        [5],
+    ]
     (shifted,) = PackedLoader(shards, 2, shuffle=False, labels="shifted")
     assert shifted.labels is not None
     assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 4, *[none] * 8]
@@ -106,7 +153,9 @@ def test_stored_labels_are_used_and_padding_keeps_its_minus_100(tmp_path: Path) 
 
 def test_further_columns_come_along_when_asked_for(tmp_path: Path) -> None:
     shards = rich(tmp_path, rich_row(0, 3), rich_row(1, 1))
-    (batch,) = PackedLoader(shards, 2, shuffle=False, columns=["weight", "source"], pad_to=40, max_segments=6)
+    (batch,) = PackedLoader(
+        shards, 2, shuffle=False, columns=["weight", "source"], pad_to=40, max_segments=6
+    )
     assert batch.extra["weight"].dtype == np.float32
     assert batch.extra["weight"].tolist() == [0.5] * 3 + [0] * 5 + [0.5] + [0] * 31
     assert batch.extra["source"].tolist() == [0] * 6
@@ -120,7 +169,9 @@ PAIR_COLUMNS = ["pair_ids", "pair_sides", "document_ids"]
     [{"pad_to": 24}, {"packs_per_batch": 3, "remainder": "fill"}, {"max_segments": 6}],
     ids=["padding", "filler packs", "segments that are not there"],
 )
-def test_columns_that_mark_filler_mark_that_of_the_loader_too(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_columns_that_mark_filler_mark_that_of_the_loader_too(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     columns = (*PLAIN, STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"])
     row = {**row_of(0, 3, 2), "document_ids": [0, 0], "pair_ids": [0, 0], "pair_sides": [0, 1]}
     write_output(tmp_path / "pairs", {"train": [[row]]}, columns)
@@ -137,7 +188,9 @@ def test_columns_that_mark_filler_mark_that_of_the_loader_too(tmp_path: Path, op
 
 def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [[row_of(1, 3), row_of(2, 2)]]}, max_length=8)
-    (batch,) = PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False, pad_to=24, loss_weights="segment")
+    (batch,) = PackedLoader(
+        PackedShards(tmp_path / "out"), 2, shuffle=False, pad_to=24, loss_weights="segment"
+    )
     assert lists(batch) == {
         "tokens": [1, 1, 1, 2, 2, *[0] * 19],
         "position_ids": [0, 1, 2, 0, 1, *range(8), *range(8), *range(3)],
@@ -154,7 +207,9 @@ def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) 
 def test_max_segments_gives_the_same_shapes_for_every_batch(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]})
     batches = [*PackedLoader(PackedShards(tmp_path / "out"), 2, max_segments=6)]
-    assert {(len(b.tokens), len(b.cu_seqlens), len(b.document_ids), b.max_seqlen) for b in batches} == {(16, 7, 6, 8)}
+    assert {
+        (len(b.tokens), len(b.cu_seqlens), len(b.document_ids), b.max_seqlen) for b in batches
+    } == {(16, 7, 6, 8)}
     for batch in batches:
         assert batch.cu_seqlens[-1] == 16
         assert (np.diff(batch.cu_seqlens) >= 0).all()
@@ -164,7 +219,8 @@ def test_max_segments_gives_the_same_shapes_for_every_batch(tmp_path: Path) -> N
 def test_too_many_segments_for_max_segments_are_a_sentence(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]})
     with pytest.raises(
-        ValueError, match=r"a batch of 1 packs has \d segments with its padding and max_segments is 2; r"
+        ValueError,
+        match=r"a batch of 1 packs has \d segments with its padding and max_segments is 2; r",
     ):
         [*PackedLoader(PackedShards(tmp_path / "out"), 1, max_segments=2, pad_to=12)]
 
@@ -172,7 +228,13 @@ def test_too_many_segments_for_max_segments_are_a_sentence(tmp_path: Path) -> No
 packs = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=6)
 
 
-@given(packs, st.integers(1, 3), st.sampled_from([None, 80]), st.sampled_from([1, 4, 16]), st.booleans())
+@given(
+    packs,
+    st.integers(1, 3),
+    st.sampled_from([None, 80]),
+    st.sampled_from([1, 4, 16]),
+    st.booleans(),
+)
 def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[list[int]],
@@ -209,7 +271,9 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
         ):
             assert set(tokens.tolist()) == {document}
             seen.append((int(document), len(tokens)))
-    assert sorted(seen) == sorted((4 * n + k, size) for n, pack in enumerate(lengths) for k, size in enumerate(pack))
+    assert sorted(seen) == sorted(
+        (4 * n + k, size) for n, pack in enumerate(lengths) for k, size in enumerate(pack)
+    )
 
 
 def test_all_batches_may_be_kept(tmp_path: Path) -> None:
@@ -256,7 +320,9 @@ def test_the_prefetch_thread_ends_with_the_iteration(tmp_path: Path) -> None:
     loader = PackedLoader(PackedShards(tmp_path / "out"), 1, prefetch=2)
 
     def prefetching() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "packprep-prefetch"]
+        return [
+            thread.name for thread in threading.enumerate() if thread.name == "packprep-prefetch"
+        ]
 
     iterator = iter(loader)
     next(iterator)
@@ -272,7 +338,9 @@ def test_an_error_of_the_prefetch_thread_is_raised_in_order(tmp_path: Path) -> N
     write_output(tmp_path / "out", {"train": [[ROWS[0], wrong, ROWS[2]]]})
     iterator = iter(PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False))
     assert next(iterator).tokens.tolist() == ROWS[0]["tokens"]
-    with pytest.raises(FormatError, match=r"data-00000-of-00001\.arrow pack 1: cu_seqlens are \[0, 7\]"):
+    with pytest.raises(
+        FormatError, match=r"data-00000-of-00001\.arrow pack 1: cu_seqlens are \[0, 7\]"
+    ):
         next(iterator)
 
 
@@ -285,7 +353,10 @@ def test_rows_make_the_batch_that_the_loader_makes(tmp_path: Path) -> None:
     (batch,) = example()
     rows: Any = [dict(pack.columns) for pack in PackedShards(GOLDEN / "v1-example")]
     assert lists(batch_from_rows(rows)) == lists(batch)
-    trl = [{"input_ids": row["tokens"], "seq_lengths": np.diff(row["cu_seqlens"]).tolist()} for row in rows]
+    trl = [
+        {"input_ids": row["tokens"], "seq_lengths": np.diff(row["cu_seqlens"]).tolist()}
+        for row in rows
+    ]
     expected = {name: value for name, value in lists(batch).items() if name != "document_ids"}
     assert lists(batch_from_rows(trl)) == expected
 
@@ -302,10 +373,22 @@ def test_rows_of_pairs_make_a_batch_with_the_columns_of_pairs() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"tokens": [1, 2], "cu_seqlens": [0, 1]}, r"row 0 of the batch: cu_seqlens are \[0, 1\]; expected 0, rising"),
-        ({"labels": [1]}, r"a row has the columns labels; expected tokens and .*remove_unused_columns=False"),
-        ({"tokens": [1]}, "a row has the columns tokens; expected cu_seqlens or seq_lengths among them"),
-        ({"tokens": [1, 2], "cu_seqlens": [0, 2], "labels": [1]}, "the rows have 1 labels for 2 tokens"),
+        (
+            {"tokens": [1, 2], "cu_seqlens": [0, 1]},
+            r"row 0 of the batch: cu_seqlens are \[0, 1\]; expected 0, rising",
+        ),
+        (
+            {"labels": [1]},
+            r"a row has the columns labels; expected tokens and .*remove_unused_columns=False",
+        ),
+        (
+            {"tokens": [1]},
+            "a row has the columns tokens; expected cu_seqlens or seq_lengths among them",
+        ),
+        (
+            {"tokens": [1, 2], "cu_seqlens": [0, 2], "labels": [1]},
+            "the rows have 1 labels for 2 tokens",
+        ),
     ],
 )
 def test_rows_that_are_no_packs_are_a_sentence(row: dict[str, Any], message: str) -> None:
@@ -333,19 +416,25 @@ def test_a_dataset_that_trl_packed_is_read_as_packs(tmp_path: Path) -> None:
     assert shards.max_length == 8
     got = [lists(batch) for batch in PackedLoader(shards, 2, shuffle=False)]
     write_output(tmp_path / "out", {"train": [ROWS]})
-    expected = [lists(batch) for batch in PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False)]
+    expected = [
+        lists(batch) for batch in PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False)
+    ]
     for batch in expected:
         del batch["document_ids"]
     assert got == expected
     assert PackedShards(tmp_path / "trl").fingerprint == shards.fingerprint
     assert pickle.loads(pickle.dumps(shards))[3].tokens.tolist() == ROWS[3]["tokens"]
-    with pytest.raises(FormatError, match=r"has no manifest\.json; expected the output of packprep build"):
+    with pytest.raises(
+        FormatError, match=r"has no manifest\.json; expected the output of packprep build"
+    ):
         shards.manifest  # noqa: B018
 
 
 def test_a_pack_longer_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]}, max_length=7)
-    with pytest.raises(FormatError, match=r"out pack \d has 8 tokens; expected at most 7, the max_length of its"):
+    with pytest.raises(
+        FormatError, match=r"out pack \d has 8 tokens; expected at most 7, the max_length of its"
+    ):
         list(PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False))
 
 
@@ -357,7 +446,9 @@ def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
         writer.write_table(other)
     names = [{"filename": name} for name in ("data-00000-of-00001.arrow", "b.arrow")]
     (directory / "state.json").write_text(json.dumps({"_data_files": names}))
-    with pytest.raises(FormatError, match=r"^b\.arrow has other columns or types than data-00000-of-00001\.arrow"):
+    with pytest.raises(
+        FormatError, match=r"^b\.arrow has other columns or types than data-00000-of-00001\.arrow"
+    ):
         PackedShards(directory)
 
 
@@ -366,7 +457,9 @@ def test_padding_is_told_from_documents_where_no_ids_are_stored(tmp_path: Path) 
     shards = PackedShards(save_plain(tmp_path / "plain", table))
     first, last = (
         PackedLoader(shards, 2, shuffle=False, pad_to=8),
-        PackedLoader(shards, 1, rank=1, world_size=3, shuffle=False, remainder="fill", pad_multiple=4),
+        PackedLoader(
+            shards, 1, rank=1, world_size=3, shuffle=False, remainder="fill", pad_multiple=4
+        ),
     )
     (batch,) = first
     assert batch.segment_lengths.tolist() == [2, 1, 2, 0]
@@ -376,8 +469,14 @@ def test_padding_is_told_from_documents_where_no_ids_are_stored(tmp_path: Path) 
     )
     (batch,) = last
     assert batch.segment_lengths.tolist() == [2, 0]
-    (filler,) = PackedLoader(shards, 1, rank=2, world_size=3, shuffle=False, remainder="fill", pad_multiple=4)
-    assert (filler.segment_lengths.tolist(), filler.num_real_tokens, filler.cu_seqlens.tolist()) == (
+    (filler,) = PackedLoader(
+        shards, 1, rank=2, world_size=3, shuffle=False, remainder="fill", pad_multiple=4
+    )
+    assert (
+        filler.segment_lengths.tolist(),
+        filler.num_real_tokens,
+        filler.cu_seqlens.tolist(),
+    ) == (
         [0, 0],
         0,
         [0, 1, 4],
@@ -385,7 +484,9 @@ def test_padding_is_told_from_documents_where_no_ids_are_stored(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_plain_dataset_with_boundaries_is_read_whatever_its_integers(tmp_path: Path, large: bool) -> None:
+def test_a_plain_dataset_with_boundaries_is_read_whatever_its_integers(
+    tmp_path: Path, large: bool
+) -> None:
     def kind(value: pa.DataType) -> pa.DataType:
         return pa.large_list(value) if large else pa.list_(value)
 
@@ -406,14 +507,19 @@ def test_a_plain_dataset_with_boundaries_is_read_whatever_its_integers(tmp_path:
     ("columns", "message"),
     [
         ({"text": ["a"]}, "has the columns text; expected tokens and cu_seqlens, or input_ids and"),
-        ({"tokens": [[1.0]], "cu_seqlens": [[0, 1]]}, r"column tokens is list<.*double>; expected a list of integers"),
+        (
+            {"tokens": [[1.0]], "cu_seqlens": [[0, 1]]},
+            r"column tokens is list<.*double>; expected a list of integers",
+        ),
         (
             {"input_ids": [[1]], "seq_lengths": [[1]], "completion_mask": [[1]]},
             "has completion_mask but no labels; save it with labels",
         ),
     ],
 )
-def test_a_plain_dataset_without_packs_is_a_sentence(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+def test_a_plain_dataset_without_packs_is_a_sentence(
+    tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
     with pytest.raises(FormatError, match=message):
         PackedShards(save_plain(tmp_path / "plain", pa.table(columns)))
 
@@ -423,7 +529,8 @@ def test_a_plain_dataset_with_wrong_lengths_is_found_as_the_pack_is_read(tmp_pat
     shards = PackedShards(save_plain(tmp_path / "plain", table))
     assert shards[0].tokens.tolist() == [1, 2]
     with pytest.raises(
-        FormatError, match=r"pack 1: cu_seqlens are \[0, 2\]; expected 0, rising, to the pack's 1 tokens"
+        FormatError,
+        match=r"pack 1: cu_seqlens are \[0, 2\]; expected 0, rising, to the pack's 1 tokens",
     ):
         shards[1]
 
@@ -432,7 +539,9 @@ def test_state_json_cannot_make_the_reader_leave_its_directory(tmp_path: Path) -
     save_plain(tmp_path / "plain", pa.table({"tokens": [[1]], "cu_seqlens": [[0, 1]]}))
     state = {"_data_files": [{"filename": "../other.arrow"}]}
     (tmp_path / "plain" / "state.json").write_text(json.dumps(state))
-    with pytest.raises(FormatError, match=r"names the file '\.\./other\.arrow'; expected a relative path inside"):
+    with pytest.raises(
+        FormatError, match=r"names the file '\.\./other\.arrow'; expected a relative path inside"
+    ):
         PackedShards(tmp_path / "plain")
 
 
@@ -449,18 +558,26 @@ def test_slices_for_context_parallel_ranks() -> None:
     assert context_indices(cu, 1, 2, "contiguous").tolist() == [6, 7, 8, 9, 10, 11]
     assert context_indices(cu, 0, 2, "zigzag").tolist() == [0, 3, 4, 5, 10, 11]
     assert context_indices(cu, 1, 2, "zigzag").tolist() == [1, 2, 6, 7, 8, 9]
-    with pytest.raises(ValueError, match="segment 0 has 4 tokens; zigzag slices for cp_size=4 need multiples of 8"):
+    with pytest.raises(
+        ValueError, match="segment 0 has 4 tokens; zigzag slices for cp_size=4 need multiples of 8"
+    ):
         context_indices(cu, 0, 4, "zigzag")
-    with pytest.raises(ValueError, match="12 tokens cannot be shared by 5 ranks; give PackedLoader cp_size=5"):
+    with pytest.raises(
+        ValueError, match="12 tokens cannot be shared by 5 ranks; give PackedLoader cp_size=5"
+    ):
         context_indices(cu, 0, 5, "contiguous")
     with pytest.raises(ValueError, match="cp_rank is 2; expected 0 to 1"):
         context_indices(cu, 2, 2, "contiguous")
 
 
 @given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 4), st.sampled_from(["contiguous", "zigzag"])
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.sampled_from(["contiguous", "zigzag"]),
 )
-def test_context_parallel_ranks_share_every_token_once_and_equally(lengths: list[int], size: int, layout: Any) -> None:
+def test_context_parallel_ranks_share_every_token_once_and_equally(
+    lengths: list[int], size: int, layout: Any
+) -> None:
     cu = np.cumsum([0, *(2 * size * length for length in lengths)]).astype(np.int32)
     shares = [context_indices(cu, rank, size, layout).tolist() for rank in range(size)]
     assert {len(share) for share in shares} == {cu[-1] // size}
@@ -469,17 +586,27 @@ def test_context_parallel_ranks_share_every_token_once_and_equally(lengths: list
 
 def test_a_sliced_batch_keeps_whole_boundaries_and_its_own_tokens(tmp_path: Path) -> None:
     loader = PackedLoader(
-        rich(tmp_path, rich_row(0, 3, 4)), 1, labels="shifted", cp_size=2, loss_weights="segment", columns=["weight"]
+        rich(tmp_path, rich_row(0, 3, 4)),
+        1,
+        labels="shifted",
+        cp_size=2,
+        loss_weights="segment",
+        columns=["weight"],
     )
     (batch,) = loader
     assert len(batch) % 4 == 0
     halves = [context_slice(batch, rank, 2) for rank in range(2)]
     assert np.concatenate([half.tokens for half in halves]).tolist() == batch.tokens.tolist()
     assert np.concatenate([half.labels for half in halves]).tolist() == batch.labels.tolist()
-    assert np.concatenate([half.extra["weight"] for half in halves]).tolist() == batch.extra["weight"].tolist()
+    assert (
+        np.concatenate([half.extra["weight"] for half in halves]).tolist()
+        == batch.extra["weight"].tolist()
+    )
     assert sum(half.loss_weights.sum() for half in halves) == 2
     assert all(half.cu_seqlens.tolist() == batch.cu_seqlens.tolist() for half in halves)
-    with pytest.raises(ValueError, match="the batch has unshifted labels, which lose one at the end of each slice"):
+    with pytest.raises(
+        ValueError, match="the batch has unshifted labels, which lose one at the end of each slice"
+    ):
         context_slice(example(packs_per_batch=1)[0], 0, 2)
 
 
@@ -496,12 +623,17 @@ def test_zigzag_slices_of_a_build_with_padded_segments(tmp_path: Path) -> None:
     build(config)
     shards = PackedShards(tmp_path / "out", verify=True)
     assert shards.segment_multiple == 4
-    for batch in PackedLoader(shards, 2, labels="shifted", cp_size=2, cp_layout="zigzag", remainder="fill"):
+    for batch in PackedLoader(
+        shards, 2, labels="shifted", cp_size=2, cp_layout="zigzag", remainder="fill"
+    ):
         shares = [context_slice(batch, rank, 2, "zigzag") for rank in range(2)]
         assert sorted(np.concatenate([share.tokens for share in shares])) == sorted(batch.tokens)
         own = int((batch.segment_lengths * (batch.document_ids >= 0)).sum())
         assert batch.num_real_tokens == own == sum(map(len, unpack(batch.tokens, batch)))
-    with pytest.raises(ValueError, match=r"multiple of 4; zigzag slices for cp_size=4 need 8: build with --pad-segm"):
+    with pytest.raises(
+        ValueError,
+        match=r"multiple of 4; zigzag slices for cp_size=4 need 8: build with --pad-segm",
+    ):
         PackedLoader(shards, 2, labels="shifted", cp_size=4, cp_layout="zigzag")
 
 
@@ -510,7 +642,14 @@ def test_weights_of_each_mode() -> None:
     assert loss_weights(cu, mask).tolist() == [1, 0, 1, 1, 0, 0]
     assert loss_weights(cu, mask, "segment").tolist() == [1, 0, 0.5, 0.5, 0, 0]
     third = np.float32(1 / 3)
-    assert loss_weights(cu, mask, "document", np.array([7, 7, 8])).tolist() == [third, 0, third, third, 0, 0]
+    assert loss_weights(cu, mask, "document", np.array([7, 7, 8])).tolist() == [
+        third,
+        0,
+        third,
+        third,
+        0,
+        0,
+    ]
     with pytest.raises(ValueError, match="mode is 'document' but there are no document_ids"):
         loss_weights(cu, mask, "document")
     with pytest.raises(ValueError, match="mode is 'pack'; expected token, segment or document"):
@@ -519,10 +658,13 @@ def test_weights_of_each_mode() -> None:
 
 def test_a_batch_and_a_loader_are_printed_by_shapes_types_and_settings(tmp_path: Path) -> None:
     shards = rich(tmp_path, rich_row(0, 3, 4), rich_row(2, 1))
-    loader = PackedLoader(shards, 2, shuffle=False, loss_weights="segment", columns=["weight"], prefetch=0)
+    loader = PackedLoader(
+        shards, 2, shuffle=False, loss_weights="segment", columns=["weight"], prefetch=0
+    )
     place = repr(str(tmp_path / "rich"))
     assert " ".join(repr(loader).split()) == (
-        f"PackedLoader(PackedShards({place}, split='train': 2 packs, 20 tokens), 1 step of at most 32 tokens, "
+        f"PackedLoader(PackedShards({place}, split='train': 2 packs, 20 tokens), 1 step of at most "
+        "32 tokens, "
         "packs_per_batch=2, seed=0, epoch=0, rank=0, world_size=1, shuffle=False, labels='hf', "
         "loss_weights='segment', columns=['weight'], remainder='drop', prefetch=0)"
     )

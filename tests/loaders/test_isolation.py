@@ -1,4 +1,6 @@
-"""Packed equals alone, by every adapter that a model can be called with; and each known leak is found and named."""
+"""Packed equals alone, by every adapter that a model can be called with; and each known leak is
+found and named.
+"""
 
 import re
 import sys
@@ -61,7 +63,9 @@ def padded(tmp_path: Path) -> PackedBatch:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_packed_logits_equal_those_of_each_document_alone(batch: PackedBatch, adapter: str, attention: str) -> None:
+def test_packed_logits_equal_those_of_each_document_alone(
+    batch: PackedBatch, adapter: str, attention: str
+) -> None:
     found = verify_isolation(tiny_llama(attention), batch, inputs=ADAPTERS[adapter], tolerance=1e-5)
     assert found.isolated, str(found)
     assert found.largest < 1e-5
@@ -69,13 +73,19 @@ def test_packed_logits_equal_those_of_each_document_alone(batch: PackedBatch, ad
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_packed_gradients_equal_those_of_the_documents_alone(batch: PackedBatch, adapter: str) -> None:
+def test_packed_gradients_equal_those_of_the_documents_alone(
+    batch: PackedBatch, adapter: str
+) -> None:
     model = tiny_llama()
     fields = ADAPTERS[adapter](batch)
     packed = model(**fields).loss * batch.num_items
     gradients = torch.autograd.grad(packed, [*model.parameters()])
     alone = [
-        cross_entropy(model(input_ids=torch.tensor([text])).logits[0, :-1], torch.tensor(text[1:]), reduction="sum")
+        cross_entropy(
+            model(input_ids=torch.tensor([text])).logits[0, :-1],
+            torch.tensor(text[1:]),
+            reduction="sum",
+        )
         for text in documents(LENGTHS)
         if len(text) > 1
     ]
@@ -90,7 +100,14 @@ def test_the_flash_path_receives_the_boundaries_of_the_pack(
 ) -> None:
     stub = FlashStub(monkeypatch)
     model = stub.model()
-    for adapter in ("to_hf", "to_flattening", "to_trl", "to_axolotl", "to_forgather", "to_llama_factory"):
+    for adapter in (
+        "to_hf",
+        "to_flattening",
+        "to_trl",
+        "to_axolotl",
+        "to_forgather",
+        "to_llama_factory",
+    ):
         stub.boundaries.clear()
         stub.max_lengths.clear()
         found = verify_isolation(model, batch, inputs=ADAPTERS[adapter], tolerance=1e-5)
@@ -100,11 +117,15 @@ def test_the_flash_path_receives_the_boundaries_of_the_pack(
         assert type(stub.max_lengths[0]) is int or "max_length_q" not in ADAPTERS[adapter](batch)
 
 
-def test_padding_is_one_more_segment_on_the_flash_path(padded: PackedBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_is_one_more_segment_on_the_flash_path(
+    padded: PackedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stub = FlashStub(monkeypatch)
     for adapter in ("to_hf", "to_axolotl", "to_llama_factory"):
         stub.boundaries.clear()
-        assert verify_isolation(stub.model(), padded, inputs=ADAPTERS[adapter], tolerance=1e-5).isolated
+        assert verify_isolation(
+            stub.model(), padded, inputs=ADAPTERS[adapter], tolerance=1e-5
+        ).isolated
         assert stub.boundaries[0] == [*BOUNDARIES, 168]
 
 
@@ -121,10 +142,19 @@ def mask_with_pads(batch: PackedBatch) -> torch.Tensor:
     return mask
 
 
-# What goes wrong in practice: how the model is called, by which attention, and the cause that must be named.
+# What goes wrong in practice: how the model is called, by which attention, and the cause that must
+# be named.
 LEAKS: dict[str, tuple[str, Inputs, str]] = {
-    "a cache": ("sdpa", lambda b: to_hf(b) | {"use_cache": True}, "use_cache is on, and with a cache"),
-    "the cache of the config": ("sdpa", lambda b: without(b, "use_cache"), "use_cache is on, and with a cache"),
+    "a cache": (
+        "sdpa",
+        lambda b: to_hf(b) | {"use_cache": True},
+        "use_cache is on, and with a cache",
+    ),
+    "the cache of the config": (
+        "sdpa",
+        lambda b: without(b, "use_cache"),
+        "use_cache is on, and with a cache",
+    ),
     "a mask of ones": (
         "sdpa",
         lambda b: to_hf(b) | {"attention_mask": torch.ones(1, len(b), dtype=torch.int64)},
@@ -132,7 +162,14 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
     ),
     "a mask of segment numbers": (
         "sdpa",
-        lambda b: to_hf(b) | {"attention_mask": torch.repeat_interleave(torch.arange(1, 5), b.cu_seqlens.diff())[None]},
+        lambda b: (
+            to_hf(b)
+            | {
+                "attention_mask": torch.repeat_interleave(torch.arange(1, 5), b.cu_seqlens.diff())[
+                    None
+                ]
+            }
+        ),
         "an attention_mask is given",
     ),
     "a mask with padding, on the flash path, whatever else is given": (
@@ -143,13 +180,18 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
     "no positions": ("sdpa", lambda b: without(b, "position_ids"), "position_ids are missing"),
     "a first segment that starts at 20, on the flash path without boundaries": (
         "flash",
-        lambda b: without(b, *KWARGS) | {"position_ids": b.position_ids[None] + 20 * (torch.arange(len(b)) < 37)},
+        lambda b: (
+            without(b, *KWARGS)
+            | {"position_ids": b.position_ids[None] + 20 * (torch.arange(len(b)) < 37)}
+        ),
         "position_ids start at 20 and not at 0, which hides the first segment",
     ),
     "boundaries of something else": (
         "flash",
         lambda b: (
-            to_hf(b) | dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32)) | {"max_length_q": 128}
+            to_hf(b)
+            | dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32))
+            | {"max_length_q": 128}
         ),
         "cu_seq_lens_q make 1 segments and the batch has 4; give its own",
     ),
@@ -157,7 +199,9 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
 
 
 @pytest.mark.parametrize("leak", LEAKS)
-def test_a_leak_is_found_and_its_cause_named(batch: PackedBatch, monkeypatch: pytest.MonkeyPatch, leak: str) -> None:
+def test_a_leak_is_found_and_its_cause_named(
+    batch: PackedBatch, monkeypatch: pytest.MonkeyPatch, leak: str
+) -> None:
     attention, inputs, cause = LEAKS[leak]
     model = FlashStub(monkeypatch).model() if attention == "flash" else tiny_llama(attention)
     found = verify_isolation(model, batch, inputs=inputs)
@@ -169,7 +213,9 @@ def test_a_leak_is_found_and_its_cause_named(batch: PackedBatch, monkeypatch: py
     assert str(found).startswith(f"leak: logits of segment {found.segment} differ by ")
 
 
-def test_padding_at_position_0_is_found(padded: PackedBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_at_position_0_is_found(
+    padded: PackedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def zeros(batch: PackedBatch) -> dict[str, Any]:
         positions = batch.position_ids.clone()
         positions[128:] = 0
@@ -188,7 +234,10 @@ def test_missing_positions_are_a_hazard_where_only_distances_count(
 ) -> None:
     """Rotary positions that run on are as good within a segment; learned ones would not be."""
     found = verify_isolation(
-        FlashStub(monkeypatch).model(), batch, inputs=lambda b: without(b, "position_ids"), tolerance=1e-3
+        FlashStub(monkeypatch).model(),
+        batch,
+        inputs=lambda b: without(b, "position_ids"),
+        tolerance=1e-3,
     )
     assert found.isolated
     assert "position_ids are missing" in found.hazards[0]
@@ -224,7 +273,9 @@ def test_the_model_stays_as_it_was(batch: PackedBatch) -> None:
 
 
 def test_logits_that_are_fewer_than_tokens_are_a_sentence(batch: PackedBatch) -> None:
-    with pytest.raises(ValueError, match="the model gave 1 logits for 128 tokens; expected one each"):
+    with pytest.raises(
+        ValueError, match="the model gave 1 logits for 128 tokens; expected one each"
+    ):
         verify_isolation(tiny_llama(), batch, inputs=lambda b: to_hf(b) | {"logits_to_keep": 1})
 
 
@@ -251,7 +302,13 @@ def test_the_page_has_every_family_of_the_script() -> None:
 
 @pytest.mark.parametrize(
     ("family", "attention"),
-    [("gpt_oss", "eager"), ("opt", "sdpa"), ("opt", "eager"), ("falcon", "sdpa"), ("falcon", "eager")],
+    [
+        ("gpt_oss", "eager"),
+        ("opt", "sdpa"),
+        ("opt", "eager"),
+        ("falcon", "sdpa"),
+        ("falcon", "eager"),
+    ],
 )
 def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
     padded: PackedBatch, family: str, attention: str
@@ -269,9 +326,13 @@ def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
     assert packed.loss.isfinite()
 
 
-def test_to_hf_is_refused_and_does_not_leak_where_a_kernel_for_seq_idx_is_missing(batch: PackedBatch) -> None:
+def test_to_hf_is_refused_and_does_not_leak_where_a_kernel_for_seq_idx_is_missing(
+    batch: PackedBatch,
+) -> None:
     model = check_families.tiny_model("bamba", "sdpa")
-    with pytest.raises(ValueError, match="can't keep packed sequences apart without `causal_conv1d`"):
+    with pytest.raises(
+        ValueError, match="can't keep packed sequences apart without `causal_conv1d`"
+    ):
         model(**to_hf(batch))
 
 
@@ -286,7 +347,10 @@ def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: Pa
     assert found.largest < 1e-3
     assert not found.isolated
     assert found.cause is not None
-    assert "give seq_idx to state-space and convolution layers, as to_hf does, and install the kernels" in found.cause
+    assert (
+        "give seq_idx to state-space and convolution layers, as to_hf does, and install the kernels"
+        in found.cause
+    )
 
 
 def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None:
@@ -300,14 +364,20 @@ def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None
 def test_sound_models_pass_and_leaking_ones_do_not_in_any_dtype(
     batch: PackedBatch, dtype: torch.dtype, initializer_range: float, attention: str
 ) -> None:
-    model = check_families.tiny_model("llama", attention, initializer_range=initializer_range).to(dtype)
+    model = check_families.tiny_model("llama", attention, initializer_range=initializer_range).to(
+        dtype
+    )
     found = verify_isolation(model, batch)
     assert found.isolated, str(found)
     assert found.tolerance == (1e-4 if dtype == torch.float32 else 0.05)
-    assert not verify_isolation(model, batch, inputs=lambda b: to_hf(b) | {"use_cache": True}).isolated
+    assert not verify_isolation(
+        model, batch, inputs=lambda b: to_hf(b) | {"use_cache": True}
+    ).isolated
 
 
-def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(batch: PackedBatch) -> None:
+def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(
+    batch: PackedBatch,
+) -> None:
     model = tiny_llama()
     forward = model.forward
 
@@ -324,14 +394,18 @@ def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(batch: 
 
 
 def test_filler_is_not_compared(padded: PackedBatch) -> None:
-    """The mask of LLaMA-Factory lets filler see nothing, so its logits are not those of filler alone."""
+    """The mask of LLaMA-Factory lets filler see nothing, so its logits are not those of filler
+    alone.
+    """
     found = verify_isolation(tiny_llama(), padded, inputs=ADAPTERS["to_llama_factory"])
     assert found.isolated, str(found)
 
 
 def test_a_batch_in_which_nothing_can_leak_is_a_sentence(tmp_path: Path) -> None:
     lone = batch_of(tmp_path / "out", [9], pad_to=512)
-    with pytest.raises(ValueError, match="no document of the batch has another before it, so none could leak"):
+    with pytest.raises(
+        ValueError, match="no document of the batch has another before it, so none could leak"
+    ):
         verify_isolation(tiny_llama(), lone)
 
 
@@ -349,14 +423,18 @@ TRAINERS: dict[str, Inputs] = {
 def test_a_dict_of_a_trainer_is_checked_as_it_is(padded: PackedBatch, trainer: str) -> None:
     found = verify_isolation(tiny_llama(), TRAINERS[trainer](padded))
     assert (found.isolated, found.hazards) == (True, ())
-    leak = verify_isolation(tiny_llama(), TRAINERS[trainer](padded) | {"attention_mask": torch.ones(1, 168).long()})
+    leak = verify_isolation(
+        tiny_llama(), TRAINERS[trainer](padded) | {"attention_mask": torch.ones(1, 168).long()}
+    )
     assert "an attention_mask is given" in str(leak)
 
 
 def test_a_leak_of_a_dict_is_found_where_only_the_call_lost_the_boundaries(
     batch: PackedBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged = dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32)) | {"max_length_q": 128}
+    merged = dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32)) | {
+        "max_length_q": 128
+    }
     found = verify_isolation(FlashStub(monkeypatch).model(), to_hf(batch) | merged)
     assert "cu_seq_lens_q make 1 segments and the batch has 4; give its own" in str(found)
     found = verify_isolation(tiny_llama(), without(batch, "position_ids"))
@@ -364,14 +442,21 @@ def test_a_leak_of_a_dict_is_found_where_only_the_call_lost_the_boundaries(
 
 
 def test_a_dict_of_several_rows_is_checked_row_by_row(batch: PackedBatch) -> None:
-    two = {name: to_hf(batch)[name].repeat(2, 1) for name in ("input_ids", "labels", "position_ids")}
+    two = {
+        name: to_hf(batch)[name].repeat(2, 1) for name in ("input_ids", "labels", "position_ids")
+    }
     assert verify_isolation(tiny_llama(), two | {"use_cache": False}).isolated
     assert not verify_isolation(tiny_llama(), two | {"use_cache": True}).isolated
 
 
 def test_a_dict_that_says_nothing_of_boundaries_is_a_sentence(batch: PackedBatch) -> None:
-    row = {"input_ids": batch.tokens[None], "attention_mask": torch.ones(1, 128), "labels": batch.tokens[None]}
+    row = {
+        "input_ids": batch.tokens[None],
+        "attention_mask": torch.ones(1, 128),
+        "labels": batch.tokens[None],
+    }
     with pytest.raises(
-        ValueError, match="the batch has input_ids, attention_mask, labels; expected position_ids, cu_seq"
+        ValueError,
+        match="the batch has input_ids, attention_mask, labels; expected position_ids, cu_seq",
     ):
         verify_isolation(tiny_llama(), row)

@@ -1,4 +1,6 @@
-"""Loss over packs equals loss over documents: weights, segment means, log-probabilities, and their cost."""
+"""Loss over packs equals loss over documents: weights, segment means, log-probabilities, and
+their cost.
+"""
 
 import time
 from pathlib import Path
@@ -24,7 +26,9 @@ def split_loop(values: Any, mask: Any, cu: torch.Tensor) -> torch.Tensor:
     """The sum of sample means as trainers write it: a loop over the segments."""
     lengths = cu.diff().tolist()
     pieces = zip(values.split(lengths), mask.split(lengths), strict=True)
-    return torch.stack([(value * kept).sum() / kept.sum().clamp(min=1) for value, kept in pieces]).sum()
+    return torch.stack(
+        [(value * kept).sum() / kept.sum().clamp(min=1) for value, kept in pieces]
+    ).sum()
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.randoms(use_true_random=False))
@@ -43,10 +47,14 @@ def test_weights_and_segment_means_equal_the_loop(lengths: list[int], random: An
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
 def test_the_pieces_of_a_document_share_its_weight(lengths: list[int], data: st.DataObject) -> None:
     cu = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
-    ids = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths))))
+    ids = torch.tensor(
+        data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
+    )
     mask = torch.ones(sum(lengths), dtype=torch.bool)
     weights = loss_weights(cu, mask, "document", ids)
-    assert weights.tolist() == loss_weights(cu.numpy(), mask.numpy(), "document", ids.numpy()).tolist()
+    assert (
+        weights.tolist() == loss_weights(cu.numpy(), mask.numpy(), "document", ids.numpy()).tolist()
+    )
     per_token = torch.repeat_interleave(ids, cu.diff())
     for document in set(ids.tolist()):
         torch.testing.assert_close(weights[per_token == document].sum(), torch.tensor(1.0))
@@ -54,18 +62,28 @@ def test_the_pieces_of_a_document_share_its_weight(lengths: list[int], data: st.
 
 @pytest.mark.parametrize("mode", ["token", "segment", "document"])
 def test_training_on_a_pack_equals_training_on_its_documents(tmp_path: Path, mode: Any) -> None:
-    """Loss and gradients to 1e-6: each document alone through the model, against the pack with weights."""
+    """Loss and gradients to 1e-6: each document alone through the model, against the pack with
+    weights.
+    """
     from torch.nn.functional import cross_entropy
 
     batch = batch_of(tmp_path / "out", LENGTHS, labels="shifted", loss_weights=mode).torch()
     model = tiny_llama().double()
     losses = [
-        cross_entropy(model(input_ids=torch.tensor([text])).logits[0, :-1], torch.tensor(text[1:]), reduction="sum")
+        cross_entropy(
+            model(input_ids=torch.tensor([text])).logits[0, :-1],
+            torch.tensor(text[1:]),
+            reduction="sum",
+        )
         for text in documents(LENGTHS)
         if len(text) > 1
     ]
     counts = [length - 1 for length in LENGTHS if length > 1]
-    apart: Any = sum(losses) / sum(counts) if mode == "token" else sum(map(torch.div, losses, counts)) / len(counts)
+    apart: Any = (
+        sum(losses) / sum(counts)
+        if mode == "token"
+        else sum(map(torch.div, losses, counts)) / len(counts)
+    )
     expected = torch.autograd.grad(apart, [*model.parameters()])
 
     fields = to_hf(batch)
@@ -74,7 +92,9 @@ def test_training_on_a_pack_equals_training_on_its_documents(tmp_path: Path, mod
     each = cross_entropy(logits, batch.labels, reduction="none")
     together = (batch.loss_weights * each).sum() / batch.loss_weights.sum()
     torch.testing.assert_close(together, apart, atol=1e-6, rtol=0)
-    for got, wanted in zip(torch.autograd.grad(together, [*model.parameters()]), expected, strict=True):
+    for got, wanted in zip(
+        torch.autograd.grad(together, [*model.parameters()]), expected, strict=True
+    ):
         torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)
 
 
@@ -91,7 +111,9 @@ def test_unpacked_values_are_those_of_each_document(tmp_path: Path) -> None:
     batch = batch_of(tmp_path / "out", LENGTHS, pad_to=512).torch()
     assert [values.tolist() for values in unpack(batch.tokens, batch)] == documents(LENGTHS)
     logits = torch.zeros(512, 3)
-    assert [tuple(values.shape) for values in unpack(logits, batch)] == [(length, 3) for length in LENGTHS]
+    assert [tuple(values.shape) for values in unpack(logits, batch)] == [
+        (length, 3) for length in LENGTHS
+    ]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
@@ -101,7 +123,9 @@ def test_log_probabilities_in_chunks_are_those_of_the_whole(chunk: int) -> None:
     weight = torch.randn(40, 16, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 40, (65,))
     labels[3] = -100
-    whole = (hidden @ weight.T).log_softmax(-1)[torch.arange(65), labels.clamp(min=0)] * (labels != -100)
+    whole = (hidden @ weight.T).log_softmax(-1)[torch.arange(65), labels.clamp(min=0)] * (
+        labels != -100
+    )
     got = selective_log_probs(hidden, weight, labels, chunk=chunk)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, whole.float(), atol=1e-5, rtol=1e-5)
@@ -115,7 +139,9 @@ def test_log_probabilities_in_chunks_are_those_of_the_whole(chunk: int) -> None:
 
 
 def test_weights_cost_a_small_part_of_a_split_loop() -> None:
-    """CPU time of a weighted sum with gradient, against the loop, at 1,000 segments; least of several, one thread."""
+    """CPU time of a weighted sum with gradient, against the loop, at 1,000 segments; least of
+    several, one thread.
+    """
     segments = 1000
     random = np.random.default_rng(0)
     cu = torch.tensor([0, *np.cumsum(random.integers(1, 64, segments))], dtype=torch.int32)

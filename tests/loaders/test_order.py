@@ -1,4 +1,6 @@
-"""The order of an epoch and the loader's place in it: pure, equal on all ranks, resumable at any world size."""
+"""The order of an epoch and the loader's place in it: pure, equal on all ranks, resumable at any
+world size.
+"""
 
 import pickle
 from pathlib import Path
@@ -44,7 +46,9 @@ def packs_of(batch: PackedBatch) -> list[int]:
 
 
 def stream(loaders: list[PackedLoader], steps: int | None = None) -> list[int]:
-    """The packs of all ranks' batches in global order: of each step, the first of every rank, then the second."""
+    """The packs of all ranks' batches in global order: of each step, the first of every rank,
+    then the second.
+    """
     taken: list[int] = []
     for number, batches in enumerate(zip(*loaders, strict=True)):
         taken += [pack for packs in zip(*map(packs_of, batches), strict=True) for pack in packs]
@@ -54,19 +58,30 @@ def stream(loaders: list[PackedLoader], steps: int | None = None) -> list[int]:
 
 
 def ranks(shards: PackedShards, world: int, batch: int, **options: Any) -> list[PackedLoader]:
-    return [PackedLoader(shards, batch, rank=rank, world_size=world, **options) for rank in range(world)]
+    return [
+        PackedLoader(shards, batch, rank=rank, world_size=world, **options) for rank in range(world)
+    ]
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 2**64), st.integers(0, 5), st.integers(0, 4))
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=8),
+    st.integers(0, 2**64),
+    st.integers(0, 5),
+    st.integers(0, 4),
+)
 def test_every_pack_comes_once(packs: list[int], seed: int, epoch: int, window: int) -> None:
     order = EpochOrder(tuple(packs), seed=seed, epoch=epoch, window=window)
     assert sorted(whole(order)) == list(range(sum(packs)))
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 4), st.data())
-def test_any_rising_places_are_those_of_the_whole_order(packs: list[int], window: int, data: st.DataObject) -> None:
+def test_any_rising_places_are_those_of_the_whole_order(
+    packs: list[int], window: int, data: st.DataObject
+) -> None:
     order = EpochOrder(tuple(packs), seed=1, epoch=2, window=window)
-    places = sorted(data.draw(st.sets(st.integers(0, max(sum(packs) - 1, 0)), max_size=9)) if sum(packs) else [])
+    places = sorted(
+        data.draw(st.sets(st.integers(0, max(sum(packs) - 1, 0)), max_size=9)) if sum(packs) else []
+    )
     everything = whole(order)
     assert order.take(np.array(places, np.int64)) == [everything[place] for place in places]
 
@@ -80,7 +95,11 @@ def test_without_a_window_the_order_is_as_stored() -> None:
 
 
 def test_epochs_and_seeds_differ() -> None:
-    orders = {tuple(whole(EpochOrder((50,) * 4, seed=s, epoch=e, window=2))) for s in range(3) for e in range(3)}
+    orders = {
+        tuple(whole(EpochOrder((50,) * 4, seed=s, epoch=e, window=2)))
+        for s in range(3)
+        for e in range(3)
+    }
     assert len(orders) == 9
 
 
@@ -95,9 +114,12 @@ def test_packs_are_mixed_within_a_window_of_shards_and_not_beyond() -> None:
 
 
 def test_shuffling_is_fair() -> None:
-    first = np.array([whole(EpochOrder((10,), seed=seed, epoch=0, window=1)) for seed in range(2000)])
+    first = np.array(
+        [whole(EpochOrder((10,), seed=seed, epoch=0, window=1)) for seed in range(2000)]
+    )
     counts = np.array([np.bincount(first[:, place], minlength=10) for place in range(10)])
-    # 200 each, standard deviation 13; chi-square of 81 degrees of freedom stays below 140 but for one in 20,000.
+    # 200 each, standard deviation 13; chi-square of 81 degrees of freedom stays below 140 but for
+    # one in 20,000.
     assert ((counts - 200) ** 2 / 200).sum() < 140
 
 
@@ -108,7 +130,9 @@ def test_places_of_a_rank_interleave_within_each_global_batch() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_the_global_stream_is_the_same_at_every_world_size(shards: PackedShards, world: int, batch: int) -> None:
+def test_the_global_stream_is_the_same_at_every_world_size(
+    shards: PackedShards, world: int, batch: int
+) -> None:
     everything = stream(ranks(shards, 1, 1))
     packs = len(shards) // (world * batch) * world * batch
     assert stream(ranks(shards, world, batch)) == everything[:packs]
@@ -131,12 +155,16 @@ def test_resuming_at_any_step_and_world_size_continues_the_global_stream(
         for loader in resumed:
             loader.load_state_dict(states[0])
         after = stream(resumed)
-        assert before + after == everything[: len(before) + (len(shards) - len(before)) // new * new]
+        assert (
+            before + after == everything[: len(before) + (len(shards) - len(before)) // new * new]
+        )
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 5), st.integers(0, 40))
-def test_every_rank_has_the_same_number_of_steps(packs: int, world: int, batch: int, start: int) -> None:
+def test_every_rank_has_the_same_number_of_steps(
+    packs: int, world: int, batch: int, start: int
+) -> None:
     order = EpochOrder((packs,), seed=0, epoch=0, window=1)
     steps = max(packs - start, 0) // (world * batch)
     for rank in range(world):
@@ -146,7 +174,9 @@ def test_every_rank_has_the_same_number_of_steps(packs: int, world: int, batch: 
 
 @settings(max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 7), st.sampled_from(["drop", "fill"]))
-def test_ranks_agree_on_their_length_and_keep_it(shards: PackedShards, batch: int, world: int, remainder: str) -> None:
+def test_ranks_agree_on_their_length_and_keep_it(
+    shards: PackedShards, batch: int, world: int, remainder: str
+) -> None:
     if remainder == "drop" and batch * world > len(shards):
         return
     loaders = ranks(shards, world, batch, remainder=remainder, prefetch=0)
@@ -171,7 +201,10 @@ def test_a_rank_with_filler_alone_gets_a_valid_batch(shards: PackedShards) -> No
 
 
 def test_too_few_packs_for_one_batch_are_a_sentence(shards: PackedShards) -> None:
-    with pytest.raises(ValueError, match=r"has 29 packs, too few for one batch of 10 on each of 3 ranks; choose rem"):
+    with pytest.raises(
+        ValueError,
+        match=r"has 29 packs, too few for one batch of 10 on each of 3 ranks; choose rem",
+    ):
         PackedLoader(shards, 10, world_size=3)
 
 
@@ -185,7 +218,9 @@ def test_the_state_is_a_few_integers_and_counts_batches_handed_out(shards: Packe
     assert len(pickle.dumps(loader.state_dict())) < 1000
 
 
-def test_iterating_again_starts_at_the_beginning_but_once_where_a_state_says(shards: PackedShards) -> None:
+def test_iterating_again_starts_at_the_beginning_but_once_where_a_state_says(
+    shards: PackedShards,
+) -> None:
     loader = PackedLoader(shards, 5)
     first = [packs_of(batch) for batch in loader]
     assert [packs_of(batch) for batch in loader] == first
@@ -198,7 +233,9 @@ def test_iterating_again_starts_at_the_beginning_but_once_where_a_state_says(sha
     assert [packs_of(batch) for batch in other] == first
 
 
-def test_set_epoch_starts_that_epoch_but_keeps_the_place_of_a_state_of_it(shards: PackedShards) -> None:
+def test_set_epoch_starts_that_epoch_but_keeps_the_place_of_a_state_of_it(
+    shards: PackedShards,
+) -> None:
     loader = PackedLoader(shards, 5, epoch=2)
     expected = [packs_of(batch) for batch in loader]
     next(iter(loader))
@@ -209,19 +246,27 @@ def test_set_epoch_starts_that_epoch_but_keeps_the_place_of_a_state_of_it(shards
     assert [packs_of(batch) for batch in resumed] == expected[1:]
     resumed.set_epoch(3)
     assert resumed.state_dict()["packs"] == 0
-    assert [packs_of(batch) for batch in resumed] == [packs_of(batch) for batch in PackedLoader(shards, 5, epoch=3)]
+    assert [packs_of(batch) for batch in resumed] == [
+        packs_of(batch) for batch in PackedLoader(shards, 5, epoch=3)
+    ]
 
 
-def test_a_state_of_another_dataset_or_version_is_refused(shards: PackedShards, tmp_path: Path) -> None:
+def test_a_state_of_another_dataset_or_version_is_refused(
+    shards: PackedShards, tmp_path: Path
+) -> None:
     other = numbered(tmp_path / "other", [7, 22])
     state = PackedLoader(other, 1).state_dict()
-    with pytest.raises(FormatError, match=r"the state is of a dataset with fingerprint [0-9a-f]+; .* has [0-9a-f]+"):
+    with pytest.raises(
+        FormatError, match=r"the state is of a dataset with fingerprint [0-9a-f]+; .* has [0-9a-f]+"
+    ):
         PackedLoader(shards, 1).load_state_dict(state)
     with pytest.raises(FormatError, match="state has version 2; expected 1"):
         PackedLoader(shards, 1).load_state_dict(state | {"version": 2})
 
 
-def test_the_fingerprint_is_that_of_the_content_and_not_of_the_place(shards: PackedShards, tmp_path: Path) -> None:
+def test_the_fingerprint_is_that_of_the_content_and_not_of_the_place(
+    shards: PackedShards, tmp_path: Path
+) -> None:
     copy = numbered(tmp_path / "copy", [7, 0, 9, 1, 5, 4, 3])
     assert copy.fingerprint == shards.fingerprint
 
@@ -252,14 +297,20 @@ def test_a_loader_pickles_without_its_buffers(shards: PackedShards) -> None:
         ({"remainder": "keep"}, "remainder is 'keep'; expected one of drop, fill"),
         ({"pad_to": 7}, "pad_to is 7; 1 packs of at most 8 tokens need 8 or more"),
         ({"max_segments": 0}, "max_segments is 0; expected 1 or more"),
-        ({"columns": ["cu_seqlens"]}, "columns names 'cu_seqlens'; .* has tokens, position_ids, document_ids"),
+        (
+            {"columns": ["cu_seqlens"]},
+            "columns names 'cu_seqlens'; .* has tokens, position_ids, document_ids",
+        ),
         ({"cp_size": 2}, "labels='hf' lose a label at the end of each slice"),
         (
             {"cp_size": 2, "labels": "shifted", "cp_layout": "zigzag"},
-            r"multiple of 1; zigzag slices for cp_size=2 need 4: build with --pad-segment-to-multiple 4",
+            r"multiple of 1; zigzag slices for cp_size=2 need 4: build with "
+            r"--pad-segment-to-multiple 4",
         ),
     ],
 )
-def test_settings_that_cannot_work_are_a_sentence(shards: PackedShards, options: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_work_are_a_sentence(
+    shards: PackedShards, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         PackedLoader(shards, **({"packs_per_batch": 1} | options))

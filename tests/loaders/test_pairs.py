@@ -1,4 +1,6 @@
-"""Preference pairs in training: log-probabilities, DPO loss and gradients of packs are those of separate rows."""
+"""Preference pairs in training: log-probabilities, DPO loss and gradients of packs are those of
+separate rows.
+"""
 
 import re
 import subprocess
@@ -30,11 +32,20 @@ from torch.nn.functional import logsigmoid  # noqa: E402
 from packprep.loaders import pair_log_probs, selective_log_probs, to_hf  # noqa: E402
 
 COLUMNS = ("pair_ids", "pair_sides")
-STORED = ("tokens", "cu_seqlens", "document_ids", "document_starts", "labels", "segment_lengths", *COLUMNS)
+STORED = (
+    "tokens",
+    "cu_seqlens",
+    "document_ids",
+    "document_starts",
+    "labels",
+    "segment_lengths",
+    *COLUMNS,
+)
 
 # (pair, side, tokens of the prompt, tokens of the answer)
 Side = tuple[int, int, int, int]
-# Three packs: filler in the second, the rejected side first in the third, one token alone on a side, a short answer.
+# Three packs: filler in the second, the rejected side first in the third, one token alone on a
+# side, a short answer.
 PACKS: list[list[Side]] = [
     [(0, 0, 3, 9), (0, 1, 3, 4), (1, 0, 5, 1), (1, 1, 5, 6)],
     [(2, 0, 2, 7), (2, 1, 2, 2)],
@@ -58,7 +69,9 @@ def row_of_sides(sides: Sequence[Side], multiple: int = 4, room: int = 0) -> Row
         ids = ids_of(side)
         row["tokens"] += ids + [0] * padding
         row["labels"] += [-100] * prompt + ids[prompt:] + [-100] * padding
-        for name, value in zip(STORED[2:], (pair, 0, None, prompt + answer, pair, number), strict=True):
+        for name, value in zip(
+            STORED[2:], (pair, 0, None, prompt + answer, pair, number), strict=True
+        ):
             row[name] += [] if value is None else [value]
         row["cu_seqlens"].append(len(row["tokens"]))
     if (filler := room - len(row["tokens"])) > 0:
@@ -126,7 +139,9 @@ def models() -> tuple[Any, Any]:
     ],
     ids=str,
 )
-def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(shards: PackedShards, options: dict[str, Any]) -> None:
+def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(
+    shards: PackedShards, options: dict[str, Any]
+) -> None:
     """Log-probabilities, loss and the gradient of every parameter, to 1e-9 in float64."""
     policy, reference = models()
     with torch.no_grad():
@@ -134,7 +149,12 @@ def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(shards: PackedShards, o
     expected = sums_alone(policy)
     pairs = [0, 1, 2, 4, 3]
     losses = [
-        dpo(expected[pair, 0], expected[pair, 1], expected_reference[pair, 0], expected_reference[pair, 1])
+        dpo(
+            expected[pair, 0],
+            expected[pair, 1],
+            expected_reference[pair, 0],
+            expected_reference[pair, 1],
+        )
         for pair in pairs
     ]
     wanted = torch.autograd.grad(torch.stack(losses).mean(), [*policy.parameters()])
@@ -146,13 +166,17 @@ def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(shards: PackedShards, o
         with torch.no_grad():
             frozen = packed(reference, batch)
         results += zip(got.pair_ids.tolist(), got.chosen, got.rejected, strict=True)
-        loss = loss + dpo(got.chosen, got.rejected, frozen.chosen, frozen.rejected).sum() / len(pairs)
+        loss = loss + dpo(got.chosen, got.rejected, frozen.chosen, frozen.rejected).sum() / len(
+            pairs
+        )
     assert [pair for pair, _, _ in results] == pairs
     for pair, chosen, rejected in results:
         torch.testing.assert_close(chosen, expected[pair, 0], atol=1e-9, rtol=0)
         torch.testing.assert_close(rejected, expected[pair, 1], atol=1e-9, rtol=0)
     torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-9, rtol=0)
-    for gradient, expected_gradient in zip(torch.autograd.grad(loss, [*policy.parameters()]), wanted, strict=True):
+    for gradient, expected_gradient in zip(
+        torch.autograd.grad(loss, [*policy.parameters()]), wanted, strict=True
+    ):
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=0)
 
 
@@ -179,16 +203,24 @@ def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards)
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_logits_of_any_dtype_in_chunks_of_any_size(shards: PackedShards, chunk: int, dtype: torch.dtype) -> None:
+def test_logits_of_any_dtype_in_chunks_of_any_size(
+    shards: PackedShards, chunk: int, dtype: torch.dtype
+) -> None:
     (batch,) = batches_of(shards, labels="shifted")
     logits = torch.randn(len(batch), VOCABULARY, dtype=dtype, requires_grad=True)
     labels = torch.from_numpy(batch.labels)
     kept = (labels != -100).nonzero().flatten()
     exact = logits.double().log_softmax(-1)[kept, labels[kept]].sum()
     got = pair_log_probs(logits[None], batch, chunk=chunk)
-    assert got.chosen.dtype == got.rejected.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert (
+        got.chosen.dtype
+        == got.rejected.dtype
+        == (torch.float64 if dtype == torch.float64 else torch.float32)
+    )
     total = got.chosen.sum() + got.rejected.sum()
-    torch.testing.assert_close(total.double(), exact, atol=1e-9 if dtype == torch.float64 else 1e-3, rtol=0)
+    torch.testing.assert_close(
+        total.double(), exact, atol=1e-9 if dtype == torch.float64 else 1e-3, rtol=0
+    )
     (ours,), (wanted,) = torch.autograd.grad(total, logits), torch.autograd.grad(exact, logits)
     torch.testing.assert_close(ours, wanted)
 
@@ -200,16 +232,27 @@ def packs_of_pairs(draw: st.DrawFn) -> list[list[Side]]:
     packs = []
     for _ in range(draw(st.integers(1, 3))):
         pairs = draw(st.lists(st.integers(0, 4), max_size=4))
-        sides = [(pair, side, *draw(size)) for pair in pairs for side in draw(st.permutations([0, 1]))]
+        sides = [
+            (pair, side, *draw(size)) for pair in pairs for side in draw(st.permutations([0, 1]))
+        ]
         packs.append(sides)
     return packs
 
 
-@given(packs_of_pairs(), st.sampled_from([1, 4]), st.sampled_from([8, 64]), st.sampled_from(["hf", "shifted"]))
-def test_sums_of_any_packs_are_those_of_a_loop(packs: list[list[Side]], multiple: int, room: int, kind: Any) -> None:
+@given(
+    packs_of_pairs(),
+    st.sampled_from([1, 4]),
+    st.sampled_from([8, 64]),
+    st.sampled_from(["hf", "shifted"]),
+)
+def test_sums_of_any_packs_are_those_of_a_loop(
+    packs: list[list[Side]], multiple: int, room: int, kind: Any
+) -> None:
     rows = [row_of_sides(sides, multiple, room) for sides in packs]
     batch = batch_from_rows(rows)  # type: ignore[arg-type, unused-ignore]
-    values = torch.randn(len(batch), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values = torch.randn(
+        len(batch), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     starts, wanted = iter(batch.cu_seqlens.tolist()), []
     for sides, row in zip(packs, rows, strict=True):
         places = [next(starts) for _ in row["pair_ids"]]
@@ -226,7 +269,9 @@ def test_sums_of_any_packs_are_those_of_a_loop(packs: list[list[Side]], multiple
     if kind == "shifted":
         batch.labels, batch.label_kind = batch.labels_as("shifted"), "shifted"
     got = pair_log_probs(values, batch)
-    results = list(zip(got.pair_ids.tolist(), got.chosen.tolist(), got.rejected.tolist(), strict=True))
+    results = list(
+        zip(got.pair_ids.tolist(), got.chosen.tolist(), got.rejected.tolist(), strict=True)
+    )
     assert len(results) == len(wanted)
     for (pair, *ours), (expected, *sums) in zip(results, wanted, strict=True):
         assert pair == expected
@@ -257,31 +302,47 @@ def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None
     ours = packed(model, batch)
     add_fused_lm_head(model)
     with torch.no_grad():
-        theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs.sum(dim=1)
-    torch.testing.assert_close(torch.cat([ours.chosen, ours.rejected]).detach(), theirs, atol=1e-4, rtol=1e-5)
+        theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs.sum(
+            dim=1
+        )
+    torch.testing.assert_close(
+        torch.cat([ours.chosen, ours.rejected]).detach(), theirs, atol=1e-4, rtol=1e-5
+    )
 
 
 def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) -> None:
-    """Built, loaded in shuffled batches and as rows: the log-probability -1 a token counts what is on the disk."""
-    rows = [{"chosen": "the cat sat " * (n % 5 + 1), "rejected": "dog " * (40 if n == 3 else 2)} for n in range(20)]
+    """Built, loaded in shuffled batches and as rows: the log-probability -1 a token counts what
+    is on the disk.
+    """
+    rows = [
+        {"chosen": "the cat sat " * (n % 5 + 1), "rejected": "dog " * (40 if n == 3 else 2)}
+        for n in range(20)
+    ]
     build(
         BuildConfig(
-            sources=(str(write_jsonl(tmp_path / "pairs.jsonl", rows)),), output=str(tmp_path / "out"),
-            tokenizer=str(save_tokenizer(tmp_path / "t")), pair_columns=("chosen", "rejected"), overflow="truncate",
+            sources=(str(write_jsonl(tmp_path / "pairs.jsonl", rows)),),
+            output=str(tmp_path / "out"),
+            tokenizer=str(save_tokenizer(tmp_path / "t")),
+            pair_columns=("chosen", "rejected"),
+            overflow="truncate",
             max_length=96,
         )
-    )  # fmt: skip
+    )
     shards = PackedShards(tmp_path / "out")
     sides: dict[tuple[int, int], float] = {}
     for pack in shards:
         lengths = np.diff(pack.cu_seqlens).tolist()
-        for pair, side, length in zip(*(pack.columns[name].tolist() for name in COLUMNS), lengths, strict=True):
+        for pair, side, length in zip(
+            *(pack.columns[name].tolist() for name in COLUMNS), lengths, strict=True
+        ):
             sides[pair, side] = 1.0 - length
     assert sides[3, 0] + sides[3, 1] == 2.0 - 96, "the pair that was cut"
     whole = batch_from_rows([pack.columns for pack in shards])
     for batches in (batches_of(shards, packs=2, shuffle=True, remainder="fill"), [whole]):
         results = [pair_log_probs(-torch.ones(len(batch)), batch) for batch in batches]
-        ids, chosen, rejected = (torch.cat([got[field] for got in results]).tolist() for field in (4, 0, 1))
+        ids, chosen, rejected = (
+            torch.cat([got[field] for got in results]).tolist() for field in (4, 0, 1)
+        )
         assert sorted(ids) == [*range(20)]
         assert dict(zip(ids, chosen, strict=True)) == {pair: sides[pair, 0] for pair in range(20)}
         assert dict(zip(ids, rejected, strict=True)) == {pair: sides[pair, 1] for pair in range(20)}
@@ -305,17 +366,44 @@ def with_side(batch: PackedBatch, segment: int, side: int) -> PackedBatch:
 @pytest.mark.parametrize(
     ("options", "change", "shape", "message"),
     [
-        ({"columns": ()}, None, (), r"no pair_ids and no pair_sides; give PackedLoader columns=\['pair_ids', 'pair_s"),
-        ({}, lambda batch: without(batch, "pair_sides"), (), "the batch has no pair_sides; give PackedLoader columns="),
-        ({"labels": "none"}, None, (), "the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'"),
-        ({}, None, (103,), r"values have shape \[103\] and the batch 112 tokens; expected logits \[T, vocabulary\]"),
+        (
+            {"columns": ()},
+            None,
+            (),
+            r"no pair_ids and no pair_sides; give PackedLoader columns=\['pair_ids', 'pair_s",
+        ),
+        (
+            {},
+            lambda batch: without(batch, "pair_sides"),
+            (),
+            "the batch has no pair_sides; give PackedLoader columns=",
+        ),
+        (
+            {"labels": "none"},
+            None,
+            (),
+            "the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'",
+        ),
+        (
+            {},
+            None,
+            (103,),
+            r"values have shape \[103\] and the batch 112 tokens; expected logits \[T, "
+            r"vocabulary\]",
+        ),
         ({}, None, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch 112 tokens"),
-        ({}, lambda batch: with_side(batch, 1, -1), (), "pair 0 has 1 chosen and 0 rejected sides in the batch"),
+        (
+            {},
+            lambda batch: with_side(batch, 1, -1),
+            (),
+            "pair 0 has 1 chosen and 0 rejected sides in the batch",
+        ),
         (
             {"labels": "shifted", "cp_size": 2},
             lambda batch: context_slice(batch, 0, 2),
             (),
-            "the batch has 56 tokens of 112, so it is a context-parallel slice; gather the log-probabilities of all",
+            "the batch has 56 tokens of 112, so it is a context-parallel slice; gather the "
+            "log-probabilities of all",
         ),
     ],
 )
@@ -341,13 +429,22 @@ def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Pat
     tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
     python = f"'{sys.executable}'"
     for command in commands:
-        line = command.replace("qwen3", str(tokenizer)).replace("python scripts/", f"{python} {ROOT}/scripts/")
+        line = command.replace("qwen3", str(tokenizer)).replace(
+            "python scripts/", f"{python} {ROOT}/scripts/"
+        )
         line = re.sub("^packprep ", f"{python} -m packprep ", line)
         done = subprocess.run(
-            ["bash", "-ec", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+            ["bash", "-ec", line],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     losses = losses_in(done.stdout)
-    assert losses[1] == pytest.approx(np.log(2), abs=1e-6), "policy and reference are the same before the first step"
+    assert losses[1] == pytest.approx(np.log(2), abs=1e-6), (
+        "policy and reference are the same before the first step"
+    )
     assert losses[max(losses)] < 0.1
     assert '"accuracy": 1.0' in done.stdout.splitlines()[-1]

@@ -1,4 +1,6 @@
-"""Each recipe of the README trains on packs as on the documents alone, with the installed transformers and TRL."""
+"""Each recipe of the README trains on packs as on the documents alone, with the installed
+transformers and TRL.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -25,8 +27,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Those of other trainers need environments of their own: scripts/check_trainers runs them.
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("transformers ", "trl "))])
-def test_the_first_losses_of_a_recipe_are_those_of_the_documents_alone(name: str, shards: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name.startswith(("transformers ", "trl "))]
+)
+def test_the_first_losses_of_a_recipe_are_those_of_the_documents_alone(
+    name: str, shards: Path, tmp_path: Path
+) -> None:
     assert difference(*RECIPES[name](shards, tmp_path / "out")) < TOLERANCE
 
 
@@ -36,32 +42,51 @@ def test_a_recipe_made_to_leak_has_other_losses(name: str, shards: Path, tmp_pat
 
 
 RIGHT = {
-    "packing": False, "eval_packing": None, "padding_free": True, "max_length": None,
-    "remove_unused_columns": True, "dataset_kwargs": None,
-}  # fmt: skip
+    "packing": False,
+    "eval_packing": None,
+    "padding_free": True,
+    "max_length": None,
+    "remove_unused_columns": True,
+    "dataset_kwargs": None,
+}
 OURS: dict[str, Any] = {
-    "padding_free": False, "remove_unused_columns": False, "dataset_kwargs": {"skip_prepare_dataset": True}
-}  # fmt: skip
+    "padding_free": False,
+    "remove_unused_columns": False,
+    "dataset_kwargs": {"skip_prepare_dataset": True},
+}
 
 
 def test_check_trl_hands_back_a_config_that_keeps_the_boundaries() -> None:
     config = SimpleNamespace(**RIGHT)
     assert check_trl(config) is config
-    ours = SimpleNamespace(**(RIGHT | OURS | {"max_length": 1024}))  # nothing is cut where preparation is skipped
+    ours = SimpleNamespace(
+        **(RIGHT | OURS | {"max_length": 1024})
+    )  # nothing is cut where preparation is skipped
     assert check_trl(ours, data_collator=to_trl) is ours
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"padding_free": False, "max_length": 1024}, (
-            "the SFTConfig has padding_free=False, max_length=1024; expected padding_free=True, max_length=None for "
-            "rows of to_trl_row and TRL's own collator; set that, or TRL drops the boundaries of packed documents"
-        )),
-        ({"packing": True}, "the SFTConfig has packing=True, eval_packing=True; expected packing=False, "),
-        ({"eval_packing": True}, "the SFTConfig has eval_packing=True; expected eval_packing=False for rows"),
+        (
+            {"padding_free": False, "max_length": 1024},
+            (
+                "the SFTConfig has padding_free=False, max_length=1024; expected "
+                "padding_free=True, max_length=None for "
+                "rows of to_trl_row and TRL's own collator; set that, or TRL drops the boundaries "
+                "of packed documents"
+            ),
+        ),
+        (
+            {"packing": True},
+            "the SFTConfig has packing=True, eval_packing=True; expected packing=False, ",
+        ),
+        (
+            {"eval_packing": True},
+            "the SFTConfig has eval_packing=True; expected eval_packing=False for rows",
+        ),
     ],
-)  # fmt: skip
+)
 def test_check_trl_refuses_what_drops_the_boundaries(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
         check_trl(SimpleNamespace(**(RIGHT | wrong)))
@@ -71,14 +96,26 @@ def test_check_trl_refuses_what_drops_the_boundaries(wrong: dict[str, Any], sent
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"padding_free": True}, "the SFTConfig has padding_free=True; expected padding_free=False for a data_coll"),
-        ({"remove_unused_columns": True}, "the SFTConfig has remove_unused_columns=True; expected remove_unused_colu"),
-        ({"dataset_kwargs": {}}, (
-            "the SFTConfig has dataset_kwargs={}; expected dataset_kwargs={'skip_prepare_dataset': True} for"
-        )),
+        (
+            {"padding_free": True},
+            "the SFTConfig has padding_free=True; expected padding_free=False for a data_coll",
+        ),
+        (
+            {"remove_unused_columns": True},
+            "the SFTConfig has remove_unused_columns=True; expected remove_unused_colu",
+        ),
+        (
+            {"dataset_kwargs": {}},
+            (
+                "the SFTConfig has dataset_kwargs={}; expected "
+                "dataset_kwargs={'skip_prepare_dataset': True} for"
+            ),
+        ),
     ],
-)  # fmt: skip
-def test_check_trl_refuses_what_keeps_rows_from_our_collator(wrong: dict[str, Any], sentence: str) -> None:
+)
+def test_check_trl_refuses_what_keeps_rows_from_our_collator(
+    wrong: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError) as error:
         check_trl(SimpleNamespace(**(RIGHT | OURS | wrong)), data_collator=to_trl)
     assert str(error.value).startswith(sentence)
@@ -89,5 +126,7 @@ def test_check_trl_reads_the_settings_of_the_installed_trl(tmp_path: Path) -> No
     config = partial(trl.SFTConfig, str(tmp_path), bf16=False, use_cpu=True)
     check_trl(config(padding_free=True, max_length=None))
     check_trl(config(**OURS), data_collator=to_trl)
-    with pytest.raises(ValueError, match="the SFTConfig has padding_free=False, max_length=1024; expected"):
+    with pytest.raises(
+        ValueError, match="the SFTConfig has padding_free=False, max_length=1024; expected"
+    ):
         check_trl(config())

@@ -19,7 +19,11 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, tokenizer = write_jsonl(folder / "a.jsonl", texts(300)), save_tokenizer(folder / "tok")
     build(
         BuildConfig(
-            sources=(str(source),), output=str(folder / "out"), tokenizer=tokenizer, max_length=64, shard_size=12_000
+            sources=(str(source),),
+            output=str(folder / "out"),
+            tokenizer=tokenizer,
+            max_length=64,
+            shard_size=12_000,
         )
     )
     return folder / "out"
@@ -40,7 +44,11 @@ def test_packs_of_a_url_are_those_of_the_disk(url: str, output: Path, tmp_path: 
     remote, local = PackedShards(url, cache_dir=tmp_path), PackedShards(output)
     assert len(remote.packs_per_shard) > 5
     assert tokens_of(remote) == tokens_of(local)
-    assert (remote.fingerprint, remote.max_length, remote.report) == (local.fingerprint, local.max_length, local.report)
+    assert (remote.fingerprint, remote.max_length, remote.report) == (
+        local.fingerprint,
+        local.max_length,
+        local.report,
+    )
     assert repr(remote).startswith(f"PackedShards({url!r}, split='train'")
 
 
@@ -52,10 +60,16 @@ def test_a_shard_is_fetched_when_it_is_first_needed_and_once(
     last = shards[-1].tokens.tolist()
     assert [path.name for path in tmp_path.rglob("*.arrow")] == [shards.files[-1].name]
     store.rm(url.removeprefix("s3://") + "/" + shards.files[-1].name)
-    assert PackedShards(url, cache_dir=tmp_path)[-1].tokens.tolist() == last == PackedShards(output)[-1].tokens.tolist()
+    assert (
+        PackedShards(url, cache_dir=tmp_path)[-1].tokens.tolist()
+        == last
+        == PackedShards(output)[-1].tokens.tolist()
+    )
 
 
-def test_a_cache_with_a_size_holds_no_more_and_gives_the_same(url: str, output: Path, tmp_path: Path) -> None:
+def test_a_cache_with_a_size_holds_no_more_and_gives_the_same(
+    url: str, output: Path, tmp_path: Path
+) -> None:
     shards = PackedShards(url, cache_dir=tmp_path, cache_size=40_000)
     held = []
     for pack, expected in zip(shards, PackedShards(output), strict=True):
@@ -65,7 +79,9 @@ def test_a_cache_with_a_size_holds_no_more_and_gives_the_same(url: str, output: 
     assert shards[0].tokens.tolist() == PackedShards(output)[0].tokens.tolist()
 
 
-def test_a_loader_over_a_url_hands_out_the_same_batches_in_any_cache(url: str, output: Path, tmp_path: Path) -> None:
+def test_a_loader_over_a_url_hands_out_the_same_batches_in_any_cache(
+    url: str, output: Path, tmp_path: Path
+) -> None:
     expected = [batch.tokens.tolist() for batch in PackedLoader(PackedShards(output), 3)]
     for size in (None, 15_000):
         shards = PackedShards(url, cache_dir=tmp_path / str(size), cache_size=size)
@@ -90,12 +106,20 @@ def test_a_shard_that_makes_room_before_it_is_mapped_is_fetched_again(
     assert len(dropped) == len(shards.files)
 
 
-def test_threads_may_read_through_a_cache_that_holds_one_shard(url: str, output: Path, tmp_path: Path) -> None:
-    shards, expected = PackedShards(url, cache_dir=tmp_path, cache_size=1), tokens_of(PackedShards(output))
+def test_threads_may_read_through_a_cache_that_holds_one_shard(
+    url: str, output: Path, tmp_path: Path
+) -> None:
+    shards, expected = (
+        PackedShards(url, cache_dir=tmp_path, cache_size=1),
+        tokens_of(PackedShards(output)),
+    )
     places = [range(len(expected)), range(len(expected))[::-1]] * 2
     with ThreadPoolExecutor(len(places)) as threads:
         read = threads.map(lambda packs: [shards[pack].tokens.tolist() for pack in packs], places)
-        assert all(tokens == [expected[pack] for pack in packs] for packs, tokens in zip(places, read, strict=True))
+        assert all(
+            tokens == [expected[pack] for pack in packs]
+            for packs, tokens in zip(places, read, strict=True)
+        )
 
 
 def test_pickled_shards_open_the_same_url_and_cache(url: str, tmp_path: Path) -> None:
@@ -105,26 +129,34 @@ def test_pickled_shards_open_the_same_url_and_cache(url: str, tmp_path: Path) ->
     assert [path.parent for path in tmp_path.iterdir()] == [tmp_path]
 
 
-def test_a_shard_that_was_changed_in_the_store_is_never_used(url: str, tmp_path: Path, store: Any) -> None:
+def test_a_shard_that_was_changed_in_the_store_is_never_used(
+    url: str, tmp_path: Path, store: Any
+) -> None:
     name = url.removeprefix("s3://") + "/data-00000-of-"
     [path] = [found for found in store.find(url) if found.startswith(name)]
     content = bytearray(store.cat_file(path))
     content[len(content) // 2] ^= 1
     store.pipe_file(path, bytes(content))
-    with pytest.raises(FormatError, match=r"data-00000-of-\d+\.arrow has \d+ bytes of sha256 \w+; expected"):
+    with pytest.raises(
+        FormatError, match=r"data-00000-of-\d+\.arrow has \d+ bytes of sha256 \w+; expected"
+    ):
         PackedShards(url, cache_dir=tmp_path)[0]
     assert list(tmp_path.rglob("*.arrow*")) == []
 
 
 def test_what_is_missing_is_named(url: str, tmp_path: Path, store: Any) -> None:
-    with pytest.raises(FormatError, match=r"nothing/manifest\.json does not exist; expected the output"):
+    with pytest.raises(
+        FormatError, match=r"nothing/manifest\.json does not exist; expected the output"
+    ):
         PackedShards(f"{url}/nothing", cache_dir=tmp_path)
     store.rm(next(path for path in store.find(url) if path.endswith(".arrow")))
     with pytest.raises(FormatError, match="is missing; the manifest lists it with"):
         tokens_of(PackedShards(url, cache_dir=tmp_path))
 
 
-def test_verify_checks_every_file_and_finds_a_surplus_one(url: str, tmp_path: Path, store: Any) -> None:
+def test_verify_checks_every_file_and_finds_a_surplus_one(
+    url: str, tmp_path: Path, store: Any
+) -> None:
     assert len(PackedShards(url, cache_dir=tmp_path, verify=True)) > 0
     store.pipe_file(url.removeprefix("s3://") + "/note.txt", b"hello")
     with pytest.raises(FormatError, match=r"packed/note\.txt is not in the manifest"):
@@ -135,10 +167,14 @@ def test_datasets_opens_the_same_url(url: str, output: Path) -> None:
     assert list(load_from_disk(url)["tokens"]) == list(load_from_disk(str(output))["tokens"])
 
 
-def test_forked_workers_of_a_dataloader_read_a_url_too(url: str, output: Path, tmp_path: Path) -> None:
+def test_forked_workers_of_a_dataloader_read_a_url_too(
+    url: str, output: Path, tmp_path: Path
+) -> None:
     data = pytest.importorskip("torch.utils.data")
     loader = PackedLoader(PackedShards(url, cache_dir=tmp_path), 3)
     assert loader[0].tokens.tolist() == PackedLoader(PackedShards(output), 3)[0].tokens.tolist()
-    batches = data.DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    batches = data.DataLoader(
+        loader, batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
     expected = [batch.tokens.tolist() for batch in PackedLoader(PackedShards(output), 3)]
     assert [batch.tokens.tolist() for batch in batches] == expected

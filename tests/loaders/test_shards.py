@@ -1,4 +1,6 @@
-"""PackedShards: zero-copy views in stored order, every defect a sentence, nothing read that was not asked for."""
+"""PackedShards: zero-copy views in stored order, every defect a sentence, nothing read that was
+not asked for.
+"""
 
 import pickle
 import shutil
@@ -34,7 +36,14 @@ def row_of(first: int, *lengths: int) -> Row:
     }
 
 
-ROWS = [row_of(0, 3, 4), row_of(2, 8), row_of(3, 1, 1, 1), row_of(6, 2), row_of(7, 5, 3), row_of(9, 4)]
+ROWS = [
+    row_of(0, 3, 4),
+    row_of(2, 8),
+    row_of(3, 1, 1, 1),
+    row_of(6, 2),
+    row_of(7, 5, 3),
+    row_of(9, 4),
+]
 
 
 @pytest.fixture
@@ -55,7 +64,9 @@ def rows_of(packs: PackedShards) -> list[Row]:
 
 
 def rewrite(out: Path, shard: int, content: bytes) -> None:
-    """Put other bytes in a shard's place and make the manifest agree with their number, not with their digest."""
+    """Put other bytes in a shard's place and make the manifest agree with their number, not with
+    their digest.
+    """
     manifest = read_manifest(out)
     (out / manifest.shards("train")[shard].path).write_bytes(content)
     files = [dict(entry) for entry in manifest.data["files"]]
@@ -67,7 +78,9 @@ def test_packs_come_in_stored_order_across_batches_and_shards(out: Path) -> None
     packs = PackedShards(out, verify=True)
     assert len(packs) == 6
     assert rows_of(packs) == ROWS
-    assert [packs[index].tokens.tolist() for index in (5, 0, 3, 2)] == [ROWS[index]["tokens"] for index in (5, 0, 3, 2)]
+    assert [packs[index].tokens.tolist() for index in (5, 0, 3, 2)] == [
+        ROWS[index]["tokens"] for index in (5, 0, 3, 2)
+    ]
     assert packs[-1].tokens.tolist() == packs[5].tokens.tolist()
     assert packs[np.int64(4)].document_ids.tolist() == [7, 8]  # type: ignore[index, union-attr]
 
@@ -101,7 +114,9 @@ def test_views_outlive_the_reader_and_the_file_name(out: Path) -> None:
 
 def test_segments_are_documents_with_their_tokens() -> None:
     pack = PackedShards(GOLDEN / "v1-example")[1]
-    assert [(segment.document_id, segment.start, segment.tokens.tolist()) for segment in pack.segments()] == [
+    assert [
+        (segment.document_id, segment.start, segment.tokens.tolist()) for segment in pack.segments()
+    ] == [
         (0, 0, [1, 10, 2]),
         (1, 8, [27, 2]),
         (2, 0, [1, 30, 2]),
@@ -126,12 +141,16 @@ def test_columns_that_were_left_out_are_none_and_positions_are_made(tmp_path: Pa
     for pack, row in zip(PackedShards(tmp_path / "out", verify=True), ROWS, strict=True):
         assert pack.position_ids.tolist() == row["position_ids"]
         assert pack.position_ids.dtype == np.int32
-        assert (pack.document_ids, pack.document_starts, pack.labels, pack.segment_lengths) == (None,) * 4
+        assert (pack.document_ids, pack.document_starts, pack.labels, pack.segment_lengths) == (
+            None,
+        ) * 4
     first = next(PackedShards(tmp_path / "out")[0].segments())
     assert (first.document_id, first.start, first.tokens.tolist()) == (None, None, [0, 0, 0])
 
 
-@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=6), st.data())
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=6), st.data()
+)
 def test_whatever_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[list[int]], data: st.DataObject
 ) -> None:
@@ -149,9 +168,13 @@ def test_whatever_is_written_is_read(
 def test_a_split_is_chosen_by_name_or_by_its_directory(both: Path) -> None:
     assert rows_of(PackedShards(both, split="train")) == ROWS[:4]
     assert rows_of(PackedShards(both / "validation")) == ROWS[4:]
-    assert repr(PackedShards(both / "validation")) == f"PackedShards('{both}', split='validation': 2 packs, 12 tokens)"
+    assert (
+        repr(PackedShards(both / "validation"))
+        == f"PackedShards('{both}', split='validation': 2 packs, 12 tokens)"
+    )
     with pytest.raises(
-        ValueError, match="has the splits train, validation and no split was chosen; pass split='train'"
+        ValueError,
+        match="has the splits train, validation and no split was chosen; pass split='train'",
     ):
         PackedShards(both)
     with pytest.raises(ValueError, match="split 'test' was asked for"):
@@ -195,7 +218,9 @@ def test_an_output_without_a_report_says_so(out: Path) -> None:
 
 
 def test_a_directory_that_is_no_output_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="does not exist; expected the output of a finished packprep build"):
+    with pytest.raises(
+        FormatError, match="does not exist; expected the output of a finished packprep build"
+    ):
         PackedShards(tmp_path / "nothing")
 
 
@@ -203,7 +228,9 @@ def test_a_shard_that_is_missing_or_cut_is_found_at_open(out: Path) -> None:
     shard = out / shard_name(3, 4)
     content = shard.read_bytes()
     shard.write_bytes(content[:-8])
-    with pytest.raises(FormatError, match=f"{shard.name} has {len(content) - 8} bytes; expected {len(content)}"):
+    with pytest.raises(
+        FormatError, match=f"{shard.name} has {len(content) - 8} bytes; expected {len(content)}"
+    ):
         PackedShards(out)
     shard.unlink()
     with pytest.raises(FormatError, match=f"{shard.name} is missing"):
@@ -214,7 +241,8 @@ def test_a_shard_with_other_columns_is_found_at_open(out: Path, tmp_path: Path) 
     write_output(tmp_path / "rich", {"train": [[rich_row(0, 2)]]}, RICH)
     rewrite(out, 0, (tmp_path / "rich" / shard_name(0, 1)).read_bytes())
     with pytest.raises(
-        FormatError, match=r"data-00000-of-00004\.arrow has the columns tokens, cu_seqlens, .*; expected"
+        FormatError,
+        match=r"data-00000-of-00004\.arrow has the columns tokens, cu_seqlens, .*; expected",
     ):
         PackedShards(out)
 
@@ -233,7 +261,9 @@ def test_a_stream_cut_at_a_record_batch_is_found_though_arrow_takes_it_for_whole
 @pytest.mark.parametrize("content", [b"", b"not arrow", b"\xff" * 64, bytes(64)])
 def test_a_shard_that_is_no_arrow_stream_is_a_sentence(out: Path, content: bytes) -> None:
     rewrite(out, 0, content)
-    with pytest.raises(FormatError, match=r"data-00000-of-00004\.arrow is not a whole Arrow stream"):
+    with pytest.raises(
+        FormatError, match=r"data-00000-of-00004\.arrow is not a whole Arrow stream"
+    ):
         PackedShards(out)[0]
 
 
@@ -244,7 +274,8 @@ def test_wrong_boundaries_are_found_as_the_pack_is_read(out: Path, tmp_path: Pat
     packs = PackedShards(out)
     assert packs[0].tokens.tolist() == ROWS[0]["tokens"]
     with pytest.raises(
-        FormatError, match=r"data-00000-of-00004\.arrow pack 1: cu_seqlens are \[0, 7\]; expected 0, rising"
+        FormatError,
+        match=r"data-00000-of-00004\.arrow pack 1: cu_seqlens are \[0, 7\]; expected 0, rising",
     ):
         packs[1]
 
@@ -253,7 +284,10 @@ def test_a_list_of_the_wrong_length_is_found_as_the_pack_is_read(out: Path, tmp_
     wrong = {**ROWS[3], "document_ids": [6, 7]}
     write_output(tmp_path / "wrong", {"train": [[wrong]]})
     rewrite(out, 2, (tmp_path / "wrong" / shard_name(0, 1)).read_bytes())
-    with pytest.raises(FormatError, match=r"data-00002-of-00004\.arrow pack 0: document_ids has 2 values; expected 1"):
+    with pytest.raises(
+        FormatError,
+        match=r"data-00002-of-00004\.arrow pack 0: document_ids has 2 values; expected 1",
+    ):
         PackedShards(out)[3]
 
 
@@ -261,16 +295,23 @@ def test_verify_names_the_pack_of_a_value_that_reading_does_not_look_at(tmp_path
     rows = [*ROWS[:2], {**ROWS[2], "position_ids": [0, 0, 1]}]
     write_output(tmp_path / "out", {"train": [rows]})
     assert len([*PackedShards(tmp_path / "out")]) == 3
-    with pytest.raises(FormatError, match=r"arrow pack 2 segment 2 token 0: position_ids has 1; expected 0"):
+    with pytest.raises(
+        FormatError, match=r"arrow pack 2 segment 2 token 0: position_ids has 1; expected 0"
+    ):
         PackedShards(tmp_path / "out", verify=True)
 
 
-def test_a_segment_length_that_leaves_its_segment_is_found_as_the_pack_is_read(tmp_path: Path) -> None:
+def test_a_segment_length_that_leaves_its_segment_is_found_as_the_pack_is_read(
+    tmp_path: Path,
+) -> None:
     for number, real in enumerate(([3, 5, 0], [-1, 4, 0])):
         out = tmp_path / f"{number}"
-        write_output(out, {"train": [[{**rich_row(0, 3, 4), "segment_lengths": real}]]}, RICH, max_length=12)
+        write_output(
+            out, {"train": [[{**rich_row(0, 3, 4), "segment_lengths": real}]]}, RICH, max_length=12
+        )
         with pytest.raises(
-            FormatError, match=r"pack 0: a segment is shorter than the tokens that segment_lengths gives"
+            FormatError,
+            match=r"pack 0: a segment is shorter than the tokens that segment_lengths gives",
         ):
             PackedShards(out)[0]
 
@@ -294,7 +335,9 @@ def test_verify_counts_tokens(tmp_path: Path) -> None:
 
 
 def test_a_surplus_file_is_no_reason_not_to_read_but_a_finding(out: Path) -> None:
-    (out / "cache-0123.arrow").touch()  # datasets puts these here when somebody maps over the output
+    (
+        out / "cache-0123.arrow"
+    ).touch()  # datasets puts these here when somebody maps over the output
     assert len(PackedShards(out)) == 6
     with pytest.raises(FormatError, match=r"cache-0123\.arrow is not in the manifest"):
         PackedShards(out, verify=True)

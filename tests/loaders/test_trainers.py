@@ -1,4 +1,6 @@
-"""The loader in training: torch's data loaders, HF Trainer and TRL for real steps, two processes, kill and resume."""
+"""The loader in training: torch's data loaders, HF Trainer and TRL for real steps, two
+processes, kill and resume.
+"""
 
 import json
 import os
@@ -34,7 +36,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """24 packs of one to three random documents in three shards."""
     directory = tmp_path_factory.mktemp("train") / "out"
     rows = [pack_of(3 * n, documents([5 + n, 9, 30 - n][: 1 + n % 3], seed=n)) for n in range(24)]
-    write_output(directory, {"train": [rows[:10], rows[10:14], rows[14:]]}, max_length=64, vocab_size=VOCABULARY)
+    write_output(
+        directory,
+        {"train": [rows[:10], rows[10:14], rows[14:]]},
+        max_length=64,
+        vocab_size=VOCABULARY,
+    )
     return directory
 
 
@@ -46,7 +53,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("real") / "packed"
     source = SHARED / "text" / "gsm8k.jsonl.gz"
     tokenizer = str(SHARED / "tokenizers" / "gpt2")
-    build(BuildConfig(sources=(str(source),), output=str(output), tokenizer=tokenizer, limit=40, max_length=256))
+    build(
+        BuildConfig(
+            sources=(str(source),),
+            output=str(output),
+            tokenizer=tokenizer,
+            limit=40,
+            max_length=256,
+        )
+    )
     return output
 
 
@@ -74,14 +89,18 @@ def test_a_stateful_dataloader_resumes_where_it_was(shards: Path, workers: int) 
     iterator = iter(first)
     before = [packs_of(next(iterator)) for _ in range(3)]
     state = first.state_dict()
-    again = stateful.StatefulDataLoader(PackedLoader(PackedShards(shards), 3), batch_size=None, **in_workers(workers))
+    again = stateful.StatefulDataLoader(
+        PackedLoader(PackedShards(shards), 3), batch_size=None, **in_workers(workers)
+    )
     again.load_state_dict(state)
     assert before + [packs_of(batch) for batch in again] == expected
     assert [packs_of(batch) for batch in again] == expected
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataloader_of_the_loader_resumes_at_its_state_and_counts(shards: Path, workers: int) -> None:
+def test_a_dataloader_of_the_loader_resumes_at_its_state_and_counts(
+    shards: Path, workers: int
+) -> None:
     loader = PackedLoader(PackedShards(shards), 3, seed=5)
     expected = [packs_of(batch) for batch in loader]
     first = PackedLoader(PackedShards(shards), 3, seed=5)
@@ -124,13 +143,18 @@ def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
     batches = loader.dataloader(collate_fn=to_hf, persistent_workers=True, **in_workers(2))
     for epoch in (0, 3):
         loader.set_epoch(epoch)
-        expected = [to_hf(batch)["input_ids"].tolist() for batch in PackedLoader(PackedShards(shards), 4, epoch=epoch)]
+        expected = [
+            to_hf(batch)["input_ids"].tolist()
+            for batch in PackedLoader(PackedShards(shards), 4, epoch=epoch)
+        ]
         assert [fields["input_ids"].tolist() for fields in batches] == expected
         assert loader.state_dict()["epoch"] == epoch
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_state(shards: Path, workers: int) -> None:
+def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_state(
+    shards: Path, workers: int
+) -> None:
     loader = PackedLoader(PackedShards(shards), 3)
     iterator = iter(loader)
     next(iterator)
@@ -138,7 +162,8 @@ def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_sta
     dataset: Any = loader
     batches: Any = DataLoader(dataset, batch_size=None, **in_workers(workers))
     with pytest.raises(
-        ValueError, match="step 0 was asked for and the loaded state is at pack 3; iterate the loader or"
+        ValueError,
+        match="step 0 was asked for and the loaded state is at pack 3; iterate the loader or",
     ):
         next(iter(batches))
     assert packs_of(loader[1]) == packs_of(next(iterator))
@@ -147,17 +172,31 @@ def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_sta
 def test_the_loop_of_the_readme_checks_isolation_and_shuffles_each_epoch(
     shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = (ROOT / "README.md").read_text().split("## Train on it")[1].split("```python\n")[1].split("```")[0]
-    code = code.replace("demo/packed", str(shards)).replace('"cuda"', '"cpu"').replace(", pin_memory=True", "")
+    code = (
+        (ROOT / "README.md")
+        .read_text()
+        .split("## Train on it")[1]
+        .split("```python\n")[1]
+        .split("```")[0]
+    )
+    code = (
+        code.replace("demo/packed", str(shards))
+        .replace('"cuda"', '"cpu"')
+        .replace(", pin_memory=True", "")
+    )
     assert "inputs=to_hf" in code
     model, calls = tiny_llama(), list[Any]()
-    model.register_forward_pre_hook(lambda _, __, call: calls.append(call["input_ids"].tolist()), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, __, call: calls.append(call["input_ids"].tolist()), with_kwargs=True
+    )
     names: dict[str, Any] = {"rank": 0, "world_size": 1, "model": model}
     exec(code, names)
     assert capsys.readouterr().out.startswith("isolated: ")
     first, second, third = (calls[-steps:][:6] for steps in (18, 12, 6))
     assert first != second != third != first
-    assert sorted(token for (row,) in first for token in row) == sorted(token for (row,) in third for token in row)
+    assert sorted(token for (row,) in first for token in row) == sorted(
+        token for (row,) in third for token in row
+    )
     assert (names["state"]["epoch"], names["state"]["packs"]) == (2, 24)
 
 
@@ -198,7 +237,12 @@ def tiny_gpt2_vocabulary_llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     return LlamaForCausalLM(LlamaConfig(vocab_size=50257, **sizes))
 
 
@@ -229,7 +273,9 @@ def test_hf_trainer_takes_five_steps_on_rows_and_on_the_loader(real: Path, tmp_p
 
     arguments = TrainingArguments(output_dir=str(tmp_path), **COMMON)
     rows = datasets.load_from_disk(real)
-    on_rows = losses_of(Trainer(tiny_gpt2_vocabulary_llama(), arguments, train_dataset=rows, data_collator=to_hf))
+    on_rows = losses_of(
+        Trainer(tiny_gpt2_vocabulary_llama(), arguments, train_dataset=rows, data_collator=to_hf)
+    )
 
     class Packed(Trainer):  # type: ignore[misc, unused-ignore]
         def get_train_dataloader(self) -> Any:
@@ -243,7 +289,9 @@ def test_hf_trainer_takes_five_steps_on_rows_and_on_the_loader(real: Path, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries' own making
-def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(shards: Path, tmp_path: Path) -> None:
+def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
+    shards: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("accelerate")
     import datasets
     from transformers import Trainer, TrainingArguments
@@ -252,7 +300,9 @@ def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(shard
         fields = to_hf(rows)
         return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
 
-    arguments = TrainingArguments(output_dir=str(tmp_path), **COMMON | {"per_device_train_batch_size": 4})
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), **COMMON | {"per_device_train_batch_size": 4}
+    )
     found = []
     for collate in (to_hf, with_mask):
         rows = datasets.load_from_disk(shards)
@@ -278,7 +328,11 @@ def test_trls_sfttrainer_takes_five_steps(real: Path, tmp_path: Path, way: str) 
         pad_token="<|endoftext|>",
     )
     rows = datasets.load_from_disk(real)
-    settings: dict[str, Any] = {"dataset_kwargs": {"skip_prepare_dataset": True}, "max_length": None, "bf16": False}
+    settings: dict[str, Any] = {
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+        "max_length": None,
+        "bf16": False,
+    }
     options: dict[str, Any] = {"data_collator": to_trl}
     if way != "our collator":
         rows = rows.map(to_trl_row, remove_columns=rows.column_names)
@@ -315,8 +369,11 @@ def uninterrupted(shards: Path) -> dict[int, float]:
     """Losses of ten steps of four packs, which is more than an epoch, in one process."""
     done = subprocess.run(
         train_tiny(str(shards), "--steps", "10", "--packs", "4"),
-        capture_output=True, text=True, check=True, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
     assert "tokens/s over 8 steps, loader" in done.stdout
     losses = losses_in(done.stdout)
     assert len(losses) == 10
@@ -324,7 +381,9 @@ def uninterrupted(shards: Path) -> dict[int, float]:
     return losses
 
 
-def test_two_processes_train_to_the_losses_of_one(shards: Path, uninterrupted: dict[int, float]) -> None:
+def test_two_processes_train_to_the_losses_of_one(
+    shards: Path, uninterrupted: dict[int, float]
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -333,7 +392,9 @@ def test_two_processes_train_to_the_losses_of_one(shards: Path, uninterrupted: d
             train_tiny(str(shards), "--steps", "10", "--packs", "2"),
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            env=environment(
+                RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
+            ),
         )
         for rank in range(2)
     ]
@@ -345,7 +406,9 @@ def test_two_processes_train_to_the_losses_of_one(shards: Path, uninterrupted: d
 def test_killed_and_resumed_gives_the_losses_of_an_uninterrupted_run(
     shards: Path, tmp_path: Path, uninterrupted: dict[int, float]
 ) -> None:
-    command = train_tiny(str(shards), "--steps", "10", "--packs", "4", "--checkpoint", str(tmp_path / "tiny.pt"))
+    command = train_tiny(
+        str(shards), "--steps", "10", "--packs", "4", "--checkpoint", str(tmp_path / "tiny.pt")
+    )
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     for line in process.stdout:

@@ -1,4 +1,6 @@
-"""Builds whose output is in S3: the bytes of a build in a directory, whoever builds it, however often it is killed."""
+"""Builds whose output is in S3: the bytes of a build in a directory, whoever builds it, however
+often it is killed.
+"""
 
 import json
 import os
@@ -35,10 +37,17 @@ def corpus(tmp_path: Path, bucket: str) -> dict[str, Any]:
     for number in range(2):
         write_jsonl(tmp_path / f"{number}.jsonl", texts(80, seed=number))
     return {
-        "sources": tuple(str(tmp_path / f"{number}.jsonl") for number in range(2)), "output": f"{bucket}/data/packed",
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "engine": "hf", "max_length": 64, "num_proc": 1,
-        "unit_size": 5_000, "window": 15_000, "shard_size": 20_000, "work_dir": str(tmp_path / "work"),
-    }  # fmt: skip
+        "sources": tuple(str(tmp_path / f"{number}.jsonl") for number in range(2)),
+        "output": f"{bucket}/data/packed",
+        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
+        "engine": "hf",
+        "max_length": 64,
+        "num_proc": 1,
+        "unit_size": 5_000,
+        "window": 15_000,
+        "shard_size": 20_000,
+        "work_dir": str(tmp_path / "work"),
+    }
 
 
 def local(corpus: dict[str, Any], **options: Any) -> Manifest:
@@ -60,15 +69,21 @@ def check_there(corpus: dict[str, Any], expected: Manifest) -> None:
     assert not Path(corpus["work_dir"]).exists() or list(Path(corpus["work_dir"]).iterdir()) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"holdout": 0.2, "order": "input"}, {"packs_multiple_of": 8}])
-def test_a_build_in_s3_has_the_bytes_of_one_in_a_directory(corpus: dict[str, Any], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"holdout": 0.2, "order": "input"}, {"packs_multiple_of": 8}]
+)
+def test_a_build_in_s3_has_the_bytes_of_one_in_a_directory(
+    corpus: dict[str, Any], options: dict[str, Any]
+) -> None:
     expected = local(corpus, **options)
     assert len([entry for entry in expected.files if entry.is_shard]) > 5
     assert build(BuildConfig(**corpus | options)).data == expected.data
     check_there(corpus, expected)
 
 
-def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(corpus: dict[str, Any]) -> None:
+def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(
+    corpus: dict[str, Any],
+) -> None:
     for index in ("1", "0", "1"):
         build_share(BuildConfig(**corpus, executor="array", task_index=index, num_tasks=2))
         assert list(Store(f"{corpus['output']}.incomplete").list("")) != []
@@ -77,7 +92,9 @@ def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(corpu
     check_there(corpus, local(corpus))
 
 
-def test_no_shard_is_ever_on_this_machine(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shard_is_ever_on_this_machine(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     here: list[str] = []
 
     def looked(staging: Path, folder: str, moves: dict[str, str]) -> Any:
@@ -89,13 +106,16 @@ def test_no_shard_is_ever_on_this_machine(corpus: dict[str, Any], monkeypatch: p
     assert here and all(name.startswith("tokens/") for name in here)
 
 
-def test_the_same_command_again_does_nothing_and_other_settings_are_refused(corpus: dict[str, Any]) -> None:
+def test_the_same_command_again_does_nothing_and_other_settings_are_refused(
+    corpus: dict[str, Any],
+) -> None:
     first = build(BuildConfig(**corpus))
     before = Store(corpus["output"]).list()
     assert build(BuildConfig(**corpus)) == first
     assert Store(corpus["output"]).list() == before
     with pytest.raises(
-        ConfigError, match=r"packed was built with other settings .max_length 64 there, 128 here.; choose"
+        ConfigError,
+        match=r"packed was built with other settings .max_length 64 there, 128 here.; choose",
     ):
         build(BuildConfig(**corpus | {"max_length": 128}))
     with pytest.raises(ConfigError, match="overwrite is for a directory, which is swapped at once"):
@@ -106,13 +126,19 @@ def test_the_same_command_again_does_nothing_and_other_settings_are_refused(corp
 
 
 def test_an_output_is_a_folder_that_holds_nothing_else(corpus: dict[str, Any], bucket: str) -> None:
-    with pytest.raises(ConfigError, match=r"is a whole bucket; give a folder in it, such as s3://.*/packed"):
+    with pytest.raises(
+        ConfigError, match=r"is a whole bucket; give a folder in it, such as s3://.*/packed"
+    ):
         build(BuildConfig(**corpus | {"output": bucket}))
     Store(corpus["output"]).write("thesis.txt", b"mine")
-    with pytest.raises(ConfigError, match=r"packed holds thesis.txt and is not an output of packprep; choose another"):
+    with pytest.raises(
+        ConfigError,
+        match=r"packed holds thesis.txt and is not an output of packprep; choose another",
+    ):
         build(BuildConfig(**corpus))
     with pytest.raises(
-        ConfigError, match=r"s3://\*\*\*@bucket/packed holds credentials; put them into the environment"
+        ConfigError,
+        match=r"s3://\*\*\*@bucket/packed holds credentials; put them into the environment",
     ):
         build(BuildConfig(**corpus | {"output": "s3://key:secret@bucket/packed"}))
     with pytest.raises(ConfigError, match="work_dir is for an output in a store"):
@@ -120,7 +146,13 @@ def test_an_output_is_a_folder_that_holds_nothing_else(corpus: dict[str, Any], b
     assert list(Store(bucket).list()) == ["data/packed/thesis.txt"]
 
 
-def stopped(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, call: int, after: bool = False) -> None:
+def stopped(
+    corpus: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    call: int,
+    after: bool = False,
+) -> None:
     """A build that ends at a call of a method of Store, as if the process had died there."""
     real, calls = getattr(Store, name), [0]
 
@@ -146,9 +178,13 @@ def test_a_half_published_output_is_finished_by_the_same_build_anywhere_and_refu
     url = corpus["output"]
     assert 0 < len(Store(url).list()) < 10
     for reader in (lambda: PackedShards(url), lambda: load_from_disk(url)):
-        with pytest.raises((FileNotFoundError, ValueError), match=r"does not exist|is neither a|not found"):
+        with pytest.raises(
+            (FileNotFoundError, ValueError), match=r"does not exist|is neither a|not found"
+        ):
             reader()
-    with pytest.raises(ConfigError, match=r"is being published by a build with other settings .max_length 64 there"):
+    with pytest.raises(
+        ConfigError, match=r"is being published by a build with other settings .max_length 64 there"
+    ):
         build(BuildConfig(**corpus | {"max_length": 128, "work_dir": str(tmp_path / "other")}))
     with monkeypatch.context() as patch:
         patch.setattr(storeoutput, "prepared", None)  # what was written down is enough
@@ -160,7 +196,9 @@ def test_a_half_published_output_is_finished_by_the_same_build_anywhere_and_refu
 def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Another of the same, and another of other settings: it had a stale lock, and all its shards in the store."""
+    """Another of the same, and another of other settings: it had a stale lock, and all its
+    shards in the store.
+    """
     stopped(corpus, monkeypatch, "create", 3, after=True)
     output = StoreOutput(BuildConfig(**corpus))
     mine = json.loads(output.work.read(RECORD))
@@ -168,7 +206,9 @@ def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
     output.work.delete([RECORD])
     other = build(BuildConfig(**corpus | {"max_length": 128, "work_dir": str(tmp_path / "other")}))
     before = output.store.list()
-    with pytest.raises(StoppedError, match="was published by another build meanwhile; run the same command to see"):
+    with pytest.raises(
+        StoppedError, match="was published by another build meanwhile; run the same command to see"
+    ):
         publish.begin(output.store, output.work, record)
     assert output.store.list() == before and output.work.list() == {}
     assert RemoteOutput(corpus["output"]).manifest == other
@@ -183,9 +223,16 @@ def test_a_build_of_the_same_takes_over_what_another_one_has_begun_to_publish(
     assert theirs is not None
     work.delete([RECORD])
     stopped(corpus | {"work_dir": str(tmp_path / "other")}, monkeypatch, "create", 3)
-    work.create(RECORD, canonical_json({"shards": theirs.shards, "files": theirs.files, "manifest": theirs.manifest}))
+    work.create(
+        RECORD,
+        canonical_json(
+            {"shards": theirs.shards, "files": theirs.files, "manifest": theirs.manifest}
+        ),
+    )
     published = build(BuildConfig(**corpus | {"work_dir": str(tmp_path / "other")}))
-    assert published.sha256 == theirs.parsed.sha256, "with the report of the first one, seconds and all"
+    assert published.sha256 == theirs.parsed.sha256, (
+        "with the report of the first one, seconds and all"
+    )
 
 
 def test_shards_that_somebody_deletes_before_they_are_published_are_named(
@@ -195,7 +242,8 @@ def test_shards_that_somebody_deletes_before_they_are_published_are_named(
     work = Store(f"{corpus['output']}.incomplete")
     work.delete([name for name in work.list() if name.endswith(".arrow")])
     with pytest.raises(
-        ConfigError, match=r"a shard of .*packed is gone before it was published .*delete s3://.*packed and"
+        ConfigError,
+        match=r"a shard of .*packed is gone before it was published .*delete s3://.*packed and",
     ):
         build(BuildConfig(**corpus))
 
@@ -219,18 +267,23 @@ def test_shards_that_are_not_as_their_receipts_say_are_written_again(
     check_there(corpus, local(corpus))
 
 
-def test_of_two_builds_one_is_refused_and_told_who_is_at_work(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_of_two_builds_one_is_refused_and_told_who_is_at_work(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     staging = tmp_path / "another machine"
     staging.mkdir()
     with output_of(BuildConfig(**corpus)).held(staging):
         with pytest.raises(
-            Held, match=rf"data/packed is being built by process {os.getpid()} on .*, which holds s3://"
+            Held,
+            match=rf"data/packed is being built by process {os.getpid()} on .*, which holds s3://",
         ):
             build(BuildConfig(**corpus))
         with pytest.raises(Held, match="is being built by"):
             build_share(BuildConfig(**corpus, executor="array", task_index="0", num_tasks=2))
         shown = command.run("status", corpus["output"], "--work-dir", corpus["work_dir"])
-        assert (f"pid    {os.getpid()}" in shown.out and "running" in shown.out) or "starting" in shown.out
+        assert (
+            f"pid    {os.getpid()}" in shown.out and "running" in shown.out
+        ) or "starting" in shown.out
     build(BuildConfig(**corpus))
     assert "finished" in command.run("status", corpus["output"]).out
 
@@ -251,7 +304,10 @@ def test_a_build_that_was_passed_over_publishes_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "sign", sleeps)
-        with pytest.raises(StoppedError, match=r"packed is being built by process [0-9]+ on elsewhere now, after this"):
+        with pytest.raises(
+            StoppedError,
+            match=r"packed is being built by process [0-9]+ on elsewhere now, after this",
+        ):
             build(BuildConfig(**corpus))
     assert output.store.list() == {} and publish.pending(output.work) is None
 
@@ -260,7 +316,10 @@ def test_a_working_directory_is_of_one_output(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, bucket: str
 ) -> None:
     stopped(corpus, monkeypatch, "create", 3)
-    with pytest.raises(ConfigError, match=r"packed.incomplete is an unfinished build of s3://.*/data/packed; choose"):
+    with pytest.raises(
+        ConfigError,
+        match=r"packed.incomplete is an unfinished build of s3://.*/data/packed; choose",
+    ):
         build(BuildConfig(**corpus | {"output": f"{bucket}/packed"}))
 
 
@@ -272,7 +331,9 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     for name, value in {**tap.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
     tap.cut_at(60)
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"]
+    options = [
+        f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
+    ]
     ended = command.run("build", *corpus["sources"], *options, "-q")
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
     assert "the store says: " in ended.err and "so run the same command to go on" in ended.err
@@ -286,18 +347,30 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "s3://nobody-has-this/packed.incomplete/lock.json: there is no such bucket; check the address"),
-        ({"AWS_ACCESS_KEY_ID": None}, "Unable to locate credentials; check the address and the credentials"),
+        (
+            {},
+            "s3://nobody-has-this/packed.incomplete/lock.json: there is no such bucket; check the "
+            "address",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": None},
+            "Unable to locate credentials; check the address and the credentials",
+        ),
     ],
 )
 def test_an_output_that_cannot_be_is_one_sentence(
-    corpus: dict[str, Any], environment: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    corpus: dict[str, Any],
+    environment: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in environment:
         monkeypatch.delenv(name)
     options = [
-        f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key not in ("sources", "output")
+        f"--{key.replace('_', '-')}={value}"
+        for key, value in corpus.items()
+        if key not in ("sources", "output")
     ]
     ended = command.run("build", *corpus["sources"], *options, "-o", "s3://nobody-has-this/packed")
     assert (ended.code, message in ended.err, ended.err.count("packprep: ")) == (2, True, 1), ended
@@ -308,14 +381,21 @@ def test_a_store_that_no_package_opens_is_one_sentence(corpus: dict[str, Any]) -
     import fsspec
 
     fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)
-    with pytest.raises(ConfigError, match=r"needs a package that is not installed: .*; try pip install packprep\[s3\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs a package that is not installed: .*; try pip install packprep\[s3\]",
+    ):
         build(BuildConfig(**corpus | {"output": "nothing://bucket/packed"}))
-    with pytest.raises(ConfigError, match="it is no address of a store: Protocol not known: foo; check the address"):
+    with pytest.raises(
+        ConfigError, match="it is no address of a store: Protocol not known: foo; check the address"
+    ):
         build(BuildConfig(**corpus | {"output": "foo://bucket/packed"}))
 
 
 @pytest.fixture
-def output(corpus: dict[str, Any], store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+def output(
+    corpus: dict[str, Any], store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Path]:
     """An output in the store, and the same in a directory."""
     local(corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -326,24 +406,33 @@ def output(corpus: dict[str, Any], store: Any, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("verify", "OUT"), ("verify", "OUT", "--level", "full", "--sample", "20"), ("show", "OUT", "--pack", "3"),
-        ("show", "OUT", "--doc", "5"), ("trace", "OUT", "--pack", "3"), ("trace", "OUT", "--document", "0.jsonl:3"),
-        ("stats", "OUT"), ("compare", "OUT", "OUT"), ("check", "OUT", "--min-utilization", "0.5"),
+        ("verify", "OUT"),
+        ("verify", "OUT", "--level", "full", "--sample", "20"),
+        ("show", "OUT", "--pack", "3"),
+        ("show", "OUT", "--doc", "5"),
+        ("trace", "OUT", "--pack", "3"),
+        ("trace", "OUT", "--document", "0.jsonl:3"),
+        ("stats", "OUT"),
+        ("compare", "OUT", "OUT"),
+        ("check", "OUT", "--min-utilization", "0.5"),
         ("status", "OUT"),
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_commands_say_of_an_output_in_s3_what_they_say_of_a_directory(
     output: tuple[str, Path], arguments: tuple[str, ...]
 ) -> None:
     remote, here = (
-        command.run(*(str(place) if argument == "OUT" else argument for argument in arguments)) for place in output
+        command.run(*(str(place) if argument == "OUT" else argument for argument in arguments))
+        for place in output
     )
     assert (remote.code, here.code) == (0, 0), (remote, here)
     assert remote.out.replace(output[0], "OUT") == here.out.replace(str(output[1]), "OUT")
 
 
-def test_an_output_in_s3_can_be_merged_and_looked_at(output: tuple[str, Path], tmp_path: Path) -> None:
+def test_an_output_in_s3_can_be_merged_and_looked_at(
+    output: tuple[str, Path], tmp_path: Path
+) -> None:
     url, here = output
     assert command.run("merge", url, here, "-o", tmp_path / "both", "-q").code == 0
     assert read_manifest(tmp_path / "both").num_packs == 2 * read_manifest(here).num_packs
@@ -351,10 +440,15 @@ def test_an_output_in_s3_can_be_merged_and_looked_at(output: tuple[str, Path], t
     assert "packed" in (tmp_path / "page.html").read_text()
     plans = [command.run("plan", place, "--max-length", "32,64") for place in output]
     assert [plan.code for plan in plans] == [0, 0]
-    rows = [[line.split()[:8] for line in plan.out.splitlines()[2:4]] for plan in plans]  # behind them it says seconds
+    rows = [
+        [line.split()[:8] for line in plan.out.splitlines()[2:4]] for plan in plans
+    ]  # behind them it says seconds
     assert rows[0] == rows[1] and [row[0] for row in rows[0]] == ["32", "64"]
     refused = command.run("reshard", url, "-o", f"{url}-small", "--shard-size", "1MB")
-    assert refused.code == 2 and "where only packprep build writes; give a directory, and copy it" in refused.err
+    assert (
+        refused.code == 2
+        and "where only packprep build writes; give a directory, and copy it" in refused.err
+    )
 
 
 def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
@@ -368,7 +462,9 @@ def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
     Store(url).write("note.txt", b"hello")
     Store(url).delete([other])
     found = json.loads(command.run("verify", url, "--json").out)
-    kinds = {(finding["kind"], finding["file"]) for finding in found["findings"] if "file" in finding}
+    kinds = {
+        (finding["kind"], finding["file"]) for finding in found["findings"] if "file" in finding
+    }
     assert {("sha256", shard), ("surplus file", "note.txt"), ("file", other)} <= kinds
     assert not found["sound"] and not (tmp_path / "cache").exists()
     manifest = Store(url).read("manifest.json")
@@ -380,7 +476,17 @@ def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
 
 def test_builds_that_are_killed_while_they_send_and_publish_go_on_to_the_same_bytes() -> None:
     """Few of the many that `python -m tests.faults.remote` does."""
-    line = [sys.executable, "-m", "tests.faults.remote", "--kills", "2", "--parts", "1", "--seed", "3"]
+    line = [
+        sys.executable,
+        "-m",
+        "tests.faults.remote",
+        "--kills",
+        "2",
+        "--parts",
+        "1",
+        "--seed",
+        "3",
+    ]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [said.split(":")[1].split()[0] for said in done.stdout.splitlines()[:-1]] == ["2", "1"]

@@ -17,14 +17,20 @@ def work(bucket: str) -> Store:
 
 
 def left_behind(work: Store, host: str, pid: int, nonce: str = "n", **more: bool) -> None:
-    work.write("lock.json", canonical_json({"host": host, "pid": pid, "owner": "another", "nonce": nonce} | more))
+    work.write(
+        "lock.json",
+        canonical_json({"host": host, "pid": pid, "owner": "another", "nonce": nonce} | more),
+    )
 
 
 def test_a_second_build_is_refused_with_host_and_pid(work: Store) -> None:
     with store_locked(work, "out is being built", "one", shared=False):
         here = f"process {os.getpid()} on {socket.gethostname()}"
         with (
-            pytest.raises(Held, match=rf"^out is being built by {here}, which holds s3://.*/lock.json; wait until"),
+            pytest.raises(
+                Held,
+                match=rf"^out is being built by {here}, which holds s3://.*/lock.json; wait until",
+            ),
             store_locked(work, "out is being built", "two", shared=False),
         ):
             pass
@@ -34,7 +40,9 @@ def test_a_second_build_is_refused_with_host_and_pid(work: Store) -> None:
 
 
 def test_a_staging_directory_goes_on_with_its_own_lock_at_once(work: Store) -> None:
-    work.write("lock.json", canonical_json({"host": "elsewhere", "pid": 1, "owner": "one", "nonce": "n"}))
+    work.write(
+        "lock.json", canonical_json({"host": "elsewhere", "pid": 1, "owner": "one", "nonce": "n"})
+    )
     with store_locked(work, "out is being built", "one", shared=True):
         pass
     assert list(work.list()) == ["lock.json"], "tasks of an array leave it to the next one"
@@ -70,7 +78,10 @@ def test_a_lock_that_nobody_touches_is_passed_over_and_its_holder_hears_of_it(
     second.check()
     with pytest.raises(Held, match=r"process [0-9]+ on elsewhere"):
         StoreLock(work, "out is being built", "three")
-    with pytest.raises(StoppedError, match=r"by process [0-9]+ on elsewhere now, after this process was not heard of"):
+    with pytest.raises(
+        StoppedError,
+        match=r"by process [0-9]+ on elsewhere now, after this process was not heard of",
+    ):
         first.check()
     first.release()
     second.check()
@@ -79,11 +90,15 @@ def test_a_lock_that_nobody_touches_is_passed_over_and_its_holder_hears_of_it(
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_of_many_that_come_at_once_one_has_the_lock(work: Store, monkeypatch: pytest.MonkeyPatch, stale: bool) -> None:
+def test_of_many_that_come_at_once_one_has_the_lock(
+    work: Store, monkeypatch: pytest.MonkeyPatch, stale: bool
+) -> None:
     if stale:
         left_behind(work, "elsewhere", 1)
         age = remote_lock._stale
-        monkeypatch.setattr(remote_lock, "_stale", lambda store, lock: lock.nonce == "n" or age(store, lock))
+        monkeypatch.setattr(
+            remote_lock, "_stale", lambda store, lock: lock.nonce == "n" or age(store, lock)
+        )
     held: list[StoreLock] = []
     refused: list[int] = []
     together = threading.Barrier(8)
@@ -106,7 +121,9 @@ def test_of_many_that_come_at_once_one_has_the_lock(work: Store, monkeypatch: py
     assert work.list() == {}
 
 
-def test_a_lock_that_somebody_deletes_is_made_again_unless_another_build_was_faster(work: Store) -> None:
+def test_a_lock_that_somebody_deletes_is_made_again_unless_another_build_was_faster(
+    work: Store,
+) -> None:
     lock = StoreLock(work, "out is being built", "one")
     work.delete(["lock.json"])
     lock.check()
@@ -120,17 +137,23 @@ def test_a_lock_that_somebody_deletes_is_made_again_unless_another_build_was_fas
 
 def test_what_is_no_lock_is_an_error(work: Store) -> None:
     work.write("lock.json", b"{}")
-    with pytest.raises(ConfigError, match=r"lock.json is not a lock that packprep wrote; delete it to go on"):
+    with pytest.raises(
+        ConfigError, match=r"lock.json is not a lock that packprep wrote; delete it to go on"
+    ):
         StoreLock(work, "out is being built", "one")
 
 
-def test_a_store_that_cannot_create_is_refused(work: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_create_is_refused(
+    work: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def create(store: Store, name: str, content: bytes) -> bool:
         store.write(name, content)
         return True
 
     monkeypatch.setattr(Store, "create", create)
-    with pytest.raises(ConfigError, match=r"lets one object take the place of another .*If-None-Match"):
+    with pytest.raises(
+        ConfigError, match=r"lets one object take the place of another .*If-None-Match"
+    ):
         StoreLock(work, "out is being built", "one")
 
 

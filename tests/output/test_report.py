@@ -26,18 +26,43 @@ def test_percentiles_are_values_that_occur() -> None:
 def test_the_table_shows_what_was_lost_beside_utilization() -> None:
     report = {
         "documents": {
-            "in": 10, "empty": 1, "skipped": {"null": 2}, "dropped": {"too_short": 3}, "cut": 1, "cut_characters": 4,
+            "in": 10,
+            "empty": 1,
+            "skipped": {"null": 2},
+            "dropped": {"too_short": 3},
+            "cut": 1,
+            "cut_characters": 4,
         },
         "tokens": {
-            "tokens_in": 1000, "overlap": 5, "continuation_bos": 0, "filler": 0, "tokens_packed": 900, "truncated": 100,
-            "dropped": {"too_short": 5}, "bos_added": 7, "eos_added": 0,
+            "tokens_in": 1000,
+            "overlap": 5,
+            "continuation_bos": 0,
+            "filler": 0,
+            "tokens_packed": 900,
+            "truncated": 100,
+            "dropped": {"too_short": 5},
+            "bos_added": 7,
+            "eos_added": 0,
         },
-        "tokens_lost": 105, "tokens_lost_share": 0.105, "packs": 9, "utilization": 0.975, "bound": 9, "gap": 0,
-        "gap_share": 0.0, "bias": 0.5, "straggler": 1.25, "straggler_ranks": 8, "splits": {"train": {"packs": 9}},
-        "documents_per_pack": {"p50": 1, "p95": 2, "max": 3}, "bytes": 123, "shards": 1,
-        "seconds": {"plan": 0.5, "total": 2.0}, "tokens_per_second": 500.0, "peak_memory_bytes": 10**6,
+        "tokens_lost": 105,
+        "tokens_lost_share": 0.105,
+        "packs": 9,
+        "utilization": 0.975,
+        "bound": 9,
+        "gap": 0,
+        "gap_share": 0.0,
+        "bias": 0.5,
+        "straggler": 1.25,
+        "straggler_ranks": 8,
+        "splits": {"train": {"packs": 9}},
+        "documents_per_pack": {"p50": 1, "p95": 2, "max": 3},
+        "bytes": 123,
+        "shards": 1,
+        "seconds": {"plan": 0.5, "total": 2.0},
+        "tokens_per_second": 500.0,
+        "peak_memory_bytes": 10**6,
         "sha256": "f" * 64,
-    }  # fmt: skip
+    }
     rows = dict(table(report))
     assert rows["documents"] == "10 (1 empty, 2 null)"
     assert rows["dropped, too_short"] == "5 in 3 documents"

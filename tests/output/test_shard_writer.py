@@ -48,17 +48,27 @@ def test_a_shard_is_an_arrow_stream_whose_receipt_is_true(tmp_path: Path) -> Non
     receipt = write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 2, layout)
     content = (tmp_path / "a.arrow").read_bytes()
     assert receipt.sha256 == hashlib.sha256(content).hexdigest()
-    assert (receipt.bytes, receipt.packs, receipt.segments, receipt.tokens) == (len(content), 2, 4, 16)
+    assert (receipt.bytes, receipt.packs, receipt.segments, receipt.tokens) == (
+        len(content),
+        2,
+        4,
+        16,
+    )
     assert pa.ipc.open_stream(content).read_all().num_rows == 2
     assert [path.name for path in tmp_path.iterdir()] == ["a.arrow"]
 
 
-def test_record_batches_never_change_what_a_shard_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_batches_never_change_what_a_shard_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packs, layout = packed(list(range(1, 9)) * 20)
     write_shard(LocalShards(tmp_path), "one.arrow", "train", packs, 0, len(packs), layout)
     monkeypatch.setattr(shard_writer, "BATCH_TOKENS", 20)
     write_shard(LocalShards(tmp_path), "many.arrow", "train", packs, 0, len(packs), layout)
-    one, many = (pa.ipc.open_stream((tmp_path / f"{name}.arrow").read_bytes()).read_all() for name in ("one", "many"))
+    one, many = (
+        pa.ipc.open_stream((tmp_path / f"{name}.arrow").read_bytes()).read_all()
+        for name in ("one", "many")
+    )
     assert one.equals(many)
     assert many["tokens"].num_chunks > one["tokens"].num_chunks == 1
 
@@ -70,7 +80,9 @@ def test_shards_are_cut_by_bytes_and_together_hold_every_pack() -> None:
     assert cut_shards(packs, layout, 1) == [(number, number + 1) for number in range(10)]
 
 
-def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_its_name(tmp_path: Path) -> None:
+def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_its_name(
+    tmp_path: Path,
+) -> None:
     packs, layout = packed([5])
     narrow = Layout(columns=layout.columns, max_length=8, vocab_size=12, bos_id=0, pad_id=0)
     with pytest.raises(FormatError, match=r"a\.arrow pack 0 segment 0 token 2"):
@@ -101,7 +113,9 @@ def test_taking_packs_keeps_their_segments() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4, 1 << 20, 1 << 60])
-def test_room_taken_at_once_is_no_part_of_a_file_and_need_not_be_there(size: int, tmp_path: Path) -> None:
+def test_room_taken_at_once_is_no_part_of_a_file_and_need_not_be_there(
+    size: int, tmp_path: Path
+) -> None:
     with LocalShards(tmp_path).writing("a", size) as file:
         file.write(b"12345")
     assert (tmp_path / "a").read_bytes() == b"12345"

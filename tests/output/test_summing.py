@@ -2,7 +2,10 @@ from packprep.output.summing import summed, summed_report
 
 
 def test_numbers_are_added_key_by_key_and_tables_inside_tables_too() -> None:
-    assert summed([{"a": 1, "b": {"c": 2}}, {"a": 3, "b": {"d": 5}}]) == {"a": 4, "b": {"c": 2, "d": 5}}
+    assert summed([{"a": 1, "b": {"c": 2}}, {"a": 3, "b": {"d": 5}}]) == {
+        "a": 4,
+        "b": {"c": 2, "d": 5},
+    }
 
 
 def test_nothing_adds_up_to_nothing() -> None:
@@ -10,19 +13,39 @@ def test_nothing_adds_up_to_nothing() -> None:
 
 
 LEDGER = {
-    "tokens_in": 50, "overlap": 0, "continuation_bos": 0, "filler": 0, "tokens_packed": 50, "truncated": 0,
+    "tokens_in": 50,
+    "overlap": 0,
+    "continuation_bos": 0,
+    "filler": 0,
+    "tokens_packed": 50,
+    "truncated": 0,
     "dropped": {},
-}  # fmt: skip
+}
 
 
 def report(rows: int, bos_rate: float, loss_tokens: int) -> dict[str, object]:
     documents = {"in": rows + 3, "empty": 1, "skipped": {"null": 2}, "dropped": {}}
     return {
-        "documents": documents, "tokens": LEDGER, "tokens_lost": 0,
-        "packs": 10, "max_length": 10, "segments": 10, "bound": 9, "gap": 1, "bias": 0.0, "straggler": 1.0,
-        "splits": {}, "windows": [], "sources": [], "seconds": {"total": 1.0}, "peak_memory_bytes": 1,
-        "bos_rate": bos_rate, "eos_rate": 1.0, "loss_tokens": loss_tokens, "loss_utilization": loss_tokens / 100,
-    }  # fmt: skip
+        "documents": documents,
+        "tokens": LEDGER,
+        "tokens_lost": 0,
+        "packs": 10,
+        "max_length": 10,
+        "segments": 10,
+        "bound": 9,
+        "gap": 1,
+        "bias": 0.0,
+        "straggler": 1.0,
+        "splits": {},
+        "windows": [],
+        "sources": [],
+        "seconds": {"total": 1.0},
+        "peak_memory_bytes": 1,
+        "bos_rate": bos_rate,
+        "eos_rate": 1.0,
+        "loss_tokens": loss_tokens,
+        "loss_utilization": loss_tokens / 100,
+    }
 
 
 def test_rates_are_of_all_documents_with_tokens_and_loss_tokens_are_added() -> None:

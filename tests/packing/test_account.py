@@ -1,4 +1,6 @@
-"""The one account: a reason nobody knows fails at once, and every figure is the same wherever it is shown."""
+"""The one account: a reason nobody knows fails at once, and every figure is the same wherever it
+is shown.
+"""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -15,11 +17,21 @@ from packprep.preview.sweep import Cut, Window
 from packprep.reports.facts import lost
 from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
-from packprep.windows.planner import account_by_source, cut_documents, plan_window, resized, window_seed
+from packprep.windows.planner import (
+    account_by_source,
+    cut_documents,
+    plan_window,
+    resized,
+    window_seed,
+)
 from tests.helpers import documents
 from tests.test_laws import configs
 
-COUNTS = [each.name for each in fields(Sums) if each.name not in ("dropped", "dropped_documents", "bias", "straggler")]
+COUNTS = [
+    each.name
+    for each in fields(Sums)
+    if each.name not in ("dropped", "dropped_documents", "bias", "straggler")
+]
 
 
 @st.composite
@@ -51,7 +63,9 @@ def test_every_reason_can_be_held_by_the_gate_and_has_words_on_the_page() -> Non
     for reason in Dropped:
         for group in ("tokens.dropped", "documents.dropped"):
             assert resolve_name(f"{group}.{reason}", []) == [f"{group}.{reason}"]
-        words = {} if reason is Dropped.NOT_DRAWN else {f"dropped: {reason.words}": 3}  # not drawn is not lost
+        words = (
+            {} if reason is Dropped.NOT_DRAWN else {f"dropped: {reason.words}": 3}
+        )  # not drawn is not lost
         assert lost({"truncated": 0, "dropped": {reason.value: 3}}) == words
 
 
@@ -73,10 +87,17 @@ def test_sums_add_up_in_any_grouping_and_nothing_changes_them(a: Sums, b: Sums, 
 def test_every_count_is_added() -> None:
     ones: dict[str, Any] = dict.fromkeys(COUNTS, 1)
     one = Sums(
-        **ones, dropped=Counter({"overflow": 1}), dropped_documents=Counter({"overflow": 1}), bias=[1], straggler=[1]
+        **ones,
+        dropped=Counter({"overflow": 1}),
+        dropped_documents=Counter({"overflow": 1}),
+        bias=[1],
+        straggler=[1],
     )
     two = one + one
-    assert {name: getattr(two, name) for name in COUNTS} == {**dict.fromkeys(COUNTS, 2), "max_length": 1}
+    assert {name: getattr(two, name) for name in COUNTS} == {
+        **dict.fromkeys(COUNTS, 2),
+        "max_length": 1,
+    }
     assert (two.dropped, two.dropped_documents) == ({"overflow": 2}, {"overflow": 2})
     assert (two.bias, two.straggler) == ([1, 1], [1, 1])
 
@@ -90,15 +111,29 @@ def test_figures_of_nothing_say_that_nothing_is_wasted_or_lost() -> None:
     nothing = Sums(max_length=8, loss_tokens=0).figures()
     del nothing["tokens"]
     assert nothing == {
-        "bos_rate": 0.0, "eos_rate": 0.0, "tokens_lost": 0, "tokens_lost_share": 0.0, "max_length": 8, "packs": 0,
-        "segments": 0, "utilization": 1.0, "bound": 0, "gap": 0, "gap_share": 0.0, "bias": 0.0, "straggler": 0.0,
-        "loss_tokens": 0, "loss_utilization": 1.0,
-    }  # fmt: skip
+        "bos_rate": 0.0,
+        "eos_rate": 0.0,
+        "tokens_lost": 0,
+        "tokens_lost_share": 0.0,
+        "max_length": 8,
+        "packs": 0,
+        "segments": 0,
+        "utilization": 1.0,
+        "bound": 0,
+        "gap": 0,
+        "gap_share": 0.0,
+        "bias": 0.0,
+        "straggler": 0.0,
+        "loss_tokens": 0,
+        "loss_utilization": 1.0,
+    }
 
 
 @settings(max_examples=200)
 @given(configs(), st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(-3, 3))
-def test_a_plan_foresees_every_sum_of_the_build(config: BuildConfig, texts: list[int], change: int) -> None:
+def test_a_plan_foresees_every_sum_of_the_build(
+    config: BuildConfig, texts: list[int], change: int
+) -> None:
     policy = documents.tokenizer()
     made = documents.make_documents(texts, policy)
     plan = plan_window(made, policy, config, seed=window_seed(config, 0, 0))

@@ -1,4 +1,6 @@
-"""pack_lengths: every strategy against its plain twin, every constraint, every order, every wrong argument."""
+"""pack_lengths: every strategy against its plain twin, every constraint, every order, every
+wrong argument.
+"""
 
 import hashlib
 import subprocess
@@ -25,12 +27,16 @@ ORDERS = ("shuffle", "input", "length", "balanced")
 
 
 def packs_of(plan: PackPlan) -> list[Pack]:
-    return [plan.order[a:b].tolist() for a, b in zip(plan.offsets[:-1], plan.offsets[1:], strict=True)]
+    return [
+        plan.order[a:b].tolist() for a, b in zip(plan.offsets[:-1], plan.offsets[1:], strict=True)
+    ]
 
 
 @st.composite
 def instances(draw: st.DrawFn, most: int = 40, capacity: int = 40) -> tuple[list[int], int]:
-    """Lengths and a capacity: few distinct lengths as often as many, documents of the full length, no documents."""
+    """Lengths and a capacity: few distinct lengths as often as many, documents of the full
+    length, no documents.
+    """
     size = draw(st.integers(1, capacity))
     pool = draw(st.lists(st.integers(1, size), min_size=1, max_size=8))
     lengths = st.sampled_from(pool) if draw(st.booleans()) else st.integers(1, size)
@@ -45,7 +51,9 @@ def test_best_fit_has_the_fills_of_best_fit_decreasing_document_by_document(
     lengths, capacity = instance
     plan = pack_lengths(lengths, capacity, "best_fit", seed)
     plan.check()
-    assert sorted(plan.fills.tolist()) == sorted(fill(p, lengths) for p in reference.best_fit(lengths, capacity))
+    assert sorted(plan.fills.tolist()) == sorted(
+        fill(p, lengths) for p in reference.best_fit(lengths, capacity)
+    )
 
 
 @settings(max_examples=1000)
@@ -75,7 +83,9 @@ def test_greedy_and_stream_put_the_same_documents_together_as_their_twins(
 
 @settings(max_examples=300)
 @given(instances())
-def test_stream_is_never_worse_than_best_fit_in_input_order(instance: tuple[list[int], int]) -> None:
+def test_stream_is_never_worse_than_best_fit_in_input_order(
+    instance: tuple[list[int], int],
+) -> None:
     lengths, capacity = instance
     plan = pack_lengths(lengths, capacity, "stream")
     plan.check()
@@ -145,13 +155,25 @@ class TestEveryStrategy:
 
     @settings(max_examples=100)
     @given(data=st.data())
-    def test_never_separates_the_documents_of_an_atom(self, strategy: str, data: st.DataObject) -> None:
-        sizes = data.draw(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), max_size=12))
+    def test_never_separates_the_documents_of_an_atom(
+        self, strategy: str, data: st.DataObject
+    ) -> None:
+        sizes = data.draw(
+            st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), max_size=12)
+        )
         lengths = [length for atom in sizes for length in atom]
         atoms = [number for number, atom in enumerate(sizes) for _ in atom]
         slots, order = data.draw(st.none() | st.integers(3, 6)), data.draw(st.sampled_from(ORDERS))
         groups = data.draw(st.none() | st.just([atom % 2 for atom in atoms]))
-        plan = pack_lengths(lengths, 27, strategy, atoms=atoms, groups=groups, max_segments_per_pack=slots, order=order)
+        plan = pack_lengths(
+            lengths,
+            27,
+            strategy,
+            atoms=atoms,
+            groups=groups,
+            max_segments_per_pack=slots,
+            order=order,
+        )
         plan.check()
         packs = packs_of(plan)
         if order == "length":
@@ -164,12 +186,32 @@ class TestEveryStrategy:
 
     def test_packs_nothing_into_no_packs(self, strategy: str) -> None:
         plan = pack_lengths([], 8, strategy, groups=[], atoms=[])
-        assert (plan.num_packs, plan.order.tolist(), plan.offsets.tolist(), plan.bound) == (0, [], [0], 0)
-        assert (plan.utilization, plan.gap, plan.gap_share, plan.bias, plan.straggler(8)) == (1.0, 0, 0.0, 0.0, 1.0)
+        assert (plan.num_packs, plan.order.tolist(), plan.offsets.tolist(), plan.bound) == (
+            0,
+            [],
+            [0],
+            0,
+        )
+        assert (plan.utilization, plan.gap, plan.gap_share, plan.bias, plan.straggler(8)) == (
+            1.0,
+            0,
+            0.0,
+            0.0,
+            1.0,
+        )
 
-    @pytest.mark.parametrize(("length", "count", "capacity", "packs"), [
-        (1, 1, 1, 1), (1, 5, 1, 5), (1, 5, 2, 3), (2, 5, 2, 5), (8, 3, 8, 3), (3, 7, 10, 3), (7, 1, 1000, 1),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("length", "count", "capacity", "packs"),
+        [
+            (1, 1, 1, 1),
+            (1, 5, 1, 5),
+            (1, 5, 2, 3),
+            (2, 5, 2, 5),
+            (8, 3, 8, 3),
+            (3, 7, 10, 3),
+            (7, 1, 1000, 1),
+        ],
+    )
     def test_packs_equal_documents_as_tightly_as_possible(
         self, strategy: str, length: int, count: int, capacity: int, packs: int
     ) -> None:
@@ -181,14 +223,22 @@ class TestEveryStrategy:
     def test_gives_the_same_plan_again_in_any_thread(self, strategy: str, order: str) -> None:
         lengths = np.random.default_rng(1).integers(1, 100, 5000)
         with ThreadPoolExecutor(4) as threads:
-            plans = list(threads.map(lambda _: pack_lengths(lengths, 256, strategy, 7, order=order), range(4)))
+            plans = list(
+                threads.map(
+                    lambda _: pack_lengths(lengths, 256, strategy, 7, order=order), range(4)
+                )
+            )
         for plan in plans[1:]:
-            assert np.array_equal(plan.order, plans[0].order) and np.array_equal(plan.offsets, plans[0].offsets)
+            assert np.array_equal(plan.order, plans[0].order) and np.array_equal(
+                plan.offsets, plans[0].offsets
+            )
 
     def test_takes_any_integers(self, strategy: str) -> None:
         plain = pack_lengths([5, 6, 2, 3], 8, strategy)
         for dtype in (np.uint8, np.int16, np.int64, np.uint64):
-            assert np.array_equal(pack_lengths(np.array([5, 6, 2, 3], dtype), 8, strategy).order, plain.order)
+            assert np.array_equal(
+                pack_lengths(np.array([5, 6, 2, 3], dtype), 8, strategy).order, plain.order
+            )
         strided = np.repeat(np.array([5, 6, 2, 3], np.int32), 2)[::2]
         assert np.array_equal(pack_lengths(strided, 8, strategy).order, plain.order)
 
@@ -238,8 +288,13 @@ def test_the_seed_decides_which_equal_documents_meet_and_where_packs_stand() -> 
 
 
 def test_shuffling_documents_is_fair() -> None:
-    """Of 3,000 shuffles of four equal documents into two packs, each of three pairings comes up 1,000 times or so."""
-    partners = [next(p for p in packs_of(pack_lengths([4] * 4, 8, seed=s)) if 0 in p)[1] for s in range(3000)]
+    """Of 3,000 shuffles of four equal documents into two packs, each of three pairings comes up
+    1,000 times or so.
+    """
+    partners = [
+        next(p for p in packs_of(pack_lengths([4] * 4, 8, seed=s)) if 0 in p)[1]
+        for s in range(3000)
+    ]
     assert all(900 < partners.count(other) < 1100 for other in (1, 2, 3))
 
 
@@ -268,7 +323,9 @@ def instruction_lengths(count: int) -> Any:
 
 @pytest.mark.parametrize(("slots", "share"), [(8, 0.05), (16, 0.01), (32, 0.01)])
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "optimal"])
-def test_limited_segments_cost_little_where_plain_best_fit_wastes_much(strategy: str, slots: int, share: float) -> None:
+def test_limited_segments_cost_little_where_plain_best_fit_wastes_much(
+    strategy: str, slots: int, share: float
+) -> None:
     plan = pack_lengths(instruction_lengths(50_000), 2048, strategy, max_segments_per_pack=slots)
     assert np.diff(plan.offsets).max() <= slots
     assert plan.gap_share <= share
@@ -276,7 +333,9 @@ def test_limited_segments_cost_little_where_plain_best_fit_wastes_much(strategy:
 
 @settings(max_examples=300)
 @given(instances(), st.integers(1, 6))
-def test_limited_best_fit_is_never_worse_than_its_plain_twin(instance: tuple[list[int], int], slots: int) -> None:
+def test_limited_best_fit_is_never_worse_than_its_plain_twin(
+    instance: tuple[list[int], int], slots: int
+) -> None:
     lengths, capacity = instance
     plan = pack_lengths(lengths, capacity, "best_fit", max_segments_per_pack=slots)
     assert plan.num_packs <= len(reference.best_fit(lengths, capacity, slots))
@@ -297,12 +356,19 @@ def test_optimal_reaches_the_bound_where_best_fit_does_not() -> None:
 
 class TestBalanced:
     def test_packs_are_as_even_as_can_be(self) -> None:
-        assert pack_lengths([7, 6, 5, 4, 3, 2, 1], 20, "balanced", num_packs=2).fills.tolist() == [14, 14]
-        assert sorted(pack_lengths([8, 7, 6, 5, 4], 20, "balanced", num_packs=2).fills.tolist()) == [15, 15]
+        assert pack_lengths([7, 6, 5, 4, 3, 2, 1], 20, "balanced", num_packs=2).fills.tolist() == [
+            14,
+            14,
+        ]
+        assert sorted(
+            pack_lengths([8, 7, 6, 5, 4], 20, "balanced", num_packs=2).fills.tolist()
+        ) == [15, 15]
 
     @settings(max_examples=200)
     @given(instances(), st.integers(0, 10))
-    def test_makes_exactly_the_packs_asked_for(self, instance: tuple[list[int], int], extra: int) -> None:
+    def test_makes_exactly_the_packs_asked_for(
+        self, instance: tuple[list[int], int], extra: int
+    ) -> None:
         lengths, capacity = instance
         if lengths:
             packs = min(len(lengths), pack_lengths(lengths, capacity, "optimal").num_packs + extra)
@@ -312,7 +378,9 @@ class TestBalanced:
 
     def test_never_exceeds_max_length_and_is_even_to_a_token(self) -> None:
         for seed in range(20):
-            lengths = np.minimum(1024, np.random.default_rng(seed).permutation(instruction_lengths(100_000))[:1024])
+            lengths = np.minimum(
+                1024, np.random.default_rng(seed).permutation(instruction_lengths(100_000))[:1024]
+            )
             plan = pack_lengths(lengths, 2048, "balanced")
             plan.check()
             assert plan.gap == 0
@@ -339,10 +407,14 @@ class TestBalanced:
             counted = pack_lengths(lengths, 2048, "balanced", num_packs=400)
         longest = np.argsort(-lengths, kind="stable")
         pack_of = longest_first(lengths, np.zeros(0, np.int32), longest, 400, strategies.NO_LIMIT)
-        assert sorted(counted.fills.tolist()) == sorted(np.bincount(pack_of, lengths).astype(int).tolist())
+        assert sorted(counted.fills.tolist()) == sorted(
+            np.bincount(pack_of, lengths).astype(int).tolist()
+        )
 
     def test_says_what_is_wrong_with_the_number_of_packs(self) -> None:
-        with pytest.raises(ConfigError, match="num_packs is 1 but these documents need at least 2 packs"):
+        with pytest.raises(
+            ConfigError, match="num_packs is 1 but these documents need at least 2 packs"
+        ):
             pack_lengths([5, 5], 8, "balanced", num_packs=1)
         with pytest.raises(ConfigError, match="num_packs is 3 but 2 documents"):
             pack_lengths([5, 5], 8, "balanced", num_packs=3)
@@ -364,9 +436,18 @@ class TestBalanced:
             {"lengths": [3, 1, 1, 1, 1, 9], "max_length": 8},
             r"lengths\[5\] is 9 but a pack holds 8; split, truncate or drop",
         ),
-        ({"lengths": np.array([1, 2**40]), "max_length": 8}, r"lengths\[1\] is 1,099,511,627,776 but a pack holds 8"),
-        ({"lengths": np.array([1, 2**32 + 1]), "max_length": 8}, r"lengths\[1\] is 4,294,967,297 but a pack holds 8"),
-        ({"lengths": [1.5], "max_length": 8}, r"lengths must be a 1-D array of integers; got float64 of shape \(1,\)"),
+        (
+            {"lengths": np.array([1, 2**40]), "max_length": 8},
+            r"lengths\[1\] is 1,099,511,627,776 but a pack holds 8",
+        ),
+        (
+            {"lengths": np.array([1, 2**32 + 1]), "max_length": 8},
+            r"lengths\[1\] is 4,294,967,297 but a pack holds 8",
+        ),
+        (
+            {"lengths": [1.5], "max_length": 8},
+            r"lengths must be a 1-D array of integers; got float64 of shape \(1,\)",
+        ),
         ({"lengths": [[1]], "max_length": 8}, r"got int64 of shape \(1, 1\)"),
         ({"lengths": [1], "max_length": 0}, "max_length is 0 but must be a whole number from 1 to"),
         ({"lengths": [1], "max_length": True}, "max_length is True but"),
@@ -374,7 +455,10 @@ class TestBalanced:
             {"lengths": [1], "max_length": 2**24 + 1},
             "max_length is 16777217 but must be a whole number from 1 to 16,777,216",
         ),
-        ({"lengths": [1], "max_length": 8, "max_segments_per_pack": 0}, "max_segments_per_pack is 0 but"),
+        (
+            {"lengths": [1], "max_length": 8, "max_segments_per_pack": 0},
+            "max_segments_per_pack is 0 but",
+        ),
         (
             {"lengths": [1], "max_length": 8, "strategy": "bestfit"},
             "unknown strategy 'bestfit'; did you mean best_fit?",
@@ -383,14 +467,23 @@ class TestBalanced:
             {"lengths": [1], "max_length": 8, "strategy": "zzz"},
             "unknown strategy 'zzz'; choose one of best_fit, first_fit",
         ),
-        ({"lengths": [1], "max_length": 8, "strategy": "wrapped"}, "strategy wrapped cuts documents at pack ends"),
-        ({"lengths": [1], "max_length": 8, "order": "shufle"}, "unknown order 'shufle'; did you mean shuffle?"),
+        (
+            {"lengths": [1], "max_length": 8, "strategy": "wrapped"},
+            "strategy wrapped cuts documents at pack ends",
+        ),
+        (
+            {"lengths": [1], "max_length": 8, "order": "shufle"},
+            "unknown order 'shufle'; did you mean shuffle?",
+        ),
         (
             {"lengths": [1, 2], "max_length": 8, "groups": [1]},
             r"groups must hold an integer for each of 2 documents; got int64",
         ),
         ({"lengths": [1], "max_length": 8, "groups": ["a"]}, "groups must hold an integer"),
-        ({"lengths": [1, 2], "max_length": 8, "atoms": [1, 0]}, r"atoms\[1\] is 0, less than the one before"),
+        (
+            {"lengths": [1, 2], "max_length": 8, "atoms": [1, 0]},
+            r"atoms\[1\] is 0, less than the one before",
+        ),
         (
             {"lengths": [1, 2, 3], "max_length": 8, "atoms": np.array([0, 1, 0], np.uint64)},
             r"atoms\[2\] is 0, less than the one before",
@@ -430,5 +523,7 @@ def test_packing_takes_at_most_forty_bytes_per_document(strategy: str) -> None:
         plan = pack_lengths(lengths, 2048, sys.argv[1])
         print((peak() - before) / lengths.size)
     """
-    run = subprocess.run([sys.executable, "-c", program, strategy], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program, strategy], capture_output=True, text=True, check=True
+    )
     assert 8 < float(run.stdout) <= 40

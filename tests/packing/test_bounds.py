@@ -1,4 +1,6 @@
-"""Lower bounds: never above the optimum, never below the textbook's, exact where that is promised."""
+"""Lower bounds: never above the optimum, never below the textbook's, exact where that is
+promised.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,11 @@ def test_the_bound_is_at_most_the_optimum_and_at_least_l1_and_l2(
 ) -> None:
     best = bound(lengths, capacity, max_segments_per_pack=slots)
     assert best <= reference.fewest_packs(lengths, capacity, slots or 99)
-    assert best >= max(-(-sum(lengths) // capacity), reference.l2(lengths, capacity), -(-len(lengths) // (slots or 99)))
+    assert best >= max(
+        -(-sum(lengths) // capacity),
+        reference.l2(lengths, capacity),
+        -(-len(lengths) // (slots or 99)),
+    )
 
 
 @settings(max_examples=500)
@@ -35,7 +41,9 @@ def test_l2_is_martello_and_toths(lengths: list[int], capacity: int) -> None:
 
 @settings(max_examples=500)
 @given(st.lists(st.integers(11, 30), min_size=1, max_size=9))
-def test_the_bound_is_exact_when_all_documents_are_longer_than_a_third_of_a_pack(lengths: list[int]) -> None:
+def test_the_bound_is_exact_when_all_documents_are_longer_than_a_third_of_a_pack(
+    lengths: list[int],
+) -> None:
     assert bound(lengths, 30) == reference.fewest_packs(lengths, 30)
 
 

@@ -20,7 +20,9 @@ def test_balanced_order_gives_every_rank_the_same_work_at_no_extra_packs(
 ) -> None:
     lengths = lengths_like_the_web(60_000)
     shuffled = pack_lengths(lengths, 4096, strategy)
-    balanced = pack_lengths(lengths, 4096, strategy, order="balanced", balance_ranks=ranks, cost=cost)
+    balanced = pack_lengths(
+        lengths, 4096, strategy, order="balanced", balance_ranks=ranks, cost=cost
+    )
     balanced.check()
     assert balanced.num_packs == shuffled.num_packs
     assert balanced.straggler(ranks, cost) <= most < shuffled.straggler(ranks, cost)
@@ -28,8 +30,15 @@ def test_balanced_order_gives_every_rank_the_same_work_at_no_extra_packs(
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_balanced_order_of_atoms_goes_by_what_their_documents_cost(strategy: str) -> None:
-    lengths = [32000, 768, 16384, 16384] * 200  # 400 atoms of 32,768 tokens; as one segment each would cost the same
-    plan = pack_lengths(lengths, 32768, strategy, order="balanced", atoms=np.repeat(np.arange(400), 2))
+    lengths = [
+        32000,
+        768,
+        16384,
+        16384,
+    ] * 200  # 400 atoms of 32,768 tokens; as one segment each would cost the same
+    plan = pack_lengths(
+        lengths, 32768, strategy, order="balanced", atoms=np.repeat(np.arange(400), 2)
+    )
     plan.check()
     assert plan.num_packs == 400
     assert plan.straggler(8) == 1.0

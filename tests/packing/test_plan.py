@@ -34,14 +34,21 @@ def test_gap_counts_packs_over_the_bound() -> None:
     assert (plan.bound, plan.gap, plan.gap_share) == (2, 1, 0.5)
 
 
-@given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=5), min_size=1, max_size=12), st.integers(1, 5))
-def test_bias_and_straggler_are_those_of_the_plain_formulas(packs: list[list[int]], ranks: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=5), min_size=1, max_size=12),
+    st.integers(1, 5),
+)
+def test_bias_and_straggler_are_those_of_the_plain_formulas(
+    packs: list[list[int]], ranks: int
+) -> None:
     lengths = [length for pack in packs for length in pack]
     numbers = iter(range(len(lengths)))
     numbered = [[next(numbers) for _ in pack] for pack in packs]
     plan = plan_of(numbered, lengths, 250)
     assert plan.bias == pytest.approx(reference.bias(numbered, lengths), abs=1e-9)
-    assert plan.straggler(ranks, (3, 2)) == pytest.approx(reference.straggler(numbered, lengths, ranks, 3, 2))
+    assert plan.straggler(ranks, (3, 2)) == pytest.approx(
+        reference.straggler(numbered, lengths, ranks, 3, 2)
+    )
 
 
 def test_bias_is_one_for_sorted_packs_and_zero_for_random_ones() -> None:
@@ -99,9 +106,13 @@ def test_offsets_must_rise_from_none_to_all_documents(offsets: list[int], senten
 
 def test_order_and_offsets_must_be_integers() -> None:
     lengths = np.array([1], np.int32)
-    with pytest.raises(ConfigError, match="order of the plan must be a 1-D integer array; got float64 of shape"):
+    with pytest.raises(
+        ConfigError, match="order of the plan must be a 1-D integer array; got float64 of shape"
+    ):
         PackPlan(lengths, 8, np.array([0.0]), np.array([0, 1])).check()
-    with pytest.raises(ConfigError, match="offsets of the plan must be a 1-D integer array; got list"):
+    with pytest.raises(
+        ConfigError, match="offsets of the plan must be a 1-D integer array; got list"
+    ):
         PackPlan(lengths, 8, np.array([0]), [0, 1]).check()  # type: ignore[arg-type]
 
 

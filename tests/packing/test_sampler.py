@@ -1,4 +1,6 @@
-"""MultipackSampler: ranks agree without talking, documents come once per epoch, and a run resumes where it was."""
+"""MultipackSampler: ranks agree without talking, documents come once per epoch, and a run
+resumes where it was.
+"""
 
 import subprocess
 import sys
@@ -16,7 +18,10 @@ LENGTHS = np.random.default_rng(0).integers(1, 100, 1000)
 
 
 def samplers(world: int, **options: Any) -> list[MultipackSampler]:
-    return [MultipackSampler(LENGTHS, 256, 2, rank=rank, world_size=world, **options) for rank in range(world)]
+    return [
+        MultipackSampler(LENGTHS, 256, 2, rank=rank, world_size=world, **options)
+        for rank in range(world)
+    ]
 
 
 def documents(batches: list[list[list[int]]]) -> list[int]:
@@ -80,14 +85,25 @@ def test_group_size_limits_which_documents_meet() -> None:
 
 
 def test_max_segments_per_pack_holds() -> None:
-    assert max(len(pack) for batch in MultipackSampler(LENGTHS, 256, max_segments_per_pack=4) for pack in batch) <= 4
+    assert (
+        max(
+            len(pack)
+            for batch in MultipackSampler(LENGTHS, 256, max_segments_per_pack=4)
+            for pack in batch
+        )
+        <= 4
+    )
 
 
 def squared_lag(world: int, **options: Any) -> float:
-    """How far the ranks of a step are apart: root of the mean, over steps, of max - min of sum(length**2)."""
+    """How far the ranks of a step are apart: root of the mean, over steps, of max - min of
+    sum(length**2).
+    """
     lengths = np.clip(np.random.default_rng(0).lognormal(7.5, 0.8, 6144), 1, 2048).astype(np.int64)
     ranks = [
-        MultipackSampler(lengths, 16 * 2048, rank=rank, world_size=world, **options)  # a pack is a batch of 16 rows
+        MultipackSampler(
+            lengths, 16 * 2048, rank=rank, world_size=world, **options
+        )  # a pack is a batch of 16 rows
         for rank in range(world)
     ]
     work = np.array([[(lengths[pack] ** 2).sum() for (pack,) in sampler] for sampler in ranks])
@@ -104,7 +120,12 @@ def test_ranks_of_a_step_have_equal_work_where_asked_for() -> None:
 
 
 def test_order_ranks_cost_and_number_of_packs_are_those_of_pack_lengths() -> None:
-    options: dict[str, Any] = {"order": "balanced", "balance_ranks": 3, "cost": (1.0, 2.0), "num_packs": 250}
+    options: dict[str, Any] = {
+        "order": "balanced",
+        "balance_ranks": 3,
+        "cost": (1.0, 2.0),
+        "num_packs": 250,
+    }
     sampler = MultipackSampler(LENGTHS, 256, world_size=4, strategy="balanced", **options)
     seed = int(stream(0, Purpose.EPOCH, 0))
     expected = pack_lengths(LENGTHS, 256, "balanced", seed, shuffle_documents=True, **options)
@@ -151,5 +172,9 @@ def test_wrong_arguments_are_sentences() -> None:
 
 
 def test_torch_is_not_imported() -> None:
-    program = "import sys, packprep.packing.sampler; sys.exit('torch' in sys.modules or 'datasets' in sys.modules)"
+    program = (
+        "import sys, packprep.packing.sampler; sys.exit('torch' in sys.modules or "
+        "'datasets' "
+        "in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -38,7 +38,9 @@ def config(folder: Path, *sources: Path, **options: Any) -> BuildConfig:
     tokenizer = folder / "tokenizer"
     if not tokenizer.exists():
         save_tokenizer(tokenizer)
-    return files.config(sources=sources, output=folder / "out", tokenizer=tokenizer, **{"max_length": 256} | options)
+    return files.config(
+        sources=sources, output=folder / "out", tokenizer=tokenizer, **{"max_length": 256} | options
+    )
 
 
 def built(folder: Path, *sources: Path, **options: Any) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def test_a_small_input_is_predicted_exactly(tmp_path: Path) -> None:
     assert {key: prediction[key] for key in ("tokens_in", "tokens_packed", "packs")} == {
         key: expected[key] for key in ("tokens_in", "tokens_packed", "packs")
     }
-    assert prediction["bytes"] == pytest.approx(expected["bytes"], rel=0.1)  # a small file is a tenth frame
+    assert prediction["bytes"] == pytest.approx(
+        expected["bytes"], rel=0.1
+    )  # a small file is a tenth frame
 
 
 def write_plain(path: Path) -> Path:
@@ -105,11 +109,15 @@ def test_a_large_input_is_predicted_from_a_sample(tmp_path: Path, write: Any) ->
         assert prediction[key] == pytest.approx(value, rel=0.15), key
 
 
-@pytest.mark.parametrize("pack", [lambda data: gzip.compress(data, 1), zstandard.compress], ids=["gz", "zst"])
+@pytest.mark.parametrize(
+    "pack", [lambda data: gzip.compress(data, 1), zstandard.compress], ids=["gz", "zst"]
+)
 def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
-    """Reading runs ahead by 64 kB and a block of the compressed file: some per cent of the part read here."""
+    """Reading runs ahead by 64 kB and a block of the compressed file: some per cent of the part
+    read here.
+    """
     monkeypatch.setattr(estimate, "SAMPLE_BYTES", 60_000)
     monkeypatch.setattr(estimate, "_BEGINNING", 2_000_000)
     save_tokenizer(tmp_path / "tokenizer")
@@ -122,7 +130,9 @@ def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
 
 @pytest.mark.usefixtures("small_samples")
 def test_sources_count_by_their_size(tmp_path: Path) -> None:
-    """Long documents in a large file, short ones in a small one: equal samples would promise too few packs."""
+    """Long documents in a large file, short ones in a small one: equal samples would promise too
+    few packs.
+    """
     save_tokenizer(tmp_path / "tokenizer")
     long = write_jsonl(tmp_path / "long.jsonl", [" ".join(texts(300, seed)) for seed in range(12)])
     short = write_jsonl(tmp_path / "short.jsonl", ["a cat"] * 900)
@@ -134,7 +144,10 @@ def test_sources_count_by_their_size(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_samples")
 def test_limit_counts_over_all_sources(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "tokenizer")
-    a, b = write_jsonl(tmp_path / "a.jsonl", texts(50)), write_jsonl(tmp_path / "b.jsonl", texts(50, 1))
+    a, b = (
+        write_jsonl(tmp_path / "a.jsonl", texts(50)),
+        write_jsonl(tmp_path / "b.jsonl", texts(50, 1)),
+    )
     prediction = predicted(tmp_path, a, b, limit=60)
     expected = built(tmp_path, a, b, limit=60)
     assert {key: prediction[key] for key in ("tokens_in", "packs")} == {
@@ -147,7 +160,9 @@ def test_max_tokens_is_where_the_prediction_ends(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", texts(400))
     options: dict[str, Any] = {"max_tokens": 5_000, "unit_size": 4_000}
     prediction = predicted(tmp_path, path, **options)
-    assert prediction["tokens_in"] == pytest.approx(built(tmp_path, path, **options)["tokens_in"], rel=0.25)
+    assert prediction["tokens_in"] == pytest.approx(
+        built(tmp_path, path, **options)["tokens_in"], rel=0.25
+    )
     assert prediction["tokens_in"] < predicted(tmp_path, path)["tokens_in"] / 2
 
 
@@ -155,7 +170,8 @@ def test_a_document_too_long_is_foreseen(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["a cat", "on a mat " * 400])
     save_tokenizer(tmp_path / "tokenizer")
     with pytest.raises(
-        InputError, match=r"a\.jsonl has a document of .* tokens but a pack holds 256; choose --overflow"
+        InputError,
+        match=r"a\.jsonl has a document of .* tokens but a pack holds 256; choose --overflow",
     ):
         predicted(tmp_path, path, overflow="error")
 

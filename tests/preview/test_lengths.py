@@ -17,7 +17,17 @@ from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
 
-FIGURES = ("utilization", "packs", "bound", "gap", "gap_share", "bias", "straggler", "tokens_lost", "tokens_lost_share")
+FIGURES = (
+    "utilization",
+    "packs",
+    "bound",
+    "gap",
+    "gap_share",
+    "bias",
+    "straggler",
+    "tokens_lost",
+    "tokens_lost_share",
+)
 
 
 @pytest.fixture
@@ -40,7 +50,9 @@ def lengths_of(found: Lengths) -> list[int]:
 def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     """What a plan says, in the words of a report."""
     with read(options, **more) as found:
-        [row] = sweep(found.windows, [files.config(**options | more)], found.tokenizer, found.carried)
+        [row] = sweep(
+            found.windows, [files.config(**options | more)], found.tokenizer, found.carried
+        )
     return {name: getattr(row, name) for name in FIGURES}
 
 
@@ -61,7 +73,9 @@ def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     ],
     ids=lambda more: ", ".join(more) or "plain",
 )
-def test_a_plan_of_text_has_exactly_the_figures_of_the_build(corpus: dict[str, Any], more: dict[str, Any]) -> None:
+def test_a_plan_of_text_has_exactly_the_figures_of_the_build(
+    corpus: dict[str, Any], more: dict[str, Any]
+) -> None:
     foreseen = figures(corpus, **more)
     build(files.config(**corpus | more))
     report = read_report(corpus["output"])
@@ -70,7 +84,10 @@ def test_a_plan_of_text_has_exactly_the_figures_of_the_build(corpus: dict[str, A
 
 def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"text": text, "kind": f"k{number % 3}"} for number, text in enumerate(texts(120))]
-    options = corpus | {"sources": [write_jsonl(tmp_path / "g.jsonl", rows)], "group_column": "kind"}
+    options = corpus | {
+        "sources": [write_jsonl(tmp_path / "g.jsonl", rows)],
+        "group_column": "kind",
+    }
     foreseen = figures(options)
     build(files.config(**options))
     assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
@@ -79,7 +96,10 @@ def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path:
 
 def test_rows_of_ids_are_planned_as_they_are_built(corpus: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"ids": list(range(2, 2 + length % 90))} for length in range(0, 400, 7)]
-    options = corpus | {"sources": [write_jsonl(tmp_path / "ids.jsonl", rows)], "input_ids_column": "ids"}
+    options = corpus | {
+        "sources": [write_jsonl(tmp_path / "ids.jsonl", rows)],
+        "input_ids_column": "ids",
+    }
     foreseen = figures(options)
     build(files.config(**options))
     assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
@@ -95,10 +115,14 @@ def test_bytes_are_those_of_the_shards_but_for_their_frames(corpus: dict[str, An
     assert row.bytes <= read_report(corpus["output"])["bytes"] <= row.bytes + 4_000
 
 
-def test_text_is_tokenized_and_nothing_is_left_behind(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_text_is_tokenized_and_nothing_is_left_behind(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     before = sorted(tmp_path.rglob("*"))
     with read(corpus) as found:
-        expected = [len(ids) for ids in expected_ids(texts(150) + texts(50, 1), tiny_tokenizer(), 0, 1)]
+        expected = [
+            len(ids) for ids in expected_ids(texts(150) + texts(50, 1), tiny_tokenizer(), 0, 1)
+        ]
         assert sorted(lengths_of(found)) == sorted(expected)
         assert found.tokenize_seconds is not None and found.tokenize_seconds > 0
         assert len(found.windows) > 1
@@ -132,7 +156,10 @@ def test_of_several_stores_one_must_be_named(corpus: dict[str, Any], tmp_path: P
     for bos in ("none", "auto"):
         with read(corpus, keep_tokens=store, bos=bos):
             pass
-    with pytest.raises(InputError, match="has the tokens of 2 inputs; name one of"), read(corpus, sources=store):
+    with (
+        pytest.raises(InputError, match="has the tokens of 2 inputs; name one of"),
+        read(corpus, sources=store),
+    ):
         pass
 
 
@@ -141,12 +168,19 @@ def test_a_damaged_store_is_refused(corpus: dict[str, Any], tmp_path: Path) -> N
         pass
     file = next((tmp_path / "store").rglob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match="no whole token store"), read(corpus, sources=tmp_path / "store"):
+    with (
+        pytest.raises(InputError, match="no whole token store"),
+        read(corpus, sources=tmp_path / "store"),
+    ):
         pass
 
 
-@pytest.mark.parametrize("more", [{}, {"holdout": 0.3}, {"stride": 8, "continuation_bos": True}], ids=str)
-def test_an_output_is_planned_again_with_its_own_figures(corpus: dict[str, Any], more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "more", [{}, {"holdout": 0.3}, {"stride": 8, "continuation_bos": True}], ids=str
+)
+def test_an_output_is_planned_again_with_its_own_figures(
+    corpus: dict[str, Any], more: dict[str, Any]
+) -> None:
     build(files.config(**corpus | more))
     report = read_report(corpus["output"])
     again = figures(corpus | more, sources=corpus["output"], holdout=0.0)
@@ -194,18 +228,29 @@ def test_what_are_no_lengths_is_refused(tmp_path: Path, values: Any, message: st
 
 
 def test_a_missing_array_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gone\.npy cannot be read"), read({"sources": tmp_path / "gone.npy"}):
+    with (
+        pytest.raises(InputError, match=r"gone\.npy cannot be read"),
+        read({"sources": tmp_path / "gone.npy"}),
+    ):
         pass
 
 
 def test_groups_need_a_column(tmp_path: Path) -> None:
     path = save(tmp_path / "l.npy", np.array([5]))
-    with pytest.raises(ConfigError, match="group_column needs a column"), read({"sources": path, "group_column": "g"}):
+    with (
+        pytest.raises(ConfigError, match="group_column needs a column"),
+        read({"sources": path, "group_column": "g"}),
+    ):
         pass
 
 
 def test_a_sample_of_text_is_of_documents_that_the_seed_draws(corpus: dict[str, Any]) -> None:
-    with read(corpus, 0.3) as some, read(corpus, 0.3) as same, read(corpus, 0.3, seed=1) as other, read(corpus) as all_:
+    with (
+        read(corpus, 0.3) as some,
+        read(corpus, 0.3) as same,
+        read(corpus, 0.3, seed=1) as other,
+        read(corpus) as all_,
+    ):
         assert lengths_of(some) == lengths_of(same) != lengths_of(other)
         assert set(lengths_of(some)) <= set(lengths_of(all_))
         assert 30 <= some.documents <= 90
@@ -223,11 +268,16 @@ def test_a_sample_of_lengths_is_scaled_by_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
 def test_a_share_that_is_none_is_refused(tmp_path: Path, share: float) -> None:
     options = {"sources": save(tmp_path / "l.npy", np.array([1]))}
-    with pytest.raises(ConfigError, match="expected a share of more than 0 and at most"), read(options, share):
+    with (
+        pytest.raises(ConfigError, match="expected a share of more than 0 and at most"),
+        read(options, share),
+    ):
         pass
 
 
-def test_a_sample_without_documents_asks_for_a_larger_one(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_a_sample_without_documents_asks_for_a_larger_one(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     sources = [corpus["sources"], save(tmp_path / "l.npy", np.array([1]))]
     for source in sources:
         with pytest.raises(InputError, match="larger --sample"), read(corpus, 1e-6, sources=source):
@@ -236,7 +286,10 @@ def test_a_sample_without_documents_asks_for_a_larger_one(corpus: dict[str, Any]
 
 def test_a_store_is_for_all_documents(corpus: dict[str, Any], tmp_path: Path) -> None:
     options = corpus | {"keep_tokens": tmp_path / "store"}
-    with pytest.raises(ConfigError, match="leave out --sample or --keep-tokens"), read(options, 0.5):
+    with (
+        pytest.raises(ConfigError, match="leave out --sample or --keep-tokens"),
+        read(options, 0.5),
+    ):
         pass
 
 

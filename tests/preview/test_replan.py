@@ -12,20 +12,29 @@ from tests.helpers.corpus import build_options, texts, write_jsonl
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    """Options of a build of 200 documents into packs of 64, in several units; one window unless a test says so."""
+    """Options of a build of 200 documents into packs of 64, in several units; one window unless
+    a test says so.
+    """
     return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("more", [{}, {"window": 16_000, "holdout": 0.2}], ids=["one window", "windows and splits"])
+@pytest.mark.parametrize(
+    "more", [{}, {"window": 16_000, "holdout": 0.2}], ids=["one window", "windows and splits"]
+)
 def test_the_strategy_of_the_build_gives_the_figures_of_its_report(
     options: dict[str, Any], strategy: Any, more: dict[str, Any]
 ) -> None:
-    windows = 4_000_000_000 if strategy == "balanced" else more.get("window", 4_000_000_000)  # balanced packs one
+    windows = (
+        4_000_000_000 if strategy == "balanced" else more.get("window", 4_000_000_000)
+    )  # balanced packs one
     build(BuildConfig(**options | more | {"window": windows}, strategy=strategy))
     report = read_report(Path(options["output"]))
     (outcome,) = replan(Path(options["output"]), (strategy,))
-    found = {key: getattr(outcome, key) for key in ("packs", "bound", "gap", "utilization", "bias", "straggler")}
+    found = {
+        key: getattr(outcome, key)
+        for key in ("packs", "bound", "gap", "utilization", "bias", "straggler")
+    }
     assert found == pytest.approx({key: report[key] for key in found}, rel=1e-12)
 
 
@@ -39,11 +48,19 @@ def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
 
 
 def test_stride_limits_and_padding_of_the_build_are_kept(options: dict[str, Any]) -> None:
-    options |= {"stride": 8, "continuation_bos": True, "max_segments_per_pack": 3, "pad_segment_to_multiple": 8}
+    options |= {
+        "stride": 8,
+        "continuation_bos": True,
+        "max_segments_per_pack": 3,
+        "pad_segment_to_multiple": 8,
+    }
     build(BuildConfig(**options))
     report = read_report(Path(options["output"]))
     outcomes = {outcome.strategy: outcome for outcome in replan(Path(options["output"]))}
-    assert (outcomes["best_fit"].packs, outcomes["best_fit"].bound) == (report["packs"], report["bound"])
+    assert (outcomes["best_fit"].packs, outcomes["best_fit"].bound) == (
+        report["packs"],
+        report["bound"],
+    )
     assert outcomes["best_fit"].utilization == pytest.approx(report["utilization"])
     assert "wrapped" not in outcomes, "it can hold neither a number of segments nor padding"
 
@@ -51,12 +68,17 @@ def test_stride_limits_and_padding_of_the_build_are_kept(options: dict[str, Any]
 def test_cut_counts_documents_that_are_in_more_than_one_piece(options: dict[str, Any]) -> None:
     write_jsonl(Path(options["sources"][0]), ["word " * 200, "one", "two"])
     build(BuildConfig(**options))
-    outcomes = {outcome.strategy: outcome for outcome in replan(Path(options["output"]), ("best_fit", "wrapped"))}
+    outcomes = {
+        outcome.strategy: outcome
+        for outcome in replan(Path(options["output"]), ("best_fit", "wrapped"))
+    }
     assert outcomes["best_fit"].cut == 1
     assert outcomes["wrapped"].cut >= 1
 
 
-def test_strategies_that_need_one_window_are_left_out_where_there_are_several(options: dict[str, Any]) -> None:
+def test_strategies_that_need_one_window_are_left_out_where_there_are_several(
+    options: dict[str, Any],
+) -> None:
     build(BuildConfig(**options, window=16_000))
     assert "balanced" not in {outcome.strategy for outcome in replan(Path(options["output"]))}
 
@@ -67,11 +89,15 @@ def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
     build(BuildConfig(**options))
     build(BuildConfig(**options | {"output": str(tmp_path / "even")}, strategy="balanced"))
     monkeypatch.setattr("packprep.preview.replan._MOST_EVENED", 100)
-    names = [{outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")]
+    names = [
+        {outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")
+    ]
     assert names == [set(STRATEGIES) - {"balanced"}, set(STRATEGIES)]
 
 
-def test_pairs_cut_in_the_middle_are_planned_as_long_as_they_were_kept(options: dict[str, Any]) -> None:
+def test_pairs_cut_in_the_middle_are_planned_as_long_as_they_were_kept(
+    options: dict[str, Any],
+) -> None:
     words = texts(40)
     rows = [{"chosen": f"{a} a", "rejected": f"{b} b"} for a, b in pairwise(words)]
     write_jsonl(Path(options["sources"][0]), rows)

@@ -30,14 +30,19 @@ def test_the_figures_of_one_plan() -> None:
     row = planned(5, 6, 2, 3, 0, max_length=8, columns=())
     assert (row.packs, row.bound, row.gap, row.utilization) == (2, 2, 0, 1.0)
     assert (row.tokens_in, row.tokens_lost, row.cut) == (16, 0, 0)
-    assert row.bytes == 16 * 4 + (4 + 2) * 4 + 2 * 2 * 4  # tokens, boundaries, and two offsets a pack
+    assert (
+        row.bytes == 16 * 4 + (4 + 2) * 4 + 2 * 2 * 4
+    )  # tokens, boundaries, and two offsets a pack
     assert row.utilization_error == row.loss_error == 0
 
 
 @pytest.mark.parametrize(
-    ("overflow", "lost", "cut", "packs"), [("split", 0, 1, 3), ("truncate", 4, 1, 2), ("drop", 12, 0, 1)]
+    ("overflow", "lost", "cut", "packs"),
+    [("split", 0, 1, 3), ("truncate", 4, 1, 2), ("drop", 12, 0, 1)],
 )
-def test_each_overflow_counts_what_it_loses_and_cuts(overflow: str, lost: int, cut: int, packs: int) -> None:
+def test_each_overflow_counts_what_it_loses_and_cuts(
+    overflow: str, lost: int, cut: int, packs: int
+) -> None:
     row = planned(12, 5, max_length=8, overflow=overflow)
     assert (row.tokens_lost, row.cut, row.packs) == (lost, cut, packs)
     assert row.tokens_lost_share == lost / 17
@@ -45,7 +50,11 @@ def test_each_overflow_counts_what_it_loses_and_cuts(overflow: str, lost: int, c
 
 def test_wrapped_cuts_a_truncated_document_once() -> None:
     row = planned(12, 5, 5, max_length=8, overflow="truncate", strategy="wrapped")
-    assert (row.tokens_lost, row.cut, row.packs) == (4, 2, 3)  # the second document of 5 tokens lies over an edge
+    assert (row.tokens_lost, row.cut, row.packs) == (
+        4,
+        2,
+        3,
+    )  # the second document of 5 tokens lies over an edge
 
 
 def test_overflow_error_gives_a_row_that_says_so() -> None:
@@ -55,7 +64,11 @@ def test_overflow_error_gives_a_row_that_says_so() -> None:
 
 
 def test_balanced_packs_one_window_only() -> None:
-    rows = sweep([window(5), Window("train", 1, window(3).documents)], [BuildConfig(strategy="balanced")], ENDS)
+    rows = sweep(
+        [window(5), Window("train", 1, window(3).documents)],
+        [BuildConfig(strategy="balanced")],
+        ENDS,
+    )
     assert rows[0].problem == "balanced packs one window and the input makes 2"
 
 
@@ -67,7 +80,9 @@ def test_rows_come_in_the_order_of_the_configs_whatever_is_shared() -> None:
     ]
     alone = [sweep([random_lengths(200)], [config], ENDS)[0] for config in configs]
     without_time = [vars(row) | {"seconds": 0} for row in rows]
-    assert without_time == [vars(row) | {"seconds": 0} for row in alone], "sharing segments changes no figure"
+    assert without_time == [vars(row) | {"seconds": 0} for row in alone], (
+        "sharing segments changes no figure"
+    )
 
 
 def test_progress_is_told_plan_by_plan() -> None:
@@ -79,7 +94,10 @@ def test_progress_is_told_plan_by_plan() -> None:
 
 def test_combinations_that_contradict_each_other_are_left_out_and_named() -> None:
     configs, refused = combinations({"stride": 4}, [16, 32], ["best_fit", "wrapped"], ["split"])
-    assert [(config.max_length, config.strategy) for config in configs] == [(16, "best_fit"), (32, "best_fit")]
+    assert [(config.max_length, config.strategy) for config in configs] == [
+        (16, "best_fit"),
+        (32, "best_fit"),
+    ]
     assert refused[0].startswith(
         "16 wrapped split: stride is for overflow split and has no meaning with strategy wrapped"
     )
@@ -95,7 +113,15 @@ def test_the_best_row_for_each_goal() -> None:
     rows = [
         row(utilization=0.9, cut=5, bias=-0.1, straggler=1.5, bytes=10),
         row(utilization=1.0, cut=9, bias=0.4, straggler=1.1, bytes=12),
-        row(utilization=0.8, cut=0, bias=0.9, straggler=2.0, bytes=11, tokens_lost=1, tokens_lost_share=0.001),
+        row(
+            utilization=0.8,
+            cut=0,
+            bias=0.9,
+            straggler=2.0,
+            bytes=11,
+            tokens_lost=1,
+            tokens_lost_share=0.001,
+        ),
     ]
     assert best(rows) == {"padding": 1, "loss": 1, "cuts": 2, "bias": 0, "straggler": 1, "bytes": 0}
 
@@ -115,7 +141,9 @@ def test_a_row_that_throws_much_away_is_best_for_nothing_unless_all_do() -> None
 
 
 def test_a_row_without_a_plan_is_never_best() -> None:
-    assert set(best([Row(max_length=8, strategy="", overflow="", problem="no"), row()]).values()) == {1}
+    assert set(
+        best([Row(max_length=8, strategy="", overflow="", problem="no"), row()]).values()
+    ) == {1}
     assert best([]) == {}
 
 
@@ -123,7 +151,9 @@ def test_a_sample_is_scaled_to_the_whole_and_repeated_up_to_its_size() -> None:
     whole = random_lengths(4000)
     [exact] = sweep([whole], [BuildConfig(max_length=256)], ENDS)
     part = whole.take(np.arange(4000) % 10 == 0)
-    [guess] = sweep([part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=whole.tokens / part.tokens)
+    [guess] = sweep(
+        [part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=whole.tokens / part.tokens
+    )
     assert guess.tokens_in == exact.tokens_in
     assert guess.packs == pytest.approx(exact.packs, rel=0.01)
     assert guess.utilization > 0.995, "400 documents alone would pack worse than 4,000"
@@ -138,7 +168,9 @@ def test_a_large_sample_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None
     assert guess.utilization == alone.utilization
 
 
-@pytest.mark.parametrize("options", [{"strategy": "greedy"}, {"strategy": "best_fit", "overflow": "truncate"}])
+@pytest.mark.parametrize(
+    "options", [{"strategy": "greedy"}, {"strategy": "best_fit", "overflow": "truncate"}]
+)
 def test_the_interval_of_a_sample_holds_the_whole_in_most_samples(options: dict[str, Any]) -> None:
     whole = random_lengths(20_000)
     config = BuildConfig(max_length=256, **options)

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.inspect.histograms import Counts
-from packprep.reports.charts import Axis, Bin, Histogram, Link, amounts, drawing, flow, histogram, percents, pieces
+from packprep.reports.charts import (
+    Axis,
+    Bin,
+    Histogram,
+    Link,
+    amounts,
+    drawing,
+    flow,
+    histogram,
+    percents,
+    pieces,
+)
 
 LINKS = [
     Link("a", "kept", 600, "c0", "kept"),
@@ -18,16 +29,21 @@ LINKS = [
 
 def test_bars_of_a_flow_are_as_high_as_they_have_tokens() -> None:
     drawn = flow(LINKS, 400)
-    bars = {node.name: (node.tokens, node.share, round(node.height, 1), node.x) for node in drawn.nodes}
+    bars = {
+        node.name: (node.tokens, node.share, round(node.height, 1), node.x) for node in drawn.nodes
+    }
     assert bars == {
-        "a": (600, 0.6, 156.0, 0), "b": (400, 0.4, 104.0, 0),
-        "kept": (900, 0.9, 234.0, 390), "lost": (100, 0.1, 26.0, 390),
-    }  # fmt: skip
+        "a": (600, 0.6, 156.0, 0),
+        "b": (400, 0.4, 104.0, 0),
+        "kept": (900, 0.9, 234.0, 390),
+        "lost": (100, 0.1, 26.0, 390),
+    }
     assert [ribbon.css for ribbon in drawn.ribbons] == ["c0 kept", "c1 kept", "c1 lost"]
 
 
 def test_ribbons_leave_a_bar_below_each_other() -> None:
-    begins = [float(re.match(r"M10 ([\d.]+)C", ribbon.path)[1]) for ribbon in flow(LINKS, 400).ribbons]  # type: ignore[index]
+    starts = [re.match(r"M10 ([\d.]+)C", ribbon.path) for ribbon in flow(LINKS, 400).ribbons]
+    begins = [float(start[1]) for start in starts if start]
     assert begins == [2.0, 166.0, 244.0]
 
 
@@ -35,9 +51,18 @@ def test_a_flow_of_nothing_is_empty() -> None:
     assert flow([], 400).height == flow([Link("a", "kept", 0, "c0", "kept")], 400).height == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("xyz"), st.integers(0, 10**13)), max_size=30))
-def test_labels_never_overlap_and_shares_of_each_side_make_one(parts: list[tuple[str, str, int]]) -> None:
-    drawn = flow([Link(source, outcome, tokens, "c0", "kept") for source, outcome, tokens in parts], 356)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("xyz"), st.integers(0, 10**13)),
+        max_size=30,
+    )
+)
+def test_labels_never_overlap_and_shares_of_each_side_make_one(
+    parts: list[tuple[str, str, int]],
+) -> None:
+    drawn = flow(
+        [Link(source, outcome, tokens, "c0", "kept") for source, outcome, tokens in parts], 356
+    )
     for x in {node.x for node in drawn.nodes}:
         side = [node for node in drawn.nodes if node.x == x]
         assert abs(sum(node.share for node in side) - 1) < 1e-9
@@ -52,7 +77,9 @@ def counts(values: Sequence[int]) -> Counts:
 
 
 def shown(axis: Axis, values: Sequence[int], room: int = 0) -> Histogram:
-    return histogram(counts(values), axis, title="Values", note="", of="packs", unit="tokens", room=room)
+    return histogram(
+        counts(values), axis, title="Values", note="", of="packs", unit="tokens", room=room
+    )
 
 
 def drawn_amounts(values: Sequence[int]) -> Histogram:
@@ -71,14 +98,36 @@ def test_the_axis_of_lengths_begins_near_the_shortest_and_doubles_only_where_it_
     assert (even.labels[0], even.labels[-1], even.scale) == ("40 to 59", "420 to 439", "")
     assert [text for _, text in even.ticks] == ["100", "200", "300", "400"]
     doubling = amounts(counts([90] * 50 + [200] * 50 + [50_000]))
-    assert (doubling.labels[0], doubling.labels[-1], doubling.scale) == ("64 to 90", "46,341 to 65,535", ", log scale")
-    assert [text for _, text in doubling.ticks] == ["64", "256", "1,024", "4,096", "16,384", "65,536"]
+    assert (doubling.labels[0], doubling.labels[-1], doubling.scale) == (
+        "64 to 90",
+        "46,341 to 65,535",
+        ", log scale",
+    )
+    assert [text for _, text in doubling.ticks] == [
+        "64",
+        "256",
+        "1,024",
+        "4,096",
+        "16,384",
+        "65,536",
+    ]
 
 
 def test_percents_use_the_range_they_have() -> None:
     full = percents(counts([990, 994, 997, 1000, 1000]), 1000)
-    assert (full.labels[0], full.labels[-1], len(full.labels)) == ("99.0% to 99.1%", "99.9% to 100.0%", 10)
-    assert [text for _, text in full.ticks] == ["99.0%", "99.2%", "99.4%", "99.6%", "99.8%", "100.0%"]
+    assert (full.labels[0], full.labels[-1], len(full.labels)) == (
+        "99.0% to 99.1%",
+        "99.9% to 100.0%",
+        10,
+    )
+    assert [text for _, text in full.ticks] == [
+        "99.0%",
+        "99.2%",
+        "99.4%",
+        "99.6%",
+        "99.8%",
+        "100.0%",
+    ]
     found = shown(full, [990, 994, 997, 1000, 1000])
     assert [each.count for each in found.bins] == [1, 0, 0, 0, 1, 0, 0, 1, 0, 2]
     wide = percents(counts(range(1001)), 1000)
@@ -116,21 +165,28 @@ VALUES = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 10**6)), min_size
 
 
 @given(VALUES, st.integers(1, 10**6))
-def test_every_value_is_in_one_bar_and_everything_stays_inside(values: list[int], whole: int) -> None:
+def test_every_value_is_in_one_bar_and_everything_stays_inside(
+    values: list[int], whole: int
+) -> None:
     part = [min(value, whole) for value in values]
     for found in (drawn_amounts(values), shown(percents(counts(part), whole), part)):
         assert sum(each.count for each in found.bins) == len(values)
         assert len(found.bins) <= 25
         assert found.bins[-1].count > 0, "no empty bins behind the largest"
         drawn = drawing(found)
-        assert all(bar.x >= 0 and bar.x + bar.width <= drawn.width and 0 <= bar.y <= drawn.floor for bar in drawn.bars)
+        assert all(
+            bar.x >= 0 and bar.x + bar.width <= drawn.width and 0 <= bar.y <= drawn.floor
+            for bar in drawn.bars
+        )
         assert all((bar.height > 0) == (bar.bin.count > 0) for bar in drawn.bars)
         assert all(0 <= x <= drawn.width for x in drawn.marks.values())
         assert all(0 <= x <= drawn.width for x, _, _ in drawn.ticks)
 
 
 @given(VALUES, st.integers(1, 10**6))
-def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(values: list[int], whole: int) -> None:
+def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(
+    values: list[int], whole: int
+) -> None:
     part = [min(value, whole) for value in values]
     for found in (drawn_amounts(values), shown(percents(counts(part), whole), part)):
         texts = [text for _, text in found.ticks]
@@ -138,13 +194,18 @@ def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(values: list[in
         notations = {re.sub(r"\d", "9", re.sub(r"^<?[\d,]+", "9", text)) for text in texts}
         assert len(notations) == 1, "digits grouped by commas, the same decimals, the same sign"
         ticks = drawing(found).ticks
-        assert all(b - a >= 3 * (len(one) + len(other)) for (_, a, one), (_, b, other) in pairwise(ticks))
+        assert all(
+            b - a >= 3 * (len(one) + len(other)) for (_, a, one), (_, b, other) in pairwise(ticks)
+        )
         assert all(3 * len(text) <= middle <= 360 - 3 * len(text) for _, middle, text in ticks)
 
 
 def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:
     drawn = pieces([500, 1, 1, 498], ["c0", "c1", "c2", "c3"], ["w", "x", "y", "z"], 1000)
-    assert [(piece.x, piece.width, piece.css) for piece in drawn] == [(0, 500, "c0"), (500, 500, "c3")]
+    assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
+        (0, 500, "c0"),
+        (500, 500, "c3"),
+    ]
     assert [piece.title for piece in drawn] == ["w", "3 documents, 500 tokens"]
     drawn = pieces([8, 4, 2], ["c0", "c1", "filler"], ["x", "y", "padding"], 16)
     assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
@@ -157,7 +218,10 @@ def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:
 def test_a_document_behind_narrow_padding_keeps_its_colour() -> None:
     parts = [(500, "c0", "x"), (3, "filler", "padding"), (493, "c1", "y"), (4, "filler", "padding")]
     lengths, css, titles = (list(column) for column in zip(*parts, strict=True))
-    assert [(piece.x, piece.width, piece.css, piece.title) for piece in pieces(lengths, css, titles, 1000)] == [
+    assert [
+        (piece.x, piece.width, piece.css, piece.title)
+        for piece in pieces(lengths, css, titles, 1000)
+    ] == [
         (0, 500, "c0", "x"),
         (500, 496, "c1", "y"),
         (996, 4, "filler", "padding"),

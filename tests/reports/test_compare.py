@@ -5,13 +5,22 @@ from packprep.reports.compare import Difference, compare_reports, options_of
 from tests.helpers.tiny_shards import GOLDEN, write_output
 
 A: dict[str, Any] = {
-    "report_version": 1, "utilization": 0.9, "tokens": {"dropped": {}, "truncated": 4}, "bias": -0.5, "packs": 5,
+    "report_version": 1,
+    "utilization": 0.9,
+    "tokens": {"dropped": {}, "truncated": 4},
+    "bias": -0.5,
+    "packs": 5,
     "sources": [{"name": "a.jsonl", "segments": 3}, {"name": "b.jsonl", "segments": 4}],
-}  # fmt: skip
+}
 B: dict[str, Any] = {
-    "report_version": 1, "utilization": 0.8, "tokens": {"dropped": {"too_long": 2}, "truncated": 1}, "bias": 0.25,
-    "packs": 6, "bos_rate": 1.0, "sources": [{"name": "b.jsonl", "segments": 4}],
-}  # fmt: skip
+    "report_version": 1,
+    "utilization": 0.8,
+    "tokens": {"dropped": {"too_long": 2}, "truncated": 1},
+    "bias": 0.25,
+    "packs": 6,
+    "bos_rate": 1.0,
+    "sources": [{"name": "b.jsonl", "segments": 4}],
+}
 
 
 def judged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, str]:
@@ -41,7 +50,9 @@ def test_a_number_that_one_side_lacks_has_no_change() -> None:
 def test_a_report_does_not_differ_from_itself_and_swapping_swaps_the_judgement() -> None:
     assert set(judged(A, A).values()) == {"same"}
     swapped = {"better": "worse", "worse": "better"}
-    assert judged(B, A) == {name: swapped.get(judgement, judgement) for name, judgement in judged(A, B).items()}
+    assert judged(B, A) == {
+        name: swapped.get(judgement, judgement) for name, judgement in judged(A, B).items()
+    }
 
 
 def test_the_options_of_an_output_are_those_of_its_manifest(tmp_path: Path) -> None:

@@ -14,9 +14,13 @@ def built(folder: Path, files: int = 2, **more: Any) -> Path:
     """An output of `files` sources whose tokens meet every fate."""
     parts = {f"part{number}.jsonl": texts(60 + 10 * number, seed=number) for number in range(files)}
     fates = {
-        "min_len": 20, "max_len": 200, "stride": 8, "packs_multiple_of": 16, "remainder": "fill",
+        "min_len": 20,
+        "max_len": 200,
+        "stride": 8,
+        "packs_multiple_of": 16,
+        "remainder": "fill",
         "pad_segment_to_multiple": 8,
-    }  # fmt: skip
+    }
     build(BuildConfig(**build_options(folder, parts, **fates) | more))
     return folder / "out"
 
@@ -25,7 +29,10 @@ def test_the_links_of_a_flow_are_the_ledger_of_each_source(tmp_path: Path) -> No
     facts = gather(built(tmp_path))
     links = facts.links()
     tokens = facts.report["tokens"]
-    by_kind = {kind: sum(link.tokens for link in links if link.kind == kind) for kind in ("kept", "lost", "padding")}
+    by_kind = {
+        kind: sum(link.tokens for link in links if link.kind == kind)
+        for kind in ("kept", "lost", "padding")
+    }
     assert by_kind == {
         "kept": tokens["tokens_packed"] - tokens["filler"],
         "lost": facts.report["tokens_lost"],
@@ -33,7 +40,9 @@ def test_the_links_of_a_flow_are_the_ledger_of_each_source(tmp_path: Path) -> No
     }
     for number, source in enumerate(facts.report["sources"]):
         ledger = source["tokens"]
-        whole = ledger["tokens_in"] + ledger["overlap"] + ledger["continuation_bos"] + ledger["filler"]
+        whole = (
+            ledger["tokens_in"] + ledger["overlap"] + ledger["continuation_bos"] + ledger["filler"]
+        )
         assert sum(link.tokens for link in links if link.source == facts.names[number]) == whole
     assert {link.source for link in links} == {"part0.jsonl", "part1.jsonl", "packs added"}
 
@@ -44,7 +53,8 @@ def test_more_sources_than_colours_share_the_last(tmp_path: Path) -> None:
     smaller = [number for number in range(10) if facts.color(number) == "c7"]
     assert [facts.label(number) for number in smaller] == ["3 smaller files"] * 3
     assert sum(link.tokens for link in facts.links()) == sum(
-        facts.report["tokens"][key] for key in ("tokens_in", "overlap", "continuation_bos", "filler")
+        facts.report["tokens"][key]
+        for key in ("tokens_in", "overlap", "continuation_bos", "filler")
     )
 
 
@@ -57,7 +67,11 @@ def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
 
 def test_lost_tokens_are_named_in_words() -> None:
     tokens = {"truncated": 5, "dropped": {"too_short": 2, "remainder": 0, "no_loss_tokens": 3}}
-    assert lost(tokens) == {"cut off: longer than a pack": 5, "dropped: too short": 2, "dropped: no loss tokens": 3}
+    assert lost(tokens) == {
+        "cut off: longer than a pack": 5,
+        "dropped: too short": 2,
+        "dropped: no loss tokens": 3,
+    }
 
 
 def test_names_are_short_and_stay_different() -> None:
@@ -78,8 +92,13 @@ def test_numbers_are_short_and_never_round_to_all_or_nothing() -> None:
         "3T",
     ]
     assert [percent(share) for share in (0, 1e-9, 0.5, 0.99875, 0.999999, 1)] == [
-        "0%", "<0.01%", "50%", "99.88%", "99.99%", "100%",
-    ]  # fmt: skip
+        "0%",
+        "<0.01%",
+        "50%",
+        "99.88%",
+        "99.99%",
+        "100%",
+    ]
 
 
 def test_an_output_without_its_report_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from packprep.inspect.report_file import read_report
-from packprep.reports.figures import RULES, by_rule, figures, resolve_name, rule_of, shown, shown_change, value_of
+from packprep.reports.figures import (
+    RULES,
+    by_rule,
+    figures,
+    resolve_name,
+    rule_of,
+    shown,
+    shown_change,
+    value_of,
+)
 from packprep.schemas import FormatError
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.tiny_shards import GOLDEN, write_output
@@ -48,7 +57,10 @@ def test_a_source_follows_the_rule_of_the_whole_but_is_held_only_when_asked() ->
 
 
 def test_what_nobody_has_judged_is_neither_better_nor_worse() -> None:
-    assert (rule_of("documents_per_pack.p50").better, rule_of("documents_per_pack.p50").tolerance) == ("neither", None)
+    assert (
+        rule_of("documents_per_pack.p50").better,
+        rule_of("documents_per_pack.p50").tolerance,
+    ) == ("neither", None)
 
 
 def test_names_are_sorted_by_how_much_a_reader_cares() -> None:
@@ -82,26 +94,45 @@ def test_the_name_of_a_table_means_all_its_reasons() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'utilisation' is no number of report.json; did you mean 'utilization'\?"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'utilisation' is no number of report.json; did you mean 'utilization'\?",
+    ):
         resolve_name("utilisation", figures(REPORT))
 
 
 def test_shares_are_shown_in_per_cent_and_counts_with_thousands() -> None:
     assert [shown("utilization", 0.98765), shown("bos_rate", 1.0), shown("packs", 1234567)] == [
-        "98.765%", "100%", "1,234,567",
-    ]  # fmt: skip
-    assert [shown("straggler", 1.23456), shown("tokens_per_second", 1234567.8), shown("bias", None)] == [
-        "1.235", "1,234,568", "none",
-    ]  # fmt: skip
-    assert [shown_change("utilization", -0.001), shown_change("packs", 5), shown_change("straggler", 0.05)] == [
-        "-0.1 points", "+5", "+0.05",
-    ]  # fmt: skip
+        "98.765%",
+        "100%",
+        "1,234,567",
+    ]
+    assert [
+        shown("straggler", 1.23456),
+        shown("tokens_per_second", 1234567.8),
+        shown("bias", None),
+    ] == [
+        "1.235",
+        "1,234,568",
+        "none",
+    ]
+    assert [
+        shown_change("utilization", -0.001),
+        shown_change("packs", 5),
+        shown_change("straggler", 0.05),
+    ] == [
+        "-0.1 points",
+        "+5",
+        "+0.05",
+    ]
 
 
 def test_a_report_is_read_from_its_output_or_by_itself(tmp_path: Path) -> None:
     output = GOLDEN / "v1-example"
     assert (
-        read_report(output) == read_report(output / "report.json") == json.loads((output / "report.json").read_text())
+        read_report(output)
+        == read_report(output / "report.json")
+        == json.loads((output / "report.json").read_text())
     )
 
 
@@ -122,7 +153,9 @@ def test_a_report_that_was_changed_after_the_build_is_refused(tmp_path: Path) ->
         ('{"utilization": 1}', "is no report of packprep: it has no report_version"),
     ],
 )
-def test_what_is_no_report_is_refused_with_what_was_expected(tmp_path: Path, content: str | None, message: str) -> None:
+def test_what_is_no_report_is_refused_with_what_was_expected(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / "r.json").write_text(content)
     with pytest.raises(InputError, match=rf"r\.json {message}"):

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.reports.figures import figures
-from packprep.reports.gate import Verdict, check_figures, not_in_baseline, read_baseline, write_baseline
+from packprep.reports.gate import (
+    Verdict,
+    check_figures,
+    not_in_baseline,
+    read_baseline,
+    write_baseline,
+)
 from packprep.support.errors import ConfigError, InputError
 
 REPORT: dict[str, Any] = {
@@ -27,7 +33,10 @@ REPORT: dict[str, Any] = {
     "straggler": 1.1,
     "straggler_ranks": 8,
     "tokens_per_second": 1000.0,
-    "sources": [{"name": "a", "tokens": {"truncated": 2}, "bos_rate": 1.0}, {"name": "b", "tokens": {"truncated": 8}}],
+    "sources": [
+        {"name": "a", "tokens": {"truncated": 2}, "bos_rate": 1.0},
+        {"name": "b", "tokens": {"truncated": 8}},
+    ],
 }
 BASELINE = figures(REPORT)
 
@@ -44,10 +53,14 @@ def changed(**numbers: Any) -> dict[str, Any]:
     return report
 
 
-def failed(report: dict[str, Any], *tolerances: str, baseline: dict[str, float] = BASELINE) -> dict[str, str]:
+def failed(
+    report: dict[str, Any], *tolerances: str, baseline: dict[str, float] = BASELINE
+) -> dict[str, str]:
     """The sentences of the numbers that failed, by name."""
     return {
-        verdict.name: verdict.sentence for verdict in check_figures(report, baseline, tolerances) if not verdict.passed
+        verdict.name: verdict.sentence
+        for verdict in check_figures(report, baseline, tolerances)
+        if not verdict.passed
     }
 
 
@@ -55,9 +68,17 @@ def test_a_report_holds_its_own_numbers() -> None:
     verdicts = check_figures(REPORT, BASELINE)
     assert all(verdict.passed for verdict in verdicts)
     assert [verdict.name for verdict in verdicts] == [
-        "utilization", "tokens.truncated", "tokens.dropped.too_long", "documents.cut_characters", "bos_rate",
-        "eos_rate", "gap_share", "straggler", "max_length", "straggler_ranks",
-    ]  # fmt: skip
+        "utilization",
+        "tokens.truncated",
+        "tokens.dropped.too_long",
+        "documents.cut_characters",
+        "bos_rate",
+        "eos_rate",
+        "gap_share",
+        "straggler",
+        "max_length",
+        "straggler_ranks",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +105,18 @@ def test_each_number_that_gets_worse_fails_alone(numbers: dict[str, Any], name: 
 @pytest.mark.parametrize(
     "numbers",
     [
-        {"utilization": 0.899}, {"utilization": 1.0}, {"tokens__truncated": 0}, {"tokens__dropped": {}},
-        {"gap_share": 0.011}, {"gap_share": 0.0}, {"straggler": 1.15}, {"straggler": 1.0}, {"packs": 99},
+        {"utilization": 0.899},
+        {"utilization": 1.0},
+        {"tokens__truncated": 0},
+        {"tokens__dropped": {}},
+        {"gap_share": 0.011},
+        {"gap_share": 0.0},
+        {"straggler": 1.15},
+        {"straggler": 1.0},
+        {"packs": 99},
         {"tokens_per_second": 1.0},
     ],
-)  # fmt: skip
+)
 def test_what_gets_better_or_stays_within_the_tolerance_passes(numbers: dict[str, Any]) -> None:
     assert failed(changed(**numbers)) == {}
 
@@ -97,29 +125,40 @@ def test_what_gets_better_or_stays_within_the_tolerance_passes(numbers: dict[str
 def test_a_number_passes_when_it_fell_by_no_more_than_was_allowed_and_only_then(
     was: float, now: float, allowed: float
 ) -> None:
-    names = failed(changed(utilization=now), f"utilization=-{allowed:.17f}", baseline=BASELINE | {"utilization": was})
+    names = failed(
+        changed(utilization=now),
+        f"utilization=-{allowed:.17f}",
+        baseline=BASELINE | {"utilization": was},
+    )
     assert (names == {}) == (was - now <= allowed + 1e-12)
 
 
 def test_the_sentence_names_number_baseline_change_and_what_was_allowed() -> None:
     sentences = failed(changed(utilization=0.85, straggler=2.0))
     assert sentences == {
-        "utilization": "utilization was 90% and is 85%, a change of -5 points; it may fall by 0.1 points",
+        "utilization": "utilization was 90% and is 85%, a change of -5 points; it may fall by 0.1 "
+        "points",
         "straggler": "straggler was 1.1 and is 2, a change of +0.9; it may rise by 0.05",
     }
 
 
 def test_the_sentence_names_the_sources_a_failure_comes_from_worst_first() -> None:
-    assert failed(changed(tokens__truncated=11))["tokens.truncated"].endswith("it may not rise (b 8, a 2)")
+    assert failed(changed(tokens__truncated=11))["tokens.truncated"].endswith(
+        "it may not rise (b 8, a 2)"
+    )
     report = changed(bos_rate=0.5)
     report["sources"] = [{"name": f"s{number}", "bos_rate": number / 4} for number in range(5)]
-    assert failed(report)["bos_rate"].endswith("it may not change (s0 0%, s1 25%, s2 50%, and 1 more sources)")
+    assert failed(report)["bos_rate"].endswith(
+        "it may not change (s0 0%, s1 25%, s2 50%, and 1 more sources)"
+    )
 
 
 def test_a_given_tolerance_replaces_the_default() -> None:
     report = changed(utilization=0.85)
     assert failed(report, "utilization=-0.05") == {}
-    assert failed(report, "utilization=0.05") == {}, "a number without a sign is how much worse it may get"
+    assert failed(report, "utilization=0.05") == {}, (
+        "a number without a sign is how much worse it may get"
+    )
     assert "it may fall by 4 points" in failed(report, "utilization=-0.04")["utilization"]
     assert "it may fall by 5% of the baseline" in failed(report, "utilization=-5%")["utilization"]
     assert failed(report, "utilization=-6%") == {}
@@ -128,7 +167,9 @@ def test_a_given_tolerance_replaces_the_default() -> None:
 
 def test_a_tolerance_makes_the_gate_hold_what_it_does_not_by_default() -> None:
     assert "packs was 20 and is 23" in failed(changed(packs=23), "packs=2")["packs"]
-    assert "packs was 20 and is 17" in failed(changed(packs=17), "packs=2")["packs"], "nobody says which way is better"
+    assert "packs was 20 and is 17" in failed(changed(packs=17), "packs=2")["packs"], (
+        "nobody says which way is better"
+    )
     assert failed(changed(tokens_lost=20), "tokens_lost=+5") == {}
     assert "tokens_lost" in failed(changed(tokens_lost=20), "tokens_lost=+4")
 
@@ -142,12 +183,16 @@ def test_bias_is_held_by_its_distance_from_0() -> None:
 def test_a_tolerance_for_a_table_is_for_each_reason_and_one_for_a_reason_wins() -> None:
     report = changed(tokens__dropped={"too_long": 8, "overflow": 3})
     assert failed(report, "tokens_dropped=+3") == {}
-    assert list(failed(report, "tokens.dropped.overflow=+2", "tokens.dropped=+3")) == ["tokens.dropped.overflow"]
+    assert list(failed(report, "tokens.dropped.overflow=+2", "tokens.dropped=+3")) == [
+        "tokens.dropped.overflow"
+    ]
 
 
 def test_tokens_per_second_is_held_as_a_ratio_only() -> None:
     assert failed(changed(tokens_per_second=800.0), "tokens_per_second=-20%") == {}
-    sentence = failed(changed(tokens_per_second=799.0), "tokens_per_second=-20%")["tokens_per_second"]
+    sentence = failed(changed(tokens_per_second=799.0), "tokens_per_second=-20%")[
+        "tokens_per_second"
+    ]
     assert sentence.endswith("it may fall by 20% of the baseline")
     with pytest.raises(ConfigError, match="tokens_per_second depends on the machine; give a share"):
         check_figures(REPORT, BASELINE, ["tokens_per_second=-100"])
@@ -162,7 +207,10 @@ def test_tokens_per_second_is_held_as_a_ratio_only() -> None:
         ("utilization=nan", "allows 'nan', expected a number"),
         ("utilization=+0.1", "utilization gets worse when it falls; write utilization=-0.1"),
         ("straggler=-0.1", r"straggler gets worse when it rises; write straggler=\+0.1"),
-        ("utilisation=1", r"'utilisation' is no number of report.json; did you mean 'utilization'\?"),
+        (
+            "utilisation=1",
+            r"'utilisation' is no number of report.json; did you mean 'utilization'\?",
+        ),
         ("tokens.drop=1", r"is no number of report.json; did you mean"),
     ],
 )
@@ -177,25 +225,33 @@ def test_limits_need_no_baseline() -> None:
         "utilization is 90%; at least 95% is asked for",
         "tokens_lost_share is 1.5%; at most 1% is asked for",
     ]
-    assert all(verdict.passed for verdict in check_figures(REPORT, {}, min_utilization=0.9, max_loss=0.015))
+    assert all(
+        verdict.passed for verdict in check_figures(REPORT, {}, min_utilization=0.9, max_loss=0.015)
+    )
 
 
 def test_a_number_that_the_report_has_no_longer_fails() -> None:
     report = changed()
     del report["bos_rate"]
-    assert failed(report) == {"bos_rate": "bos_rate was 100% in the baseline and is not in the report"}
+    assert failed(report) == {
+        "bos_rate": "bos_rate was 100% in the baseline and is not in the report"
+    }
 
 
 def test_a_number_that_an_older_baseline_lacks_is_named_and_not_held() -> None:
     older = {name: value for name, value in BASELINE.items() if name != "bos_rate"}
     assert failed(changed(bos_rate=0.0), baseline=older) == {}
     assert not_in_baseline(REPORT, older) == ["bos_rate"]
-    with pytest.raises(ConfigError, match="the baseline has no bos_rate; write it anew with --update-baseline"):
+    with pytest.raises(
+        ConfigError, match="the baseline has no bos_rate; write it anew with --update-baseline"
+    ):
         check_figures(REPORT, older, ["bos_rate=0"])
 
 
 def test_a_misspelt_number_in_the_baseline_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the baseline's 'utilisation' .*; did you mean 'utilization'\?"):
+    with pytest.raises(
+        ConfigError, match=r"the baseline's 'utilisation' .*; did you mean 'utilization'\?"
+    ):
         check_figures(REPORT, {"utilisation": 0.9})
 
 
@@ -203,9 +259,15 @@ def test_a_baseline_is_written_a_line_a_number_and_read_back(tmp_path: Path) -> 
     path = tmp_path / "ci" / "baseline.json"
     write_baseline(path, REPORT, ["packs=1"])
     lines = path.read_text().splitlines()
-    assert lines[1:4] == ['  "bos_rate": 1.0,', '  "documents.cut_characters": 0,', '  "eos_rate": 0.0,']
+    assert lines[1:4] == [
+        '  "bos_rate": 1.0,',
+        '  "documents.cut_characters": 0,',
+        '  "eos_rate": 0.0,',
+    ]
     baseline = read_baseline(path)
-    assert baseline["packs"] == 20 and "bias" not in baseline and "tokens_per_second" not in baseline
+    assert (
+        baseline["packs"] == 20 and "bias" not in baseline and "tokens_per_second" not in baseline
+    )
     assert failed(changed(packs=30), "packs=1", baseline=baseline)
     assert failed(REPORT, baseline=baseline) == {}
     assert [file.name for file in path.parent.iterdir()] == ["baseline.json"]
@@ -214,7 +276,9 @@ def test_a_baseline_is_written_a_line_a_number_and_read_back(tmp_path: Path) -> 
 def test_a_whole_report_is_a_baseline(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(REPORT))
     assert read_baseline(tmp_path / "report.json") == BASELINE
-    assert list(failed(changed(eos_rate=1.0), baseline=read_baseline(tmp_path / "report.json"))) == ["eos_rate"]
+    assert list(
+        failed(changed(eos_rate=1.0), baseline=read_baseline(tmp_path / "report.json"))
+    ) == ["eos_rate"]
 
 
 @pytest.mark.parametrize(

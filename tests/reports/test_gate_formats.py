@@ -4,12 +4,30 @@ from xml.etree import ElementTree
 import pytest
 
 from packprep.reports.gate import Verdict
-from packprep.reports.gate_formats import append_github_summary, as_json, markdown, rows, write_junit
+from packprep.reports.gate_formats import (
+    append_github_summary,
+    as_json,
+    markdown,
+    rows,
+    write_junit,
+)
 
 VERDICTS = [
-    Verdict(name="utilization", baseline=0.9, value=0.8, allowed="it may fall by 0.1 points", passed=False),
+    Verdict(
+        name="utilization",
+        baseline=0.9,
+        value=0.8,
+        allowed="it may fall by 0.1 points",
+        passed=False,
+    ),
     Verdict(name="max_length", baseline=64, value=64, allowed="it may not change", passed=True),
-    Verdict(name="tokens_lost_share", baseline=None, value=0.5, allowed="at most 1% is asked for", passed=False),
+    Verdict(
+        name="tokens_lost_share",
+        baseline=None,
+        value=0.5,
+        allowed="at most 1% is asked for",
+        passed=False,
+    ),
 ]
 
 
@@ -25,9 +43,14 @@ def test_json_has_the_numbers_themselves() -> None:
     result = as_json(VERDICTS)
     assert result["passed"] is False
     assert result["figures"][1] == {
-        "name": "max_length", "baseline": 64, "value": 64, "change": 0, "allowed": "it may not change",
-        "passed": True, "sources": [],
-    }  # fmt: skip
+        "name": "max_length",
+        "baseline": 64,
+        "value": 64,
+        "change": 0,
+        "allowed": "it may not change",
+        "passed": True,
+        "sources": [],
+    }
     assert as_json(VERDICTS[1:2])["passed"] is True
 
 
@@ -46,17 +69,25 @@ def test_markdown_begins_with_what_failed() -> None:
 
 
 def test_a_bar_in_the_name_of_a_source_does_not_break_the_table() -> None:
-    verdict = Verdict(name="bos_rate", baseline=1.0, value=0.0, allowed="a|b", passed=False, sources=("x|y 0%",))
+    verdict = Verdict(
+        name="bos_rate", baseline=1.0, value=0.0, allowed="a|b", passed=False, sources=("x|y 0%",)
+    )
     text = markdown("out", [verdict])
     assert "a\\|b" in text and "x\\|y 0%" in text
 
 
-def test_junit_has_a_case_for_each_number_and_a_failure_for_each_that_failed(tmp_path: Path) -> None:
+def test_junit_has_a_case_for_each_number_and_a_failure_for_each_that_failed(
+    tmp_path: Path,
+) -> None:
     write_junit(tmp_path / "j.xml", 'out "<&>', VERDICTS)
     suites = ElementTree.parse(tmp_path / "j.xml").getroot()
     [suite] = suites
     assert suite.attrib == {"name": 'out "<&>', "tests": "3", "failures": "2", "errors": "0"}
-    assert [case.get("name") for case in suite] == ["utilization", "max_length", "tokens_lost_share"]
+    assert [case.get("name") for case in suite] == [
+        "utilization",
+        "max_length",
+        "tokens_lost_share",
+    ]
     failures = [case.find("failure") for case in suite]
     assert [failure is not None for failure in failures] == [True, False, True]
     assert failures[0] is not None and failures[0].get("message") == VERDICTS[0].sentence

@@ -26,23 +26,33 @@ QUESTIONS = {
     " && e.getBoundingClientRect().right > innerWidth + 0.5).map(e => e.outerHTML.slice(0, 80))",
     "overlapping labels": "[...document.querySelectorAll('.label')]"
     ".map(e => [e.textContent, e.getBoundingClientRect()])"
-    ".filter(([_, r]) => r.width).flatMap(([a, r], i, all) => all.slice(i + 1).filter(([b, s]) => r.left < s.right"
-    " && s.left < r.right && r.top < s.bottom - 1 && s.top < r.bottom - 1).map(([b, s]) => a + ' / ' + b))",
-    "heights of pictures side by side": "Object.values(Object.groupBy([...document.querySelectorAll('figure')],"
+    ".filter(([_, r]) => r.width).flatMap(([a, r], i, all) => all.slice(i + 1).filter(([b, s]) => "
+    "r.left < s.right"
+    " && s.left < r.right && r.top < s.bottom - 1 && s.top < r.bottom - 1).map(([b, s]) => a + ' / "
+    "' + b))",
+    "heights of pictures side by side": "Object.values("
+    "Object.groupBy([...document.querySelectorAll('figure')],"
     " e => e.getBoundingClientRect().top)).map(row =>"
     " new Set(row.map(e => Math.round(e.querySelector('svg').getBoundingClientRect().top))).size)",
-    "rows of cards that are not full": "Object.values(Object.groupBy([...document.querySelectorAll('.card')],"
-    " e => e.getBoundingClientRect().top)).filter(row => Math.abs(row.at(-1).getBoundingClientRect().right"
-    " - row[0].parentElement.getBoundingClientRect().right) > 0.5).map(row => row.at(-1).textContent)",
+    "rows of cards that are not full": "Object.values("
+    "Object.groupBy([...document.querySelectorAll('.card')],"
+    " e => e.getBoundingClientRect().top)).filter(row => "
+    "Math.abs(row.at(-1).getBoundingClientRect().right"
+    " - row[0].parentElement.getBoundingClientRect().right) > 0.5).map(row => "
+    "row.at(-1).textContent)",
     "ticks outside or overlapping": "[...document.querySelectorAll('figure svg')].flatMap(svg => {"
     " const box = svg.getBoundingClientRect(); let end = box.left - 1;"
     " return [...svg.querySelectorAll('.tick')].filter(e => { const r = e.getBoundingClientRect();"
-    " const bad = r.left < end || r.right > box.right + 1; end = r.right; return bad; }).map(e => e.textContent)})",
-    "smallest text": "Math.min(...[...document.querySelectorAll('text, p, td, th, dd, dt, span, li')]"
-    ".filter(e => e.getBoundingClientRect().width).map(e => parseFloat(getComputedStyle(e).fontSize) *"
+    " const bad = r.left < end || r.right > box.right + 1; end = r.right; return bad; }).map(e => "
+    "e.textContent)})",
+    "smallest text": "Math.min(...[...document.querySelectorAll('text, p, td, th, dd, dt, span, "
+    "li')]"
+    ".filter(e => e.getBoundingClientRect().width).map(e => "
+    "parseFloat(getComputedStyle(e).fontSize) *"
     " (e.getScreenCTM ? e.getScreenCTM().a : 1)))",
     "background": "getComputedStyle(document.body).backgroundColor",
-    "pictures": "[...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width).length",
+    "pictures": "[...document.querySelectorAll('svg')].filter(e => "
+    "e.getBoundingClientRect().width).length",
 }
 
 
@@ -77,42 +87,67 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 def test_the_page_says_the_figures_of_the_report(facts: Facts) -> None:
     text = Tags(render(facts)).text
-    for figure in (facts.report["packs"], facts.report["tokens_lost"], facts.report["documents"]["in"]):
+    for figure in (
+        facts.report["packs"],
+        facts.report["tokens_lost"],
+        facts.report["documents"]["in"],
+    ):
         assert f"{figure:,}" in text
     assert f"{facts.report['utilization']:.2%}" in text
     assert all(outcome.strategy in text for outcome in facts.outcomes)
     assert facts.manifest.identity in text
-    assert f"{facts.report['bound']:,}" in text or f"{facts.report['gap']:,} more than the proven minimum" in text
+    assert (
+        f"{facts.report['bound']:,}" in text
+        or f"{facts.report['gap']:,} more than the proven minimum" in text
+    )
 
 
 def test_nothing_is_loaded_and_only_this_style_is_allowed(facts: Facts) -> None:
     page = render(facts)
     tags = Tags(page).tags
     policy = next(
-        str(a["content"]) for tag, a in tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+        str(a["content"])
+        for tag, a in tags
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     )
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    assert not {"script", "link", "img", "iframe", "object", "use", "image", "base", "form"} & {tag for tag, _ in tags}
-    assert not {key for _, attributes in tags for key in attributes} & {"src", "href", "style", "xlink:href"}
+    assert (
+        policy
+        == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert not {"script", "link", "img", "iframe", "object", "use", "image", "base", "form"} & {
+        tag for tag, _ in tags
+    }
+    assert not {key for _, attributes in tags for key in attributes} & {
+        "src",
+        "href",
+        "style",
+        "xlink:href",
+    }
     assert not re.search(r"url\(|@import|https?:", page)
 
 
 def test_every_picture_has_a_name_and_every_id_is_there_once(facts: Facts) -> None:
     tags = Tags(render(facts)).tags
-    pictures = [attributes for tag, attributes in tags if tag == "svg" and "aria-hidden" not in attributes]
+    pictures = [
+        attributes for tag, attributes in tags if tag == "svg" and "aria-hidden" not in attributes
+    ]
     ids = [str(attributes["id"]) for _, attributes in tags if "id" in attributes]
     assert len(pictures) > 20
-    assert all(a["role"] == "img" and ("aria-label" in a or a["aria-labelledby"] in ids) for a in pictures)
+    assert all(
+        a["role"] == "img" and ("aria-label" in a or a["aria-labelledby"] in ids) for a in pictures
+    )
     assert len(ids) == len(set(ids))
     assert all(a["aria-labelledby"] in ids for _, a in tags if "aria-labelledby" in a)
     levels = [int(tag[1]) for tag, _ in tags if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def test_names_that_look_like_html_or_a_template_are_text(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_look_like_html_or_a_template_are_text(
+    facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hostile = [
         "<script>alert(1)</script>",
         '"><img src=x onerror=alert(1)>',
@@ -121,8 +156,13 @@ def test_names_that_look_like_html_or_a_template_are_text(facts: Facts, monkeypa
     ]
     hostile += ["{{ 7*7 }}", "{% raw %}", "a&amp;b", "\u202egnp", "x" * 300, "\udce9"]
     report = dict(facts.report)
-    report["sources"] = [source | {"name": name} for source, name in zip(report["sources"], hostile, strict=True)]
-    plain, doctored = Tags(render(facts)), Facts(facts.output, facts.manifest, report, facts.measured, facts.outcomes)
+    report["sources"] = [
+        source | {"name": name} for source, name in zip(report["sources"], hostile, strict=True)
+    ]
+    plain, doctored = (
+        Tags(render(facts)),
+        Facts(facts.output, facts.manifest, report, facts.measured, facts.outcomes),
+    )
     page = render(doctored)
     found = Tags(page)
     assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
@@ -152,8 +192,12 @@ def test_the_page_says_what_to_look_at(tmp_path: Path) -> None:
 
 
 WHOLE: dict[str, Any] = {
-    "min_len": 1, "max_len": None, "stride": 0, "packs_multiple_of": 1, "pad_segment_to_multiple": 1,
-}  # fmt: skip
+    "min_len": 1,
+    "max_len": None,
+    "stride": 0,
+    "packs_multiple_of": 1,
+    "pad_segment_to_multiple": 1,
+}
 """Settings by which no token is lost, repeated or added."""
 
 
@@ -167,7 +211,10 @@ def test_one_source_without_loss_is_a_line_of_text(tmp_path: Path) -> None:
     facts = gather(built(tmp_path / "padded", files=1, **WHOLE | {"pad_segment_to_multiple": 8}))
     text = Tags(render(facts)).text
     tokens, filler = (facts.report["tokens"][key] for key in ("tokens_in", "filler"))
-    assert f"All {tokens:,} tokens of part0.jsonl are in the packs, beside {filler:,} of padding." in text
+    assert (
+        f"All {tokens:,} tokens of part0.jsonl are in the packs, beside {filler:,} of padding."
+        in text
+    )
     (tmp_path / "lossy").mkdir()
     assert 'class="ribbon' in render(gather(built(tmp_path / "lossy", files=1)))
 
@@ -176,7 +223,9 @@ def test_the_step_time_of_one_gpu_is_left_out(tmp_path: Path, facts: Facts) -> N
     words = ("Step time", "step time", "straggler", "GPU")
     text = Tags(render(facts)).text
     assert all(word in text for word in words)
-    text = Tags(render(gather(built(tmp_path, balance_ranks=1)))).text.split("Every option that decides the bytes")[0]
+    text = Tags(render(gather(built(tmp_path, balance_ranks=1)))).text.split(
+        "Every option that decides the bytes"
+    )[0]
     assert [word for word in words if word in text] == []
 
 
@@ -186,7 +235,10 @@ def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
     text = Tags(render(facts)).text
     wanted = tokens["tokens_in"] - aside
     assert f"0 of {wanted:,} are in no pack" in text
-    drawn = f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others were not drawn."
+    drawn = (
+        f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others were "
+        "not drawn."
+    )
     assert f"Nothing is lost: {drawn}" in text
     assert {link.outcome: link.kind for link in facts.links()} == {
         "in the packs": "kept",
@@ -204,7 +256,9 @@ def test_for_machines_there_are_the_same_numbers(facts: Facts) -> None:
     data = as_data(facts)
     assert data["report"] == facts.report
     assert sum(count for _, count in data["histograms"]["fill"]) == facts.report["packs"]
-    assert [row["strategy"] for row in data["strategies"]] == [outcome.strategy for outcome in facts.outcomes]
+    assert [row["strategy"] for row in data["strategies"]] == [
+        outcome.strategy for outcome in facts.outcomes
+    ]
 
 
 def test_of_long_names_the_end_is_kept() -> None:
@@ -214,7 +268,9 @@ def test_of_long_names_the_end_is_kept() -> None:
 def luminance(color: str) -> float:
     """Relative luminance as WCAG 2 defines it."""
     parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -228,7 +284,10 @@ def test_text_and_pictures_stand_out_from_their_ground(theme: str) -> None:
         return (high + 0.05) / (low + 0.05)
 
     for ground in ("page", "panel"):
-        assert all(contrast(name, ground) >= 4.5 for name in ("text", "soft", "good", "warn", "bad", "mark"))
+        assert all(
+            contrast(name, ground) >= 4.5
+            for name in ("text", "soft", "good", "warn", "bad", "mark")
+        )
         assert all(contrast(name, ground) >= 3 for name in ["empty", *(f"c{n}" for n in range(8))])
 
 
@@ -268,19 +327,36 @@ def test_cards_fill_their_rows_however_many_there_are(
 ) -> None:
     page = tmp_path / "report.html"
     for cards in (7, 6, 5):
-        page.write_text(re.sub(rf'(<div class="card .*?</div>\s*){{{7 - cards}}}', "", render(facts), count=1))
+        page.write_text(
+            re.sub(rf'(<div class="card .*?</div>\s*){{{7 - cards}}}', "", render(facts), count=1)
+        )
         asked = {"cards": "document.querySelectorAll('.card').length"} | QUESTIONS
         answers = browser.visit(page.as_uri(), width=width, dark=False, questions=asked).answers
         assert (answers["cards"], answers["rows of cards that are not full"]) == (cards, [])
 
 
-def test_the_browser_tells_of_a_page_that_breaks_the_rules(browser: Chromium, facts: Facts, tmp_path: Path) -> None:
-    planted = "<img src='http://192.0.2.1/x'><script>1</script><p class='card'><svg width='2000'></svg></p>"
-    wide = render(facts).replace("max-width: 100%", "max-width: none").replace("<main>", "<main>" + planted)
+def test_the_browser_tells_of_a_page_that_breaks_the_rules(
+    browser: Chromium, facts: Facts, tmp_path: Path
+) -> None:
+    planted = (
+        "<img src='http://192.0.2.1/x'><script>1</script><p class='card'><svg "
+        "width='2000'></svg></p>"
+    )
+    wide = (
+        render(facts)
+        .replace("max-width: 100%", "max-width: none")
+        .replace("<main>", "<main>" + planted)
+    )
     (tmp_path / "bad.html").write_text(wide)
-    seen: Visit = browser.visit((tmp_path / "bad.html").as_uri(), width=390, dark=False, questions=QUESTIONS)
+    seen: Visit = browser.visit(
+        (tmp_path / "bad.html").as_uri(), width=390, dark=False, questions=QUESTIONS
+    )
     assert any("Content Security Policy" in line for line in seen.said)
-    (tmp_path / "open.html").write_text("<img src='http://192.0.2.1/x'><div style='width:2000px'>wide</div>")
-    seen = browser.visit((tmp_path / "open.html").as_uri(), width=1280, dark=False, questions=QUESTIONS)
+    (tmp_path / "open.html").write_text(
+        "<img src='http://192.0.2.1/x'><div style='width:2000px'>wide</div>"
+    )
+    seen = browser.visit(
+        (tmp_path / "open.html").as_uri(), width=1280, dark=False, questions=QUESTIONS
+    )
     assert "http://192.0.2.1/x" in seen.requests
     assert seen.answers["overflow"] > 0 and seen.answers["outside"]

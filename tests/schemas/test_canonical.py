@@ -17,7 +17,9 @@ JSON = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner)
+    ),
 )
 
 
@@ -32,8 +34,13 @@ def test_a_value_survives_and_has_one_form(value: Any) -> None:
     assert canonical_json(json.loads(content)) == content
 
 
-@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers(), min_size=2), st.randoms())
-def test_the_order_in_which_keys_were_put_in_does_not_matter(value: dict[str, int], random: Any) -> None:
+@given(
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers(), min_size=2),
+    st.randoms(),
+)
+def test_the_order_in_which_keys_were_put_in_does_not_matter(
+    value: dict[str, int], random: Any
+) -> None:
     keys = list(value)
     random.shuffle(keys)
     assert digest_of({key: value[key] for key in keys}) == digest_of(value)
@@ -44,7 +51,17 @@ def test_the_digest_is_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), {"a": [float("inf")]}, {1: 2}, [{"a": {None: 1}}], {1, 2}, b"x", "\ud800", object()]
+    "value",
+    [
+        float("nan"),
+        {"a": [float("inf")]},
+        {1: 2},
+        [{"a": {None: 1}}],
+        {1, 2},
+        b"x",
+        "\ud800",
+        object(),
+    ],
 )
 def test_a_value_without_a_json_form_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="no canonical JSON form"):

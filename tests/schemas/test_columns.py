@@ -35,7 +35,10 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
         ({"name": "a" * 129}, "at most 128 letters"),
         ({"name": 3}, "column name 3 is not"),
         ({"kind": "row"}, "column reward has kind 'row'; expected one of token, segment, boundary"),
-        ({"dtype": "float16"}, "column reward has dtype 'float16'; expected one of int8, uint8, int16, int32, int64"),
+        (
+            {"dtype": "float16"},
+            "column reward has dtype 'float16'; expected one of int8, uint8, int16, int32, int64",
+        ),
         ({"dtype": ["int32"]}, "column reward has dtype"),
     ],
 )
@@ -46,7 +49,10 @@ def test_a_column_the_format_cannot_hold_is_refused(wrong: dict[str, Any], messa
 
 def test_a_standard_name_cannot_be_used_for_something_else() -> None:
     columns = [*STANDARD_COLUMNS.values()][:3]
-    with pytest.raises(FormatError, match="labels is a segment column of int32; the format fixes it as a token column"):
+    with pytest.raises(
+        FormatError,
+        match="labels is a segment column of int32; the format fixes it as a token column",
+    ):
         check_columns([*columns, Column(name="labels", kind="segment", dtype="int32")])
 
 
@@ -54,7 +60,9 @@ def test_a_name_twice_and_a_required_column_missing_are_refused() -> None:
     columns = [*STANDARD_COLUMNS.values()]
     with pytest.raises(FormatError, match="lists tokens twice"):
         check_columns([*columns, columns[0]])
-    with pytest.raises(FormatError, match="has no cu_seqlens; every shard has tokens and cu_seqlens"):
+    with pytest.raises(
+        FormatError, match="has no cu_seqlens; every shard has tokens and cu_seqlens"
+    ):
         check_columns(columns[:2])
 
 

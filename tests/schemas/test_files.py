@@ -1,4 +1,6 @@
-"""The files of an output: what datasets needs, whole writes, and the check for missing, changed and surplus files."""
+"""The files of an output: what datasets needs, whole writes, and the check for missing, changed
+and surplus files.
+"""
 
 import shutil
 from pathlib import Path
@@ -29,7 +31,9 @@ def out(tmp_path: Path) -> Path:
 
 
 def findings(out: Path) -> list[str]:
-    """What the full check says, paths shortened; the size check must say the same unless only bytes differ."""
+    """What the full check says, paths shortened; the size check must say the same unless only
+    bytes differ.
+    """
     manifest = read_manifest(out)
     full = check_files(out, manifest, "sha256")
     assert check_files(out, manifest) == [finding for finding in full if "sha256" not in finding]
@@ -37,7 +41,9 @@ def findings(out: Path) -> list[str]:
 
 
 def test_the_files_datasets_reads_have_these_exact_bytes(tmp_path: Path) -> None:
-    write_dataset_files(tmp_path, [shard_name(0, 2), shard_name(1, 2)], fingerprint="0123abcd", split="train")
+    write_dataset_files(
+        tmp_path, [shard_name(0, 2), shard_name(1, 2)], fingerprint="0123abcd", split="train"
+    )
     write_dataset_dict(tmp_path, ["train", "validation"])
     assert (tmp_path / "state.json").read_bytes() == (
         b'{"_data_files":[{"filename":"data-00000-of-00002.arrow"},{"filename":"data-00001-of-00002.arrow"}],'
@@ -66,7 +72,9 @@ def test_datasets_opens_an_output_and_a_dict_of_two(tmp_path: Path, out: Path) -
 def test_what_datasets_could_not_open_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="has no shards"):
         write_dataset_files(tmp_path, [], fingerprint="0", split=None)
-    with pytest.raises(FormatError, match="names the file 'a/b'; expected a name in the same directory"):
+    with pytest.raises(
+        FormatError, match="names the file 'a/b'; expected a name in the same directory"
+    ):
         write_dataset_files(tmp_path, ["a/b"], fingerprint="0", split=None)
     with pytest.raises(FormatError, match="fingerprint is 'XY'"):
         write_dataset_files(tmp_path, ["a"], fingerprint="XY", split=None)
@@ -143,12 +151,15 @@ def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path, out: Path) 
     shard.symlink_to(tmp_path / "elsewhere")
     (finding,) = findings(out)
     assert finding == (
-        f"manifest.json names the file 'train/data-00000-of-00001.arrow', which is a link out of {out}; "
+        "manifest.json names the file 'train/data-00000-of-00001.arrow', which is a link out of "
+        f"{out}; "
         "copy the file in its place"
     )
 
 
-def test_a_folder_that_is_a_link_out_and_links_in_a_circle_are_refused(tmp_path: Path, out: Path) -> None:
+def test_a_folder_that_is_a_link_out_and_links_in_a_circle_are_refused(
+    tmp_path: Path, out: Path
+) -> None:
     shutil.move(out / "train", tmp_path / "elsewhere")
     (out / "train").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FormatError, match="link out of"):
@@ -175,6 +186,8 @@ def test_an_unknown_level_is_a_usage_error(out: Path) -> None:
 
 
 def test_a_name_longer_than_any_system_takes_is_refused_before_the_disk_is_asked() -> None:
-    with pytest.raises(FormatError, match="expected a relative path inside its directory") as raised:
+    with pytest.raises(
+        FormatError, match="expected a relative path inside its directory"
+    ) as raised:
         check_path("x" * 5000 + "/data.arrow")
     assert len(str(raised.value)) < 400

@@ -1,4 +1,6 @@
-"""tests/golden: outputs of every format version, byte for byte, that every later packprep must read."""
+"""tests/golden: outputs of every format version, byte for byte, that every later packprep must
+read.
+"""
 
 import hashlib
 import json
@@ -11,7 +13,8 @@ from packprep.loaders import PackedShards
 from packprep.schemas import check_files, read_manifest
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, rich_row, write_golden
 
-# The digest of a manifest vouches for every file beside it. A new format version adds a line; no line ever changes.
+# The digest of a manifest vouches for every file beside it. A new format version adds a line; no
+# line ever changes.
 DIGESTS = {
     "v1-example": "b61e5409ee56770b3e70fc951e0b0be600bdf5e0abfd6b6f329d6a28f00d371b",
     "v1-rich": "d906c2f89be2b0b356b6c2981e4d19101f3729103391a7b01c340d82a4074ea4",
@@ -20,7 +23,10 @@ DIGESTS = {
 
 def contents(directory: Path) -> dict[str, str]:
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    return {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -41,7 +47,9 @@ def test_the_same_values_are_written_as_the_same_bytes_today(tmp_path: Path) -> 
 
 def test_the_example_is_read_with_its_values() -> None:
     packs = PackedShards(GOLDEN / "v1-example", verify=True)
-    assert [{name: values.tolist() for name, values in pack.columns.items()} for pack in packs] == EXAMPLE
+    assert [
+        {name: values.tolist() for name, values in pack.columns.items()} for pack in packs
+    ] == EXAMPLE
     assert packs.report["packs"] == 2
 
 
@@ -58,4 +66,6 @@ def test_every_column_and_split_of_the_rich_output_is_read_with_its_values() -> 
     }
     for split, expected in rows.items():
         packs = PackedShards(GOLDEN / "v1-rich", split=split, verify=True)
-        assert [{name: values.tolist() for name, values in pack.columns.items()} for pack in packs] == expected
+        assert [
+            {name: values.tolist() for name, values in pack.columns.items()} for pack in packs
+        ] == expected

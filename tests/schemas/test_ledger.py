@@ -28,7 +28,9 @@ def test_one_number_off_does_not_balance(key: str, by: int) -> None:
     wrong: dict[str, Any] = {**BALANCED, "dropped": dict(BALANCED["dropped"])}  # type: ignore[call-overload]
     table, name = (wrong["dropped"], "too_short") if "." in key else (wrong, key)
     table[name] += by
-    with pytest.raises(FormatError, match=f"ledger does not balance.*; {by} tokens are unaccounted for"):
+    with pytest.raises(
+        FormatError, match=f"ledger does not balance.*; {by} tokens are unaccounted for"
+    ):
         check_ledger(wrong)
 
 

@@ -1,4 +1,6 @@
-"""The manifest: what is written is read, what is changed is noticed, what is wrong is refused before it is written."""
+"""The manifest: what is written is read, what is changed is noticed, what is wrong is refused
+before it is written.
+"""
 
 import copy
 import json
@@ -63,19 +65,27 @@ def test_what_is_written_is_read_back(out: Path) -> None:
 
 def test_the_digest_is_that_of_the_rest_of_the_file(out: Path) -> None:
     stored = json.loads((out / "manifest.json").read_bytes())
-    assert read_manifest(out).sha256 == stored["sha256"] == digest_of({"data": stored["data"], "run": stored["run"]})
+    assert (
+        read_manifest(out).sha256
+        == stored["sha256"]
+        == digest_of({"data": stored["data"], "run": stored["run"]})
+    )
 
 
 def test_the_json_schema_is_one_and_accepts_what_is_written(out: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     for directory in (out, GOLDEN / "v1-example", GOLDEN / "v1-rich"):
-        jsonschema.Draft202012Validator(SCHEMA).validate(json.loads((directory / "manifest.json").read_bytes()))
+        jsonschema.Draft202012Validator(SCHEMA).validate(
+            json.loads((directory / "manifest.json").read_bytes())
+        )
 
 
 def test_every_flipped_bit_is_noticed(out: Path) -> None:
     path = out / "manifest.json"
     content = path.read_bytes()
-    for bit in range(0, 8 * len(content), 3):  # 3 and 8 share no divisor: each of the eight bits is reached
+    for bit in range(
+        0, 8 * len(content), 3
+    ):  # 3 and 8 share no divisor: each of the eight bits is reached
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
@@ -85,7 +95,8 @@ def test_every_flipped_bit_is_noticed(out: Path) -> None:
 
 def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(
-        FormatError, match=r"manifest\.json does not exist; expected the output of a finished packprep build"
+        FormatError,
+        match=r"manifest\.json does not exist; expected the output of a finished packprep build",
     ):
         read_manifest(tmp_path)
     (tmp_path / "file").touch()
@@ -101,14 +112,19 @@ def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
 )
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, value: Any) -> None:
     (tmp_path / "manifest.json").write_bytes(canonical_json(value))
-    with pytest.raises(FormatError, match="is not a manifest; expected exactly the keys data, run and sha256"):
+    with pytest.raises(
+        FormatError, match="is not a manifest; expected exactly the keys data, run and sha256"
+    ):
         read_manifest(tmp_path)
 
 
 def test_a_newer_format_is_refused_before_anything_else_is_looked_at(tmp_path: Path) -> None:
     rest: Table = {"data": {"format_version": 2, "columns": "another form"}, "run": None}
     (tmp_path / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
-    with pytest.raises(FormatError, match="has format version 2; this packprep reads up to 1, so install a newer one"):
+    with pytest.raises(
+        FormatError,
+        match="has format version 2; this packprep reads up to 1, so install a newer one",
+    ):
         read_manifest(tmp_path)
 
 
@@ -149,7 +165,10 @@ FORM = [
     (at("data", "splits", "train", "rows", value=1), "split train has the keys"),
     (at("data", "files", 0, "sha256", value="A" * 64), "expected 64 lower-case hex"),
     (at("data", "files", 0, "bytes", value=1.5), "bytes = 1.5; expected int"),
-    (at("data", "files", 0, "packs", value=None), "has the keys bytes, path, .*; expected bytes, packs, "),
+    (
+        at("data", "files", 0, "packs", value=None),
+        "has the keys bytes, path, .*; expected bytes, packs, ",
+    ),
     (at("data", "files", 0, "mode", value=7), "has the keys bytes, mode, .*; expected bytes, "),
     (at("data", "ledger", "filler", value=None), "ledger is .*; expected a table"),
     (at("data", "files", -1, "packs", value=1), "dataset_dict.json has the keys"),
@@ -157,21 +176,33 @@ FORM = [
     (at("run", "files", value={}), "run part that is no table, or whose files are no list"),
     (at("data", "files", 0, "split", value=["train"]), "split = .*; expected str"),
     (at("data", "splits", value={}), "has no splits; expected one at least"),
-    (at("data", "splits", "a/b", value={"packs": 0, "segments": 0, "tokens": 0}), "names the split 'a/b'; expected"),
+    (
+        at("data", "splits", "a/b", value={"packs": 0, "segments": 0, "tokens": 0}),
+        "names the split 'a/b'; expected",
+    ),
 ]
 MEANING = [
     (at("data", "splits", "train", value=None), "has the split 'train'; the splits are validation"),
     (at("data", "identity", value="0" * 64), "its inputs give"),
     (at("data", "columns", 2, "name", value="ends"), "has no cu_seqlens"),
     (at("data", "columns", 1, "name", value="tokens"), "lists tokens twice"),
-    (at("data", "splits", "train", "packs", value=3), "split train has 3 packs of 16 tokens; its shards add up to 2"),
+    (
+        at("data", "splits", "train", "packs", value=3),
+        "split train has 3 packs of 16 tokens; its shards add up to 2",
+    ),
     (at("data", "files", 0, "tokens", value=7), "its shards add up to 2 packs of 15 tokens"),
-    (at("data", "files", 0, "split", value="test"), "has the split 'test'; the splits are train, validation"),
+    (
+        at("data", "files", 0, "split", value="test"),
+        "has the split 'test'; the splits are train, validation",
+    ),
     (
         at("data", "files", 1, "path", value="train/data-00000-of-00002.arrow"),
         "is listed twice, or is the manifest itself",
     ),
-    (at("run", "files", 0, "path", value="manifest.json"), "is listed twice, or is the manifest itself"),
+    (
+        at("run", "files", 0, "path", value="manifest.json"),
+        "is listed twice, or is the manifest itself",
+    ),
     (
         at("data", "files", 0, "path", value="train/a.arrow"),
         "has train/a.arrow as a shard of train; expected data-00000-",
@@ -196,7 +227,9 @@ def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(
 
 
 @pytest.mark.parametrize("change", [change for change, _ in FORM])
-def test_the_json_schema_refuses_every_form_that_the_reader_refuses(out: Path, change: Callable[[Table], None]) -> None:
+def test_the_json_schema_refuses_every_form_that_the_reader_refuses(
+    out: Path, change: Callable[[Table], None]
+) -> None:
     manifest = json.loads((out / "manifest.json").read_bytes())
     assert schema_accepts(manifest)
     change(manifest)
@@ -212,7 +245,13 @@ def test_the_ledger_must_agree_with_what_is_stored(out: Path) -> None:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path to every value inside a JSON value."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*path, key)
         yield from places(inner, (*path, key))
 
@@ -224,7 +263,8 @@ ANYTHING = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(["", "train", "../x"]),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["path", "packs", "a"]), inner, max_size=2)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["path", "packs", "a"]), inner, max_size=2)
     ),
     max_leaves=3,
 )
@@ -246,7 +286,9 @@ def test_any_value_anywhere_gives_a_manifest_that_can_be_used_or_a_format_error(
     except FormatError:
         return
     assert schema_accepts(json.loads((directory / "manifest.json").read_bytes()))
-    assert found.num_packs == sum(entry.packs or 0 for split in found.splits for entry in found.shards(split))
+    assert found.num_packs == sum(
+        entry.packs or 0 for split in found.splits for entry in found.shards(split)
+    )
     assert found.columns
     assert found.max_length * found.vocab_size > 0
     assert found.identity
@@ -256,12 +298,27 @@ def test_any_value_anywhere_gives_a_manifest_that_can_be_used_or_a_format_error(
 
 @pytest.mark.parametrize(
     "path",
-    ["../x.arrow", "train/../../x", "/etc/passwd", "a\\b", "C:x", "a//b", "./a", "a/.", "", "a/", "a\0b", "~/../.."],
+    [
+        "../x.arrow",
+        "train/../../x",
+        "/etc/passwd",
+        "a\\b",
+        "C:x",
+        "a//b",
+        "./a",
+        "a/.",
+        "",
+        "a/",
+        "a\0b",
+        "~/../..",
+    ],
 )
 @pytest.mark.parametrize("part", ["data", "run"])
 def test_a_path_that_leaves_the_directory_is_refused(out: Path, part: str, path: str) -> None:
     manifest = json.loads((out / "manifest.json").read_bytes())
     manifest[part]["files"][-1]["path"] = path
     assert not schema_accepts(manifest)
-    with pytest.raises(FormatError, match="expected a relative path inside its directory, with forward slashes"):
+    with pytest.raises(
+        FormatError, match="expected a relative path inside its directory, with forward slashes"
+    ):
         write_manifest(out, manifest["data"], manifest["run"])

@@ -32,16 +32,25 @@ def test_the_python_in_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_column_table_is_the_standard_columns() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| list&lt;(\w+)&gt; \| (.*) \|$", TEXT, re.MULTILINE)
-    assert rows == [(column.name, column.kind, column.dtype, column.meaning) for column in STANDARD_COLUMNS.values()]
+    assert rows == [
+        (column.name, column.kind, column.dtype, column.meaning)
+        for column in STANDARD_COLUMNS.values()
+    ]
 
 
 def test_the_worked_example_keeps_the_rules_and_every_token_of_its_documents() -> None:
     documents, packs = block("documents"), block("packs")
     assert packs == EXAMPLE
     check_batch(to_batch(PLAIN, packs), PLAIN, max_length=8, vocab_size=32, where="README.md")
-    pieces = [segment for pack in PackedShards(GOLDEN / "v1-example", verify=True) for segment in pack.segments()]
+    pieces = [
+        segment
+        for pack in PackedShards(GOLDEN / "v1-example", verify=True)
+        for segment in pack.segments()
+    ]
     for number, document in enumerate(documents):
-        own = sorted((piece.start, piece.tokens.tolist()) for piece in pieces if piece.document_id == number)
+        own = sorted(
+            (piece.start, piece.tokens.tolist()) for piece in pieces if piece.document_id == number
+        )
         assert [token for _, tokens in own for token in tokens] == document
 
 
@@ -54,16 +63,31 @@ def test_the_continuation_example_repeats_bos_and_counts_own_tokens() -> None:
 
 def test_the_padding_example_keeps_the_rules() -> None:
     columns = [column for column in RICH if column.name in STANDARD_COLUMNS]
-    check_batch(to_batch(columns, [block("padding")]), columns, max_length=12, vocab_size=32, where="README.md")
+    check_batch(
+        to_batch(columns, [block("padding")]),
+        columns,
+        max_length=12,
+        vocab_size=32,
+        where="README.md",
+    )
 
 
 def test_the_version_and_the_ledgers_law_are_the_codes() -> None:
     assert TEXT.startswith(f"# The packprep format, version {FORMAT_VERSION}\n")
     law = re.search(r"`(tokens_in .*? sum\(dropped\))`", TEXT)
     assert law
-    words = {"tokens_in": 9, "overlap": 2, "continuation_bos": 1, "filler": 3, "tokens_packed": 8, "truncated": 5}
+    words = {
+        "tokens_in": 9,
+        "overlap": 2,
+        "continuation_bos": 1,
+        "filler": 3,
+        "tokens_packed": 8,
+        "truncated": 5,
+    }
     values: dict[str, Any] = {**words, "dropped": {"too_short": 2}}
-    assert eval(law[1], {"sum": lambda table: sum(table.values())}, values)  # the law is ours, not input
+    assert eval(
+        law[1], {"sum": lambda table: sum(table.values())}, values
+    )  # the law is ours, not input
     check_ledger(values)
 
 

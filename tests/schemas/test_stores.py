@@ -24,14 +24,18 @@ def test_an_object_is_created_by_one_alone(folder: Store) -> None:
     assert folder.create("a", b"third")
 
 
-def test_who_meets_others_that_create_the_same_comes_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_meets_others_that_create_the_same_comes_again(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Store(bucket)
     real, calls = folder._fs.pipe_file, [0]
 
     def conflict(*given: Any, **more: Any) -> Any:
         calls[0] += 1
         if calls[0] == 1:
-            raise OSError(errno.EIO, "The conditional request cannot succeed due to a conflicting operation")
+            raise OSError(
+                errno.EIO, "The conditional request cannot succeed due to a conflicting operation"
+            )
         return real(*given, **more)
 
     monkeypatch.setattr(folder._fs, "pipe_file", conflict)
@@ -129,7 +133,10 @@ def test_parts_that_a_killed_process_has_sent_are_dropped(bucket: str, store: An
 def test_what_a_store_says_is_an_error_with_its_address(
     bucket: str, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for asking in (lambda: Store("s3://nobody-has-this/x").read("a"), lambda: Store("s3://nobody-has-this").list()):
+    for asking in (
+        lambda: Store("s3://nobody-has-this/x").read("a"),
+        lambda: Store("s3://nobody-has-this").list(),
+    ):
         with pytest.raises(StoreError, match="there is no such bucket") as error:
             asking()
         assert error.value.errno == errno.ENOENT
@@ -167,7 +174,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)
     with pytest.raises(
-        ImportError, match=r"nothing://bucket/x needs a package that is not installed: .*packprep\[s3\]"
+        ImportError,
+        match=r"nothing://bucket/x needs a package that is not installed: .*packprep\[s3\]",
     ):
         Store("nothing://bucket/x")
 

@@ -1,4 +1,6 @@
-"""check_batch: accepts exactly what schemas/README.md allows, and names the place of what it does not."""
+"""check_batch: accepts exactly what schemas/README.md allows, and names the place of what it
+does not.
+"""
 
 import time
 from itertools import pairwise
@@ -10,19 +12,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_batch, check_boundaries, shard_schema
+from packprep.schemas import (
+    STANDARD_COLUMNS,
+    Column,
+    FormatError,
+    check_batch,
+    check_boundaries,
+    shard_schema,
+)
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, to_batch
 
 WHERE = "data-00003-of-00010.arrow"
 
 
-def check(rows: Any, columns: Any = PLAIN, *, max_length: int = 8, vocab_size: int = 32, first_pack: int = 17) -> None:
+def check(
+    rows: Any,
+    columns: Any = PLAIN,
+    *,
+    max_length: int = 8,
+    vocab_size: int = 32,
+    first_pack: int = 17,
+) -> None:
     batch = to_batch(columns, rows)
-    check_batch(batch, columns, max_length=max_length, vocab_size=vocab_size, where=WHERE, first_pack=first_pack)
+    check_batch(
+        batch,
+        columns,
+        max_length=max_length,
+        vocab_size=vocab_size,
+        where=WHERE,
+        first_pack=first_pack,
+    )
 
 
 def edited(row: int, column: str, value: list[Any]) -> list[dict[str, Any]]:
-    return [{**pack, column: value} if number == row else dict(pack) for number, pack in enumerate(EXAMPLE)]
+    return [
+        {**pack, column: value} if number == row else dict(pack)
+        for number, pack in enumerate(EXAMPLE)
+    ]
 
 
 def test_the_worked_example_is_accepted() -> None:
@@ -46,7 +72,12 @@ def test_a_slice_of_a_batch_is_checked_as_if_it_stood_alone() -> None:
 @pytest.mark.parametrize(
     ("row", "column", "value", "message"),
     [
-        (1, "cu_seqlens", [1, 3, 5, 8], "pack 18: cu_seqlens are [1, 3, 5, 8]; expected them to start at 0"),
+        (
+            1,
+            "cu_seqlens",
+            [1, 3, 5, 8],
+            "pack 18: cu_seqlens are [1, 3, 5, 8]; expected them to start at 0",
+        ),
         (
             1,
             "cu_seqlens",
@@ -57,25 +88,67 @@ def test_a_slice_of_a_batch_is_checked_as_if_it_stood_alone() -> None:
             1,
             "cu_seqlens",
             [0, 5, 5, 8],
-            "pack 18 segment 1: it ends at 5 and starts at 5; expected every segment to have a token",
+            "pack 18 segment 1: it ends at 5 and starts at 5; expected every segment to have a "
+            "token",
         ),
         (
             1,
             "cu_seqlens",
             [0, 9, 5, 8],
-            "pack 18 segment 1: it ends at 5 and starts at 9; expected every segment to have a token",
+            "pack 18 segment 1: it ends at 5 and starts at 9; expected every segment to have a "
+            "token",
         ),
-        (0, "cu_seqlens", [0], "pack 17: cu_seqlens are [0]; expected 0 and the end of each segment"),
+        (
+            0,
+            "cu_seqlens",
+            [0],
+            "pack 17: cu_seqlens are [0]; expected 0 and the end of each segment",
+        ),
         (0, "cu_seqlens", [], "pack 17: cu_seqlens are []; expected 0 and the end of each segment"),
         (1, "tokens", [], "pack 18: it has no tokens; expected at least one"),
         (1, "tokens", [1] * 9, "pack 18: it has 9 tokens; expected at most 8"),
-        (1, "tokens", [1, 10, 2, 32, 2, 1, 30, 2], "pack 18 segment 1 token 0: the id is 32; expected 0 to 31"),
-        (1, "tokens", [1, 10, 2, 27, 2, 1, 30, -1], "pack 18 segment 2 token 2: the id is -1; expected 0 to 31"),
-        (0, "position_ids", [0, 1, 2, 3, 4, 5, 6, 6], "pack 17 segment 0 token 7: position_ids has 6; expected 7"),
-        (1, "position_ids", [0, 1, 2, 3, 4, 0, 1, 2], "pack 18 segment 1 token 0: position_ids has 3; expected 0"),
-        (1, "position_ids", [1, 2, 3, 0, 1, 0, 1, 2], "pack 18 segment 0 token 0: position_ids has 1; expected 0"),
-        (1, "position_ids", [0, 1, 2], "pack 18: position_ids has 3 values; expected 8, as a token column"),
-        (1, "document_ids", [0, 1], "pack 18: document_ids has 2 values; expected 3, as a segment column"),
+        (
+            1,
+            "tokens",
+            [1, 10, 2, 32, 2, 1, 30, 2],
+            "pack 18 segment 1 token 0: the id is 32; expected 0 to 31",
+        ),
+        (
+            1,
+            "tokens",
+            [1, 10, 2, 27, 2, 1, 30, -1],
+            "pack 18 segment 2 token 2: the id is -1; expected 0 to 31",
+        ),
+        (
+            0,
+            "position_ids",
+            [0, 1, 2, 3, 4, 5, 6, 6],
+            "pack 17 segment 0 token 7: position_ids has 6; expected 7",
+        ),
+        (
+            1,
+            "position_ids",
+            [0, 1, 2, 3, 4, 0, 1, 2],
+            "pack 18 segment 1 token 0: position_ids has 3; expected 0",
+        ),
+        (
+            1,
+            "position_ids",
+            [1, 2, 3, 0, 1, 0, 1, 2],
+            "pack 18 segment 0 token 0: position_ids has 1; expected 0",
+        ),
+        (
+            1,
+            "position_ids",
+            [0, 1, 2],
+            "pack 18: position_ids has 3 values; expected 8, as a token column",
+        ),
+        (
+            1,
+            "document_ids",
+            [0, 1],
+            "pack 18: document_ids has 2 values; expected 3, as a segment column",
+        ),
         (
             1,
             "document_ids",
@@ -94,7 +167,12 @@ def test_a_slice_of_a_batch_is_checked_as_if_it_stood_alone() -> None:
             [0, 1, -1],
             "pack 18 segment 2: it holds padding but there are no labels; expected -100 there",
         ),
-        (1, "document_starts", [0, -8, 0], "pack 18 segment 1: document_starts has -8; expected 0 or more"),
+        (
+            1,
+            "document_starts",
+            [0, -8, 0],
+            "pack 18 segment 1: document_starts has -8; expected 0 or more",
+        ),
     ],
 )
 def test_a_planted_defect_is_named_with_file_pack_and_segment(
@@ -108,8 +186,16 @@ def test_a_planted_defect_is_named_with_file_pack_and_segment(
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("labels", [5, 5, 5, 0, *[5] * 4, *[-100] * 4], "segment 0: padding has the label 0; expected -100"),
-        ("labels", [5, 5, 5, -100, *[5] * 4, *[-100] * 3, 7], "segment 2: padding has the label 7; expected -100"),
+        (
+            "labels",
+            [5, 5, 5, 0, *[5] * 4, *[-100] * 4],
+            "segment 0: padding has the label 0; expected -100",
+        ),
+        (
+            "labels",
+            [5, 5, 5, -100, *[5] * 4, *[-100] * 3, 7],
+            "segment 2: padding has the label 7; expected -100",
+        ),
         (
             "labels",
             [5, -1, 5, -100, *[5] * 4, *[-100] * 4],
@@ -120,11 +206,31 @@ def test_a_planted_defect_is_named_with_file_pack_and_segment(
             [5, 32, 5, -100, *[5] * 4, *[-100] * 4],
             "segment 0 token 1: the label is 32; expected -100 or 0 to 31",
         ),
-        ("segment_lengths", [3, 5, 0], "segment 1: segment_lengths has 5; expected 0 to the segment's length"),
-        ("segment_lengths", [-3, 4, 0], "segment 0: segment_lengths has -3; expected 0 to the segment's length"),
-        ("segment_lengths", [0, 4, 0], "segment 0: segment_lengths has 0; expected 1 or more in a document's segment"),
-        ("segment_lengths", [3, 4, 1], "segment 2: segment_lengths has 1; expected 0, as the segment is filler"),
-        ("weight", [0.5] * 11 + [float("nan")], "segment 2 token 3: weight has nan; expected a finite number"),
+        (
+            "segment_lengths",
+            [3, 5, 0],
+            "segment 1: segment_lengths has 5; expected 0 to the segment's length",
+        ),
+        (
+            "segment_lengths",
+            [-3, 4, 0],
+            "segment 0: segment_lengths has -3; expected 0 to the segment's length",
+        ),
+        (
+            "segment_lengths",
+            [0, 4, 0],
+            "segment 0: segment_lengths has 0; expected 1 or more in a document's segment",
+        ),
+        (
+            "segment_lengths",
+            [3, 4, 1],
+            "segment 2: segment_lengths has 1; expected 0, as the segment is filler",
+        ),
+        (
+            "weight",
+            [0.5] * 11 + [float("nan")],
+            "segment 2 token 3: weight has nan; expected a finite number",
+        ),
     ],
 )
 def test_a_defect_of_padding_is_named_too(column: str, value: list[float], message: str) -> None:
@@ -168,12 +274,18 @@ def test_nulls_are_refused_as_values_and_as_lists() -> None:
             )
 
 
-@pytest.mark.parametrize("offsets", [[0, 8, 17], [0, 17, 16], [-1, 8, 16], [8, 0, 16], [0, 2**31 - 1, 16]])
-def test_list_offsets_that_leave_the_values_are_an_error_and_not_a_crash(offsets: list[int]) -> None:
+@pytest.mark.parametrize(
+    "offsets", [[0, 8, 17], [0, 17, 16], [-1, 8, 16], [8, 0, 16], [0, 2**31 - 1, 16]]
+)
+def test_list_offsets_that_leave_the_values_are_an_error_and_not_a_crash(
+    offsets: list[int],
+) -> None:
     whole = to_batch(PLAIN, EXAMPLE)
     stored = np.array([0, 8, 16], np.int32)
     buffers = [None, pa.py_buffer(stored)]
-    tokens = pa.Array.from_buffers(pa.list_(pa.int32()), 2, buffers, children=[whole.column("tokens").values])
+    tokens = pa.Array.from_buffers(
+        pa.list_(pa.int32()), 2, buffers, children=[whole.column("tokens").values]
+    )
     batch = pa.record_batch([tokens, *whole.columns[1:]], schema=whole.schema)
     stored[:] = offsets  # behind Arrow's back, as in a file that was changed
     with pytest.raises(FormatError, match=r"column tokens (is damaged|has list offsets)"):
@@ -183,12 +295,18 @@ def test_list_offsets_that_leave_the_values_are_an_error_and_not_a_crash(offsets
 def test_a_schema_that_is_not_the_manifests_is_refused() -> None:
     batch = to_batch(PLAIN, EXAMPLE)
     limits: dict[str, Any] = {"max_length": 8, "vocab_size": 32, "where": WHERE}
-    with pytest.raises(FormatError, match=r"has the columns tokens, position_ids, .*; expected tokens, cu_seqlens"):
+    with pytest.raises(
+        FormatError, match=r"has the columns tokens, position_ids, .*; expected tokens, cu_seqlens"
+    ):
         check_batch(batch, [STANDARD_COLUMNS["tokens"], STANDARD_COLUMNS["cu_seqlens"]], **limits)
     wide = batch.cast(pa.schema([(name, pa.large_list(pa.int32())) for name in batch.schema.names]))
-    with pytest.raises(FormatError, match=r"column tokens is large_list<.*>; expected list<item: int32>"):
+    with pytest.raises(
+        FormatError, match=r"column tokens is large_list<.*>; expected list<item: int32>"
+    ):
         check_batch(wide, PLAIN, **limits)
-    with pytest.raises(FormatError, match=r"carries schema metadata \(huggingface\); expected none"):
+    with pytest.raises(
+        FormatError, match=r"carries schema metadata \(huggingface\); expected none"
+    ):
         check_batch(batch.replace_schema_metadata({"huggingface": "{}"}), PLAIN, **limits)
 
 
@@ -205,11 +323,18 @@ def obeys(rows: list[dict[str, list[int]]], max_length: int, vocab_size: int) ->
         tokens, cu, labels = row["tokens"], row["cu_seqlens"], row["labels"]
         ids, starts, real = row["document_ids"], row["document_starts"], row["segment_lengths"]
         segments = list(pairwise(cu))
-        if not 1 <= len(tokens) <= max_length or cu[:1] != [0] or cu[-1:] != [len(tokens)] or not segments:
+        if (
+            not 1 <= len(tokens) <= max_length
+            or cu[:1] != [0]
+            or cu[-1:] != [len(tokens)]
+            or not segments
+        ):
             return False
         if any(first >= last for first, last in segments):
             return False
-        if row["position_ids"] != [position for first, last in segments for position in range(last - first)]:
+        if row["position_ids"] != [
+            position for first, last in segments for position in range(last - first)
+        ]:
             return False
         if len(labels) != len(tokens) or not len(ids) == len(starts) == len(real) == len(segments):
             return False
@@ -217,7 +342,11 @@ def obeys(rows: list[dict[str, list[int]]], max_length: int, vocab_size: int) ->
             label != -100 and not 0 <= label < vocab_size for label in labels
         ):
             return False
-        if min(ids) < -1 or min(starts) < 0 or any(ids[n] == -1 and ids[n + 1] != -1 for n in range(len(ids) - 1)):
+        if (
+            min(ids) < -1
+            or min(starts) < 0
+            or any(ids[n] == -1 and ids[n + 1] != -1 for n in range(len(ids) - 1))
+        ):
             return False
         for (first, last), document, length in zip(segments, ids, real, strict=True):
             if not 0 <= length <= last - first or (length == 0) != (document == -1):
@@ -229,14 +358,20 @@ def obeys(rows: list[dict[str, list[int]]], max_length: int, vocab_size: int) ->
 
 @st.composite
 def packs(draw: st.DrawFn) -> list[dict[str, list[int]]]:
-    """Valid packs, in which some values have been changed, lists lengthened or shortened, or nothing at all."""
+    """Valid packs, in which some values have been changed, lists lengthened or shortened, or
+    nothing at all.
+    """
     rows = []
     for _ in range(draw(st.integers(1, 3))):
         lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
         filler = draw(st.integers(0, len(lengths)))
-        real = [draw(st.integers(1, length)) if n < filler else 0 for n, length in enumerate(lengths)]
+        real = [
+            draw(st.integers(1, length)) if n < filler else 0 for n, length in enumerate(lengths)
+        ]
         tokens = [draw(st.integers(0, 9)) for length in lengths for _ in range(length)]
-        inside = [n < keep for length, keep in zip(lengths, real, strict=True) for n in range(length)]
+        inside = [
+            n < keep for length, keep in zip(lengths, real, strict=True) for n in range(length)
+        ]
         rows.append(
             {
                 "tokens": tokens,
@@ -244,7 +379,9 @@ def packs(draw: st.DrawFn) -> list[dict[str, list[int]]]:
                 "cu_seqlens": [sum(lengths[:n]) for n in range(len(lengths) + 1)],
                 "document_ids": [n if n < filler else -1 for n in range(len(lengths))],
                 "document_starts": [0] * len(lengths),
-                "labels": [token if keep else -100 for token, keep in zip(tokens, inside, strict=True)],
+                "labels": [
+                    token if keep else -100 for token, keep in zip(tokens, inside, strict=True)
+                ],
                 "segment_lengths": real,
             }
         )
@@ -263,7 +400,9 @@ def packs(draw: st.DrawFn) -> list[dict[str, list[int]]]:
 
 
 @given(packs())
-def test_it_accepts_exactly_what_the_rules_in_plain_python_accept(rows: list[dict[str, list[int]]]) -> None:
+def test_it_accepts_exactly_what_the_rules_in_plain_python_accept(
+    rows: list[dict[str, list[int]]],
+) -> None:
     columns = tuple(STANDARD_COLUMNS[name] for name in rows[0])
     accepted = True
     try:
@@ -273,7 +412,9 @@ def test_it_accepts_exactly_what_the_rules_in_plain_python_accept(rows: list[dic
     assert accepted == obeys(rows, max_length=14, vocab_size=10)
 
 
-def test_half_a_million_tokens_in_short_segments_are_checked_at_over_500_megabytes_a_second() -> None:
+def test_half_a_million_tokens_in_short_segments_are_checked_at_over_500_megabytes_a_second() -> (
+    None
+):
     packs, segments, length = 128, 80, 50
     tokens = packs * segments * length
 

@@ -22,7 +22,9 @@ def test_the_number_of_packs_is_that_of_the_real_planner_for_ten_million_documen
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(1, 10**10))
-def test_scaling_gives_exactly_so_many_documents_and_keeps_the_shares(counts: list[int], documents: int) -> None:
+def test_scaling_gives_exactly_so_many_documents_and_keeps_the_shares(
+    counts: list[int], documents: int
+) -> None:
     before = Lengths(np.arange(len(counts), 0, -1, dtype=np.int32), np.array(counts, np.int64))
     after = before.scaled(documents)
     assert after.documents == documents

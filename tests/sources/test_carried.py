@@ -1,4 +1,6 @@
-"""Rows of token ids, and the columns that stay with them: what is read, what is refused, what comes out of a build."""
+"""Rows of token ids, and the columns that stay with them: what is read, what is refused, what
+comes out of a build.
+"""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +32,9 @@ def read(table: dict[str, Any], **options: Any) -> pa.Table:
     rows = pa.table(table)
     config = BuildConfig(**{**IDS, **options})
     types = {name: rows[name].type for name in rows.column_names}
-    return as_rows(rows, config, RowShape(carried=carried_types(types, config, "rows"), vocab_size=VOCABULARY))
+    return as_rows(
+        rows, config, RowShape(carried=carried_types(types, config, "rows"), vocab_size=VOCABULARY)
+    )
 
 
 def problems(table: dict[str, Any], **options: Any) -> list[str | None]:
@@ -79,10 +83,14 @@ def test_the_names_and_types_that_config_knows_are_those_of_the_format() -> None
     ids=str,
 )
 def test_a_carried_column_has_the_type_of_its_data(values: pa.Array, kind: str, dtype: str) -> None:
-    [column] = carried_types({"ids": pa.list_(pa.int64()), "x": values.type}, BuildConfig(**IDS, carry=("x",)), "rows")
+    [column] = carried_types(
+        {"ids": pa.list_(pa.int64()), "x": values.type}, BuildConfig(**IDS, carry=("x",)), "rows"
+    )
     assert (column.kind, column.dtype) == (kind, dtype)
     read_back = read({"ids": pa.array([[5]]), "x": values}, carry=("x",))["x"]
-    assert read_back.to_pylist() == [value if kind == "segment" else list(value) for value in values.to_pylist()]
+    assert read_back.to_pylist() == [
+        value if kind == "segment" else list(value) for value in values.to_pylist()
+    ]
 
 
 def test_a_type_may_be_asked_for() -> None:
@@ -101,14 +109,46 @@ def test_a_type_may_be_asked_for() -> None:
         ({"ids": [1, None]}, {}, "bad_ids: 'ids' has null at 1, expected a number"),
         ({"ids": None}, {}, "null: the row has no 'ids'"),
         ({"ids": "text"}, {}, "not_numbers: 'ids' is string, expected a list of numbers"),
-        ({"ids": [[1]]}, {}, "not_numbers: 'ids' is list<item: list<item: int64>>, expected a list of numbers"),
-        ({"ids": [1, 2], "l": [1]}, {"labels_column": "l"}, "bad_labels: 'l' has 1 values and 'ids' 2, expected one"),
-        ({"ids": [1], "l": [-1]}, {"labels_column": "l"}, "bad_labels: 'l' has -1 at 0, expected -100 or 0 to 99"),
-        ({"ids": [1, 2], "m": [1]}, {"loss_mask_column": "m"}, "bad_mask: 'm' has 1 values and 'ids' 2"),
-        ({"ids": [1], "m": [2]}, {"loss_mask_column": "m"}, "bad_mask: 'm' has 2 at 0, expected 0 or 1"),
-        ({"ids": [1], "x": [float("nan")]}, {"carry": "x"}, "bad_carry: 'x' has nan at 0, expected a finite number"),
-        ({"ids": [1], "x": float("inf")}, {"carry": "x"}, "bad_carry: 'x' is inf, expected a finite number"),
-        ({"ids": [1], "x": 1e300}, {"carry": "x"}, "bad_carry: 'x' is 1e+300, expected a number that float32 holds"),
+        (
+            {"ids": [[1]]},
+            {},
+            "not_numbers: 'ids' is list<item: list<item: int64>>, expected a list of numbers",
+        ),
+        (
+            {"ids": [1, 2], "l": [1]},
+            {"labels_column": "l"},
+            "bad_labels: 'l' has 1 values and 'ids' 2, expected one",
+        ),
+        (
+            {"ids": [1], "l": [-1]},
+            {"labels_column": "l"},
+            "bad_labels: 'l' has -1 at 0, expected -100 or 0 to 99",
+        ),
+        (
+            {"ids": [1, 2], "m": [1]},
+            {"loss_mask_column": "m"},
+            "bad_mask: 'm' has 1 values and 'ids' 2",
+        ),
+        (
+            {"ids": [1], "m": [2]},
+            {"loss_mask_column": "m"},
+            "bad_mask: 'm' has 2 at 0, expected 0 or 1",
+        ),
+        (
+            {"ids": [1], "x": [float("nan")]},
+            {"carry": "x"},
+            "bad_carry: 'x' has nan at 0, expected a finite number",
+        ),
+        (
+            {"ids": [1], "x": float("inf")},
+            {"carry": "x"},
+            "bad_carry: 'x' is inf, expected a finite number",
+        ),
+        (
+            {"ids": [1], "x": 1e300},
+            {"carry": "x"},
+            "bad_carry: 'x' is 1e+300, expected a number that float32 holds",
+        ),
         ({"ids": [1], "x": [1, 2]}, {"carry": "x"}, "bad_carry: 'x' has 2 values and 'ids' 1"),
         (
             {"ids": [1], "x": 200},
@@ -121,10 +161,20 @@ def test_a_type_may_be_asked_for() -> None:
 def test_what_is_wrong_with_a_row_is_said_and_its_values_are_left_out(
     row: dict[str, Any], options: dict[str, Any], problem: str
 ) -> None:
-    good = {"ids": [3, 4], "l": [3, -100], "m": [0, 1], "x": 7 if not isinstance(row.get("x"), list) else [7, 8]}
-    both = {name: [good[name], value] for name, value in row.items()} if not isinstance(row["ids"], str) else None
+    good = {
+        "ids": [3, 4],
+        "l": [3, -100],
+        "m": [0, 1],
+        "x": 7 if not isinstance(row.get("x"), list) else [7, 8],
+    }
+    both = (
+        {name: [good[name], value] for name, value in row.items()}
+        if not isinstance(row["ids"], str)
+        else None
+    )
     if both is None or (isinstance(row["ids"], list) and isinstance(row["ids"][0], list)):
-        assert problems({name: [value] for name, value in row.items()}, **options)[0].startswith(problem)  # type: ignore[union-attr]
+        [said] = problems({name: [value] for name, value in row.items()}, **options)
+        assert str(said).startswith(problem)
         return
     found = read(both, **options)
     assert found["problem"][0].as_py() is None
@@ -133,9 +183,16 @@ def test_what_is_wrong_with_a_row_is_said_and_its_values_are_left_out(
 
 
 def test_values_of_a_slice_of_a_table_are_its_own() -> None:
-    columns = {"ids": [[1], [2, 3], [4]], "x": [[1], [2, 3], [4]], "l": [[1], [-100, 3], [4]], "m": [[0], [1, 1], [0]]}
+    columns = {
+        "ids": [[1], [2, 3], [4]],
+        "x": [[1], [2, 3], [4]],
+        "l": [[1], [-100, 3], [4]],
+        "m": [[0], [1, 1], [0]],
+    }
     config = BuildConfig(**IDS, carry=("x",), labels_column="l", loss_mask_column="m")
-    numbers = RowShape(carried=carried_types({"x": pa.list_(pa.int64())}, config, "rows"), vocab_size=VOCABULARY)
+    numbers = RowShape(
+        carried=carried_types({"x": pa.list_(pa.int64())}, config, "rows"), vocab_size=VOCABULARY
+    )
     found = as_rows(pa.table(columns).slice(1), config, numbers)
     assert found.select(["ids", "x", "labels"]).to_pylist() == [
         {"ids": [2, 3], "x": [2, 3], "labels": [-100, 3]},
@@ -155,7 +212,9 @@ def ids_of(rows: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_token_ids_are_packed_as_they_are_and_no_tokenizer_is_needed(tmp_path: Path, suffix: str) -> None:
+def test_token_ids_are_packed_as_they_are_and_no_tokenizer_is_needed(
+    tmp_path: Path, suffix: str
+) -> None:
     ids = ids_of(40)
     source = tmp_path / f"rows.{suffix}"
     if suffix == "jsonl":
@@ -163,7 +222,13 @@ def test_token_ids_are_packed_as_they_are_and_no_tokenizer_is_needed(tmp_path: P
     else:
         pq.write_table(pa.table({"ids": ids}), source)
     manifest = build(
-        BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), vocab_size=VOCABULARY, max_length=16, **IDS)
+        BuildConfig(
+            sources=(str(source),),
+            output=str(tmp_path / "out"),
+            vocab_size=VOCABULARY,
+            max_length=16,
+            **IDS,
+        )
     )
     assert {row: [tokens] for row, tokens in enumerate(ids) if tokens} == segments(tmp_path / "out")
     assert (manifest.vocab_size, manifest.run["engine"]) == (VOCABULARY, None)
@@ -175,7 +240,12 @@ def test_units_of_token_ids_are_cut_by_four_bytes_a_token(tmp_path: Path) -> Non
     source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": [5] * 10}] * 10)
     store = tmp_path / "store"
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / "out"), vocab_size=9, unit_size=100, keep_tokens=str(store), **IDS
+        sources=(str(source),),
+        output=str(tmp_path / "out"),
+        vocab_size=9,
+        unit_size=100,
+        keep_tokens=str(store),
+        **IDS,
     )
     build(config)
     receipts = sorted(store.glob("*/unit-*.json"))
@@ -204,7 +274,9 @@ def test_bos_and_eos_that_are_asked_for_keep_labels_and_columns_in_step(tmp_path
     }
 
 
-def test_a_mask_becomes_labels_and_a_row_without_loss_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_a_mask_becomes_labels_and_a_row_without_loss_is_dropped_and_counted(
+    tmp_path: Path,
+) -> None:
     rows: list[dict[str, Any]] = [
         {"ids": [5, 6, 7], "m": [0, 1, 1]},
         {"ids": [5, 6], "m": [0, 0]},
@@ -212,10 +284,17 @@ def test_a_mask_becomes_labels_and_a_row_without_loss_is_dropped_and_counted(tmp
     ]
     source = tmp_path / "rows.parquet"
     pq.write_table(
-        pa.table({"ids": [row["ids"] for row in rows], "m": [[int(v) for v in row["m"]] for row in rows]}), source
+        pa.table(
+            {"ids": [row["ids"] for row in rows], "m": [[int(v) for v in row["m"]] for row in rows]}
+        ),
+        source,
     )
     out = tmp_path / "out"
-    manifest = build(BuildConfig(sources=(str(source),), output=str(out), vocab_size=9, loss_mask_column="m", **IDS))
+    manifest = build(
+        BuildConfig(
+            sources=(str(source),), output=str(out), vocab_size=9, loss_mask_column="m", **IDS
+        )
+    )
     assert segments(out, ["labels"]) == {0: [[5, 6, 7], [-100, 6, 7]]}
     assert manifest.ledger["dropped"] == {"few_loss_tokens": 4}
     report = json.loads((out / "report.json").read_bytes())
@@ -223,10 +302,26 @@ def test_a_mask_becomes_labels_and_a_row_without_loss_is_dropped_and_counted(tmp
     assert report["documents"]["dropped"] == {"few_loss_tokens": 2}
 
 
-def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(tmp_path: Path) -> None:
-    rows = [{"ids": [5], "reward": 0.5}, {"ids": [99], "reward": 1.5}, {"ids": [6], "reward": float("nan")}]
+def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"ids": [5], "reward": 0.5},
+        {"ids": [99], "reward": 1.5},
+        {"ids": [6], "reward": float("nan")},
+    ]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    arguments = ("build", source, "-o", tmp_path / "out", "--input-ids-column", "ids", "--vocab-size", 50, "-q")
+    arguments = (
+        "build",
+        source,
+        "-o",
+        tmp_path / "out",
+        "--input-ids-column",
+        "ids",
+        "--vocab-size",
+        50,
+        "-q",
+    )
     found = run(*arguments, "--carry", "reward")
     assert found.code == 2
     assert "rows.jsonl row 1 (line 2): 'ids' has 99 at 0, expected 0 to 49" in found.err
@@ -240,16 +335,31 @@ def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(t
     ("options", "message"),
     [
         ({}, "token ids are checked against a vocabulary; give --vocab-size or --tokenizer"),
-        ({"vocab_size": 9, "bos": "<s>"}, "--bos and --eos name tokens of a tokenizer; give --tokenizer too"),
-        ({"vocab_size": 9, "carry": "tokens"}, "carry 'tokens' is a name that packprep uses itself; rename the column"),
+        (
+            {"vocab_size": 9, "bos": "<s>"},
+            "--bos and --eos name tokens of a tokenizer; give --tokenizer too",
+        ),
+        (
+            {"vocab_size": 9, "carry": "tokens"},
+            "carry 'tokens' is a name that packprep uses itself; rename the column",
+        ),
         (
             {"vocab_size": 9, "carry": "labels"},
             "carry 'labels' is a name that packprep uses itself; give --labels-column",
         ),
-        ({"vocab_size": 9, "carry": "x:int9"}, "carry 'x:int9' has the type 'int9'; did you mean 'int"),
+        (
+            {"vocab_size": 9, "carry": "x:int9"},
+            "carry 'x:int9' has the type 'int9'; did you mean 'int",
+        ),
         ({"vocab_size": 9, "carry": "x,x"}, "carry names 'x' twice; give it once"),
-        ({"vocab_size": 9, "carry": "my column"}, "carry 'my column' is no name for a column of a shard"),
-        ({"vocab_size": 9, "truncate_at": "END"}, "truncate_at is for text and has no meaning for rows of token ids"),
+        (
+            {"vocab_size": 9, "carry": "my column"},
+            "carry 'my column' is no name for a column of a shard",
+        ),
+        (
+            {"vocab_size": 9, "truncate_at": "END"},
+            "truncate_at is for text and has no meaning for rows of token ids",
+        ),
         (
             {"vocab_size": 9, "carry": "word"},
             "has string in 'word' in its first rows, expected numbers or lists of numbers",
@@ -258,10 +368,15 @@ def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(t
             {"vocab_size": 9, "carry": "nothing"},
             "has no column 'nothing'; it has ids, word: choose with the option that",
         ),
-        ({"vocab_size": 9, "labels_column": "l"}, "has no column 'l'; it has ids, word: choose with the option that"),
+        (
+            {"vocab_size": 9, "labels_column": "l"},
+            "has no column 'l'; it has ids, word: choose with the option that",
+        ),
     ],
 )
-def test_options_that_cannot_work_are_a_sentence(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_a_sentence(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": [5], "word": "a"}])
     with pytest.raises((ConfigError, InputError)) as caught:
         build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), **IDS, **options))
@@ -276,7 +391,12 @@ def test_a_number_of_each_row_is_carried_beside_text_too(tmp_path: Path) -> None
     for name in ("rows.jsonl", "rows.csv"):
         out = tmp_path / f"out-{name}"
         build(
-            BuildConfig(sources=(str(tmp_path / name),), output=str(out), tokenizer=str(tokenizer), carry=("weight",))
+            BuildConfig(
+                sources=(str(tmp_path / name),),
+                output=str(out),
+                tokenizer=str(tokenizer),
+                carry=("weight",),
+            )
         )
         assert [weight for _, weight in segments(out, ["weight"]).values()] == [1, 0.25]
     with pytest.raises(InputError, match="a value per token needs the tokens it belongs to"):
@@ -292,12 +412,22 @@ def test_a_number_of_each_row_is_carried_beside_text_too(tmp_path: Path) -> None
 
 def test_another_build_of_the_same_rows_reuses_their_tokens_and_columns(tmp_path: Path) -> None:
     source = write_jsonl(
-        tmp_path / "rows.jsonl", [{"ids": row, "x": [value / 8 for value in row]} for row in ids_of(40)]
+        tmp_path / "rows.jsonl",
+        [{"ids": row, "x": [value / 8 for value in row]} for row in ids_of(40)],
     )
-    options: dict[str, Any] = {"vocab_size": VOCABULARY, "carry": "x", "keep_tokens": str(tmp_path / "store"), **IDS}
+    options: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "carry": "x",
+        "keep_tokens": str(tmp_path / "store"),
+        **IDS,
+    }
     found = []
     for name, length in (("a", 16), ("b", 16), ("c", 32)):
-        build(BuildConfig(sources=(str(source),), output=str(tmp_path / name), max_length=length, **options))
+        build(
+            BuildConfig(
+                sources=(str(source),), output=str(tmp_path / name), max_length=length, **options
+            )
+        )
         found.append(segments(tmp_path / name, ["x"]))
     assert found[0] == found[1] == found[2]
     assert len(list((tmp_path / "store").iterdir())) == 1
@@ -318,12 +448,16 @@ def test_pack_dataset_takes_token_ids_labels_and_carried_columns() -> None:
     assert row["tokens"] == [5, 6, 7, 8, 9]
     assert row["labels"] == [-100, 6, 7, -100, 9]
     assert row["x"] == [0.5, 1.5]
-    with_ends = pack_dataset(dataset, tiny_tokenizer(), **{**options, "vocab_size": None, "eos": "</s>", "bos": "none"})
+    with_ends = pack_dataset(
+        dataset, tiny_tokenizer(), **{**options, "vocab_size": None, "eos": "</s>", "bos": "none"}
+    )
     assert with_ends[0]["labels"] == [-100, 6, 7, 1, -100, 9, 1]
 
 
 def samples(count: int) -> list[dict[str, Any]]:
-    """Samples as slime's trainer has them: what belongs to tokens has a value for each token of the response."""
+    """Samples as slime's trainer has them: what belongs to tokens has a value for each token of
+    the response.
+    """
     numbers = np.random.default_rng(0)
     found = []
     for _ in range(count):
@@ -343,20 +477,29 @@ def samples(count: int) -> list[dict[str, Any]]:
     return found
 
 
-def test_samples_of_reinforcement_learning_come_back_exactly_as_slime_packs_and_unpacks_them(tmp_path: Path) -> None:
+def test_samples_of_reinforcement_learning_come_back_exactly_as_slime_packs_and_unpacks_them(
+    tmp_path: Path,
+) -> None:
     given = samples(60)
     per_token = ("loss_masks", "advantages", "returns", "rollout_log_probs")
     rows = []
     for sample in given:
         prompt = len(sample["tokens"]) - sample["response_lengths"]
-        before = {name: [0] * prompt + sample[name] for name in per_token}  # a value for each token of the prompt too
+        before = {
+            name: [0] * prompt + sample[name] for name in per_token
+        }  # a value for each token of the prompt too
         rows.append({**sample, **before})
     source = write_jsonl(tmp_path / "rollouts.jsonl", rows)
     carry = ("loss_masks:int8", *per_token[1:], "rewards", "response_lengths")
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / "out"), input_ids_column="tokens", vocab_size=VOCABULARY,
-        carry=carry, max_length=128, pad_segment_to_multiple=4,
-    )  # fmt: skip
+        sources=(str(source),),
+        output=str(tmp_path / "out"),
+        input_ids_column="tokens",
+        vocab_size=VOCABULARY,
+        carry=carry,
+        max_length=128,
+        pad_segment_to_multiple=4,
+    )
     build(config)
     loader = PackedLoader(
         PackedShards(tmp_path / "out", verify=True),
@@ -368,10 +511,16 @@ def test_samples_of_reinforcement_learning_come_back_exactly_as_slime_packs_and_
     for batch in loader:
         real = batch.document_ids >= 0
         ids = batch.document_ids[real].tolist()
-        parts = {"tokens": unpack(batch.tokens, batch)} | {name: unpack(batch.extra[name], batch) for name in per_token}
+        parts = {"tokens": unpack(batch.tokens, batch)} | {
+            name: unpack(batch.extra[name], batch) for name in per_token
+        }
         for place, row in enumerate(ids):
             length = int(batch.extra["response_lengths"][real][place])
-            found[row] = {name: values[place][-length:].tolist() for name, values in parts.items() if name != "tokens"}
+            found[row] = {
+                name: values[place][-length:].tolist()
+                for name, values in parts.items()
+                if name != "tokens"
+            }
             found[row]["tokens"] = parts["tokens"][place].tolist()
             found[row]["rewards"] = batch.extra["rewards"][real][place].item()
             found[row]["response_lengths"] = length

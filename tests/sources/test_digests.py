@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from packprep.sources import digests
-from packprep.sources.digests import digest_of_files, file_digest, heard, in_threads, remembered, together
+from packprep.sources.digests import (
+    digest_of_files,
+    file_digest,
+    heard,
+    in_threads,
+    remembered,
+    together,
+)
 from tests.helpers.corpus import Heard
 
 
@@ -20,7 +27,9 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_digests_are_those_of_the_bytes_whatever_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_are_those_of_the_bytes_whatever_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contents = [b"", b"a", b"ab" * 500, bytes(range(256)) * 9]
     paths = files(tmp_path, *contents)
     for block in (1, 7, 1 << 20):
@@ -67,15 +76,21 @@ def test_the_first_error_in_order_is_raised_and_the_rest_is_given_up(
 
     with pytest.raises(OSError, match="the second"):
         in_threads(make, paths, 0, at_once=3)
-    assert in_threads(file_digest, paths[:1], 4) == [sha256(b"good")]  # the next one is not given up
+    assert in_threads(file_digest, paths[:1], 4) == [
+        sha256(b"good")
+    ]  # the next one is not given up
 
 
-def test_a_digest_is_kept_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_is_kept_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [path] = files(tmp_path, b"first")
     with remembered(tmp_path / "known.json"):
         file_digest(path)
     with remembered(tmp_path / "known.json"), monkeypatch.context() as patched:
-        patched.setattr(digests, "digest_of_stream", lambda file, size: pytest.fail("it was read again"))
+        patched.setattr(
+            digests, "digest_of_stream", lambda file, size: pytest.fail("it was read again")
+        )
         assert file_digest(path) == sha256(b"first")
     path.write_bytes(b"second")
     with remembered(tmp_path / "known.json"):

@@ -29,7 +29,9 @@ def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
         for table in read_rows(source, settings, scratch)
         for row in rows_of(table)
     ]
-    assert not any(scratch.glob("*.arrow")) and not any(scratch.glob("*.parquet")), "a copy was left behind"
+    assert not any(scratch.glob("*.arrow")) and not any(scratch.glob("*.parquet")), (
+        "a copy was left behind"
+    )
     return found
 
 
@@ -87,11 +89,15 @@ def test_every_format_gives_the_same_rows(
     write(path)
     if suffix:
         (tmp_path / f"{name}{suffix}").write_bytes(PACK[suffix](path.read_bytes()))
-    assert rows(tmp_path / f"{name}{suffix}") == [{"text": text, "problem": None} for text in ("a", "b\nc", "日本")]
+    assert rows(tmp_path / f"{name}{suffix}") == [
+        {"text": text, "problem": None} for text in ("a", "b\nc", "日本")
+    ]
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_a_text_file_is_one_document_or_its_paragraphs_or_its_lines(tmp_path: Path, suffix: str) -> None:
+def test_a_text_file_is_one_document_or_its_paragraphs_or_its_lines(
+    tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(PACK[suffix](b"one\ntwo\n\nthree"))
     assert texts_of(path) == ["one\ntwo\n\nthree"]
@@ -99,9 +105,16 @@ def test_a_text_file_is_one_document_or_its_paragraphs_or_its_lines(tmp_path: Pa
     assert texts_of(path, sample_by="line") == ["one", "two", "", "three"]
 
 
-@pytest.mark.parametrize("name", ["[ab]*?.jsonl", "a b#c%20.csv", "日本.parquet", "a:b.txt", "{x}.arrow"])
+@pytest.mark.parametrize(
+    "name", ["[ab]*?.jsonl", "a b#c%20.csv", "日本.parquet", "a:b.txt", "{x}.arrow"]
+)
 def test_a_name_is_never_taken_for_a_pattern_or_an_address(tmp_path: Path, name: str) -> None:
-    write = {"jsonl": write_rows, "csv": write_csv, "parquet": write_parquet, "arrow": write_arrow_file}
+    write = {
+        "jsonl": write_rows,
+        "csv": write_csv,
+        "parquet": write_parquet,
+        "arrow": write_arrow_file,
+    }
     write.get(name.split(".")[-1], write_rows)(tmp_path / name)
     assert len(rows(tmp_path / name)) == (1 if name.endswith(".txt") else 3)
 
@@ -111,22 +124,31 @@ def test_a_saved_dataset_is_read_as_it_is(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "saved") == ["日本", "a"]
 
 
-def test_a_hub_dataset_is_read_from_where_datasets_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_dataset_is_read_from_where_datasets_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     datasets.Dataset(TABLE).save_to_disk(tmp_path / "cached")
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.load_from_disk(tmp_path / "cached"))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *_, **__: datasets.load_from_disk(tmp_path / "cached")
+    )
     monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
     settings = config(sources="user/name")
     [source] = resolve(settings, tmp_path)
-    assert [table["text"].to_pylist() for table in read_rows(source, settings, tmp_path)] == [["a", "b\nc", "日本"]]
+    assert [table["text"].to_pylist() for table in read_rows(source, settings, tmp_path)] == [
+        ["a", "b\nc", "日本"]
+    ]
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS)
-def test_a_missing_column_lists_those_there_are(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_a_missing_column_lists_those_there_are(
+    tmp_path: Path, name: str, write: Callable[[Path], None]
+) -> None:
     write(tmp_path / name)
     with pytest.raises(InputError) as raised:
         rows(tmp_path / name, text_column="body")
     assert str(raised.value) == (
-        f"{tmp_path / name} has no column 'body'; it has id, text: choose with --text-column or --text-template"
+        f"{tmp_path / name} has no column 'body'; it has id, text: choose with --text-column or "
+        "--text-template"
     )
 
 
@@ -147,7 +169,9 @@ def test_a_column_of_nulls_is_not_missing(tmp_path: Path) -> None:
 def test_a_chat_file_names_itself_and_the_columns_it_has(tmp_path: Path) -> None:
     settings = config(sources=[SHARED / "text" / "sgd_chat.jsonl.gz"])
     [source] = resolve(settings, tmp_path)
-    with pytest.raises(InputError, match=r"sgd_chat\.jsonl\.gz has no column 'text'; it has id, .*messages"):
+    with pytest.raises(
+        InputError, match=r"sgd_chat\.jsonl\.gz has no column 'text'; it has id, .*messages"
+    ):
         next(read_rows(source, settings, tmp_path))
 
 
@@ -174,7 +198,9 @@ def test_a_column_of_another_type_is_a_finding_in_every_row() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
 def test_text_of_any_arrow_kind_is_text(kind: pa.DataType) -> None:
     column = pa.array(["a", None, "b"]).cast(kind)
     found = as_text(pa.table({"text": column}), ["text"], BuildConfig())
@@ -192,7 +218,9 @@ def test_bytes_that_are_not_utf8_in_a_text_column_are_a_finding_of_their_row() -
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS)
-def test_the_group_column_comes_along_as_text(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_the_group_column_comes_along_as_text(
+    tmp_path: Path, name: str, write: Callable[[Path], None]
+) -> None:
     write(tmp_path / name)
     assert [row["group"] for row in rows(tmp_path / name, group_column="id")] == ["1", "2", "3"]
 
@@ -207,7 +235,9 @@ GROUPS: list[tuple[list[Any], list[str | None]]] = [
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "a.arrow", "saved"])
-@pytest.mark.parametrize(("values", "groups"), GROUPS, ids=["text", "integers", "booleans", "floats"])
+@pytest.mark.parametrize(
+    ("values", "groups"), GROUPS, ids=["text", "integers", "booleans", "floats"]
+)
 def test_a_value_is_the_same_group_in_every_format(
     tmp_path: Path, name: str, values: list[Any], groups: list[str | None]
 ) -> None:
@@ -243,20 +273,24 @@ def test_a_group_that_is_a_list_is_a_finding_of_its_row(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "g": group} for group in groups])
     expected = "bad_group: 'g' is {}, expected text, a number, true or false"
     assert [row["problem"] for row in rows(path, group_column="g")] == [
-        None, expected.format("a list"), expected.format("an object")
-    ]  # fmt: skip
+        None,
+        expected.format("a list"),
+        expected.format("an object"),
+    ]
     pq.write_table(pa.table({"text": ["x", "y"], "g": [[1], None]}), tmp_path / "a.parquet")
     found = rows(tmp_path / "a.parquet", group_column="g")
     assert [(row["text"], row["problem"]) for row in found] == [
-        (None, expected.format("list<element: int64>")), ("y", None)
-    ]  # fmt: skip
+        (None, expected.format("list<element: int64>")),
+        ("y", None),
+    ]
 
 
 def test_a_column_may_be_text_and_group_at_once(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": 1}])
     assert [(row["text"], row["problem"]) for row in rows(path, group_column="text")] == [
-        ("x", None), (None, "not_text: 'text' is a number, expected text")
-    ]  # fmt: skip
+        ("x", None),
+        (None, "not_text: 'text' is a number, expected text"),
+    ]
 
 
 def test_a_document_of_40_mb_is_a_row_like_any_other(tmp_path: Path) -> None:
@@ -281,10 +315,17 @@ def test_lines_are_counted_from_1_with_blank_ones_and_rows_without(tmp_path: Pat
     assert line_of_row(source, 2) is None
 
 
-def test_nothing_is_written_into_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_into_the_cache_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    for name in ("HF_DATASETS_CACHE", "HF_MODULES_CACHE", "DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH"):
+    for name in (
+        "HF_DATASETS_CACHE",
+        "HF_MODULES_CACHE",
+        "DOWNLOADED_DATASETS_PATH",
+        "EXTRACTED_DATASETS_PATH",
+    ):
         monkeypatch.setattr(datasets.config, name, home)
     for name, write in WRITERS:
         write(tmp_path / name)

@@ -1,4 +1,6 @@
-"""Sources in S3 make the bytes that the same files make on a disk, and one that is replaced is noticed."""
+"""Sources in S3 make the bytes that the same files make on a disk, and one that is replaced is
+noticed.
+"""
 
 import gzip
 import json
@@ -53,21 +55,31 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
     return {
-        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")), "engine": "hf", "max_length": 64, "num_proc": 1,
-        "unit_size": 5_000, "window": 15_000,
-    }  # fmt: skip
+        "tokenizer": str(save_tokenizer(tmp_path / "tokenizer")),
+        "engine": "hf",
+        "max_length": 64,
+        "num_proc": 1,
+        "unit_size": 5_000,
+        "window": 15_000,
+    }
 
 
 @pytest.fixture
-def url(bucket: str, data: Path, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(
+    bucket: str, data: Path, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """The same files in a bucket; the working directory holds them as data/."""
     store.put(f"{data}/", f"{bucket}/data/", recursive=True)
     monkeypatch.chdir(tmp_path)
     return bucket
 
 
-@pytest.mark.parametrize("name", ["data", "data/*.jsonl*", "data/**/*.jsonl", "data/d.parquet", "data/[d-f].*"])
-def test_sources_in_s3_make_the_bytes_of_the_same_files_here(url: str, name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "name", ["data", "data/*.jsonl*", "data/**/*.jsonl", "data/d.parquet", "data/[d-f].*"]
+)
+def test_sources_in_s3_make_the_bytes_of_the_same_files_here(
+    url: str, name: str, options: dict[str, Any]
+) -> None:
     here = build(BuildConfig(sources=(name,), output="here", **options))
     there = build(BuildConfig(sources=(f"{url}/{name}",), output="there", **options))
     assert there.data == here.data
@@ -75,23 +87,39 @@ def test_sources_in_s3_make_the_bytes_of_the_same_files_here(url: str, name: str
     assert command.run("verify", "there", "--level", "full", "--sample", "20").code == 0
 
 
-def test_a_mix_of_sources_in_s3_and_here_has_the_bytes_of_one_here(url: str, options: dict[str, Any]) -> None:
+def test_a_mix_of_sources_in_s3_and_here_has_the_bytes_of_one_here(
+    url: str, options: dict[str, Any]
+) -> None:
     def mix(first: str, second: str) -> tuple[dict[str, Any], ...]:
-        return ({"path": [first], "weight": 60}, {"path": second, "weight": 40, "text_template": "{text}\n"})
+        return (
+            {"path": [first], "weight": 60},
+            {"path": second, "weight": 40, "text_template": "{text}\n"},
+        )
 
-    here = build(BuildConfig(sources=mix("data/a.jsonl", "data/d.parquet"), output="here", **options))
-    there = build(BuildConfig(sources=mix(f"{url}/data/a.jsonl", "data/d.parquet"), output="there", **options))
+    here = build(
+        BuildConfig(sources=mix("data/a.jsonl", "data/d.parquet"), output="here", **options)
+    )
+    there = build(
+        BuildConfig(sources=mix(f"{url}/data/a.jsonl", "data/d.parquet"), output="there", **options)
+    )
     assert there.data == here.data
 
 
 @pytest.mark.parametrize("splits", [False, True])
 def test_a_saved_dataset_in_s3_is_read_as_one_here(
-    bucket: str, store: Any, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, splits: bool
+    bucket: str,
+    store: Any,
+    tmp_path: Path,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    splits: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = datasets.Dataset.from_dict({"text": texts(70, seed=4)})
     saved = datasets.DatasetDict({"train": rows, "test": rows.select(range(5))}) if splits else rows
-    saved.save_to_disk("saved", **({"num_shards": {"train": 2, "test": 1}} if splits else {"num_shards": 2}))
+    saved.save_to_disk(
+        "saved", **({"num_shards": {"train": 2, "test": 1}} if splits else {"num_shards": 2})
+    )
     store.put("saved/", f"{bucket}/saved/", recursive=True)
     own = options | ({"split": "train"} if splits else {})
     here = build(BuildConfig(sources=("saved",), output="here", **own))
@@ -112,11 +140,18 @@ def test_tasks_of_an_array_read_sources_in_s3(
 ) -> None:
     monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", every)
     here = build(BuildConfig(sources=("data",), output="here", **options))
-    there = options | {"sources": (f"{url}/data",), "output": f"{url}/data/packed", "executor": "array", "num_tasks": 2}
+    there = options | {
+        "sources": (f"{url}/data",),
+        "output": f"{url}/data/packed",
+        "executor": "array",
+        "num_tasks": 2,
+    }
     for index in ("1", "0"):
         build_share(BuildConfig(**there, task_index=index))
     assert build(BuildConfig(**there, task_index="merge")).data == here.data
-    assert build(BuildConfig(**there, task_index="merge")).data == here.data, "the output is none of its sources"
+    assert build(BuildConfig(**there, task_index="merge")).data == here.data, (
+        "the output is none of its sources"
+    )
 
 
 def test_an_object_is_read_for_its_digest_once(
@@ -160,10 +195,15 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
     config = BuildConfig(sources=(f"{url}/data/{name}",), output="out", **options)
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "resolve", replaced)
-        with pytest.raises(InputError, match=rf"{name} has changed since the build began: it was replaced by another"):
+        with pytest.raises(
+            InputError,
+            match=rf"{name} has changed since the build began: it was replaced by another",
+        ):
             build(config)
         patch.setattr(pipeline, "resolve", gone)
-        with pytest.raises(InputError, match=rf"{name} has changed since the build began: it is gone"):
+        with pytest.raises(
+            InputError, match=rf"{name} has changed since the build began: it is gone"
+        ):
             build(config)
     assert not Path("out").exists()
 
@@ -171,18 +211,32 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("{}/none.jsonl", r"none.jsonl: there is no such object and no such folder; check the address"),
+        (
+            "{}/none.jsonl",
+            r"none.jsonl: there is no such object and no such folder; check the address",
+        ),
         ("{}/data/*.tsv", r"no file matches s3://.*/data/\*.tsv; check the pattern"),
         ("{}/data/README.md", r"README.md is of no known format; expected"),
         ("{}/empty/", r"empty holds no file of a known format; expected"),
         ("{}/empty/a.jsonl", r"empty/a.jsonl is empty; expected at least one document"),
-        ("s3://nobody-has-this/a.jsonl", r"nobody-has-this/a.jsonl: there is no such bucket; check the address"),
-        ("s3://key:secret@bucket/a.jsonl", r"s3://\*\*\*@bucket/a.jsonl holds credentials; put them into"),
+        (
+            "s3://nobody-has-this/a.jsonl",
+            r"nobody-has-this/a.jsonl: there is no such bucket; check the address",
+        ),
+        (
+            "s3://key:secret@bucket/a.jsonl",
+            r"s3://\*\*\*@bucket/a.jsonl holds credentials; put them into",
+        ),
         ("https://example.org/a.jsonl", r"is an address; packprep reads files, so fetch it first"),
-        ("foo://bucket/a.jsonl", r"it is no address of a store: Protocol not known: foo; check the address"),
+        (
+            "foo://bucket/a.jsonl",
+            r"it is no address of a store: Protocol not known: foo; check the address",
+        ),
     ],
-)  # fmt: skip
-def test_a_source_that_is_none_is_named(url: str, name: str, message: str, options: dict[str, Any]) -> None:
+)
+def test_a_source_that_is_none_is_named(
+    url: str, name: str, message: str, options: dict[str, Any]
+) -> None:
     Store(url).write("empty/.a.jsonl", b"{}")
     if name.endswith("empty/a.jsonl"):
         Store(url).write("empty/a.jsonl", b"")
@@ -194,9 +248,14 @@ def test_a_source_that_is_none_is_named(url: str, name: str, message: str, optio
 def test_bad_rows_and_damage_are_named_as_in_files_here(url: str, options: dict[str, Any]) -> None:
     Store(url).write("bad/a.jsonl", b'{"text": "good"}\n{"text": 7}\n')
     Store(url).write("bad/b.jsonl.gz", Store(url).read("data/b.jsonl.gz")[:-50])
-    with pytest.raises(InputError, match=r"s3://.*/bad/a.jsonl row 1 .line 2.: 'text' is a number, expected text"):
+    with pytest.raises(
+        InputError, match=r"s3://.*/bad/a.jsonl row 1 .line 2.: 'text' is a number, expected text"
+    ):
         build(BuildConfig(sources=(f"{url}/bad/a.jsonl",), output="out", **options))
-    with pytest.raises(InputError, match=r"bad/b.jsonl.gz is cut off at byte [0-9,]+: the compressed data ends early"):
+    with pytest.raises(
+        InputError,
+        match=r"bad/b.jsonl.gz is cut off at byte [0-9,]+: the compressed data ends early",
+    ):
         build(BuildConfig(sources=(f"{url}/bad/b.jsonl.gz",), output="out", **options))
 
 
@@ -221,8 +280,16 @@ def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_goes_
 def test_an_estimate_of_sources_in_s3_is_that_of_files_here(
     url: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predicted = [estimate(BuildConfig(sources=(name,), **options))["prediction"] for name in ("data", f"{url}/data")]
+    predicted = [
+        estimate(BuildConfig(sources=(name,), **options))["prediction"]
+        for name in ("data", f"{url}/data")
+    ]
     assert predicted[0] == predicted[1]
-    monkeypatch.setattr("packprep.preview.estimate.SAMPLE_BYTES", 2_000)  # so that pieces of the files are read
-    predicted = [estimate(BuildConfig(sources=(name,), **options))["prediction"] for name in ("data", f"{url}/data")]
+    monkeypatch.setattr(
+        "packprep.preview.estimate.SAMPLE_BYTES", 2_000
+    )  # so that pieces of the files are read
+    predicted = [
+        estimate(BuildConfig(sources=(name,), **options))["prediction"]
+        for name in ("data", f"{url}/data")
+    ]
     assert predicted[0] == predicted[1]

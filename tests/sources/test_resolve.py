@@ -47,7 +47,9 @@ def make(*paths: str) -> None:
 def test_a_file_is_known_by_its_suffix_and_its_digest(here: Path) -> None:
     make("a.jsonl")
     assert resolved("a.jsonl") == [
-        Source("a.jsonl", "json", Path("a.jsonl"), 14, hashlib.sha256(b'{"text": "a"}\n').hexdigest())
+        Source(
+            "a.jsonl", "json", Path("a.jsonl"), 14, hashlib.sha256(b'{"text": "a"}\n').hexdigest()
+        )
     ]
 
 
@@ -63,7 +65,9 @@ def test_a_file_is_known_by_its_suffix_and_its_digest(here: Path) -> None:
         ("a.arrow", "arrow", "arrow", ""),
     ],
 )
-def test_formats_and_compressions(here: Path, name: str, kind: str, suffix: str, compression: str) -> None:
+def test_formats_and_compressions(
+    here: Path, name: str, kind: str, suffix: str, compression: str
+) -> None:
     (here / name).write_text("x")
     [source] = resolved(name)
     assert (source.kind, source.suffix, source.compression) == (kind, suffix, compression)
@@ -115,7 +119,9 @@ def test_an_existing_path_wins_over_a_pattern_and_over_the_hub(here: Path) -> No
         ("-", "standard input is empty; expected JSON lines"),
     ],
 )
-def test_what_cannot_be_a_source_is_said(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
+def test_what_cannot_be_a_source_is_said(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+) -> None:
     (here / "empty.jsonl").touch()
     (here / "report.pdf").write_text("%PDF")
     (here / "folder").mkdir()
@@ -134,10 +140,16 @@ def test_a_name_that_is_not_utf8_is_an_error_before_anything_is_read(here: Path)
         resolved(path)
 
 
-def test_standard_input_is_kept_in_the_scratch_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_kept_in_the_scratch_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a"}\n')))
     [source] = resolved("-")
-    assert (source.name, source.kind, source.path) == ("standard input", "json", Path("scratch/stdin.jsonl"))
+    assert (source.name, source.kind, source.path) == (
+        "standard input",
+        "json",
+        Path("scratch/stdin.jsonl"),
+    )
     assert Path("scratch/stdin.jsonl").read_bytes() == b'{"text": "a"}\n'
 
 
@@ -147,11 +159,16 @@ def test_no_source_at_all_is_an_error(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "kinds"), [("name", "hub datasets"), ("revision", "hub datasets"), ("split", "hub and saved datasets")]
+    ("key", "kinds"),
+    [("name", "hub datasets"), ("revision", "hub datasets"), ("split", "hub and saved datasets")],
 )
-def test_what_only_some_datasets_have_is_an_error_for_plain_files(here: Path, key: str, kinds: str) -> None:
+def test_what_only_some_datasets_have_is_an_error_for_plain_files(
+    here: Path, key: str, kinds: str
+) -> None:
     make("a.jsonl")
-    with pytest.raises(InputError, match=f"{key} 'x' is for {kinds}, and no source is one; leave it out"):
+    with pytest.raises(
+        InputError, match=f"{key} 'x' is for {kinds}, and no source is one; leave it out"
+    ):
         resolved("a.jsonl", **{key: "x"})
 
 
@@ -185,7 +202,9 @@ def test_of_a_dataset_dict_one_split_is_chosen(here: Path) -> None:
 def test_a_saved_dataset_with_a_file_missing_is_named(here: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk("saved")
     next(Path("saved").glob("data-*.arrow")).unlink()
-    with pytest.raises(InputError, match=r"saved is not whole: saved/data-00000-of-00001\.arrow cannot be read"):
+    with pytest.raises(
+        InputError, match=r"saved is not whole: saved/data-00000-of-00001\.arrow cannot be read"
+    ):
         resolved("saved")
     (here / "saved" / "state.json").write_text("{}")
     with pytest.raises(InputError, match=r"saved/state\.json lists no data files"):
@@ -198,7 +217,9 @@ def test_any_other_name_is_asked_of_the_hub_with_name_split_and_revision(
     asked: list[tuple[Any, ...]] = []
     datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk("cached")
 
-    def load_dataset(path: str, name: str | None, *, split: str, revision: str | None) -> datasets.Dataset:
+    def load_dataset(
+        path: str, name: str | None, *, split: str, revision: str | None
+    ) -> datasets.Dataset:
         asked.append((path, name, split, revision))
         return datasets.load_from_disk("cached")
 
@@ -221,7 +242,8 @@ def test_what_the_hub_answers_is_in_the_error(here: Path, monkeypatch: pytest.Mo
     with pytest.raises(InputError) as raised:
         resolved("user/name")
     assert str(raised.value) == (
-        "user/name is no local path and no dataset came from the hub: Dataset 'user/name' doesn't exist on the Hub"
+        "user/name is no local path and no dataset came from the hub: Dataset 'user/name' doesn't "
+        "exist on the Hub"
     )
 
 
@@ -237,14 +259,20 @@ def test_files_are_read_plain_whatever_their_compression(tmp_path: Path, suffix:
 
 
 @given(
-    st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 3), st.integers(0, 400_000)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.binary(max_size=40), st.integers(0, 3), st.integers(0, 400_000)),
+        min_size=1,
+        max_size=4,
+    ),
     st.sampled_from([1, 100, 1 << 17]),
 )
 @settings(max_examples=50, deadline=None)
 def test_gzip_members_padded_with_zeros_are_what_gzip_reads(
     members: list[tuple[bytes, int, int]], at_once: int
 ) -> None:
-    packed = b"".join(gzip.compress(content * 9**more) + bytes(zeros) for content, more, zeros in members)
+    packed = b"".join(
+        gzip.compress(content * 9**more) + bytes(zeros) for content, more, zeros in members
+    )
     with GzipReader(io.BytesIO(packed)) as raw, io.BufferedReader(raw, at_once) as file:
         assert file.read() == gzip.decompress(packed)
 
@@ -256,13 +284,18 @@ def test_what_follows_a_gzip_file_is_named_with_its_byte(tmp_path: Path) -> None
     with decompressed(path) as file:
         assert file.read() == b'{"text": "a"}\n'
     path.write_bytes(packed + b"garbage" + bytes(9))
-    with decompressed(path) as file, pytest.raises(OSError, match=f"^Garbage at byte {len(packed)}$"):
+    with (
+        decompressed(path) as file,
+        pytest.raises(OSError, match=f"^Garbage at byte {len(packed)}$"),
+    ):
         file.read()
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("lost", [1, 100])
-def test_compressed_data_that_ends_early_is_never_just_shorter(tmp_path: Path, suffix: str, lost: int) -> None:
+def test_compressed_data_that_ends_early_is_never_just_shorter(
+    tmp_path: Path, suffix: str, lost: int
+) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(PACK[suffix](os.urandom(100_000))[:-lost])
     with decompressed(path) as file, pytest.raises(OSError, match="Truncated"):

@@ -29,7 +29,11 @@ def shape(found: Sequence[Slice]) -> list[list[str | None]]:
 def test_a_unit_ends_with_the_document_that_reaches_its_size(tmp_path: Path) -> None:
     found = units(tmp_path, [["aaa", "bb", "c", "dddddd", "e"]], unit_size=5)
     assert shape(found) == [["aaa", "bb"], ["c", "dddddd"], ["e"]]
-    assert [(unit.unit, unit.first_document, unit.text_bytes) for unit in found] == [(0, 0, 5), (1, 2, 7), (2, 4, 1)]
+    assert [(unit.unit, unit.first_document, unit.text_bytes) for unit in found] == [
+        (0, 0, 5),
+        (1, 2, 7),
+        (2, 4, 1),
+    ]
 
 
 def test_size_is_counted_in_bytes_not_in_characters(tmp_path: Path) -> None:
@@ -39,7 +43,10 @@ def test_size_is_counted_in_bytes_not_in_characters(tmp_path: Path) -> None:
 def test_units_run_over_the_ends_of_files_and_say_which_rows_are_whose(tmp_path: Path) -> None:
     found = units(tmp_path, [["a", "b"], ["c"], ["d", "e"]], unit_size=4)
     assert shape(found) == [["a", "b", "c", "d"], ["e"]]
-    assert [unit.parts for unit in found] == [(Part(0, 2, {}), Part(1, 1, {}), Part(2, 1, {})), (Part(2, 1, {}),)]
+    assert [unit.parts for unit in found] == [
+        (Part(0, 2, {}), Part(1, 1, {}), Part(2, 1, {})),
+        (Part(2, 1, {}),),
+    ]
 
 
 def test_limit_counts_rows_over_all_files(tmp_path: Path) -> None:
@@ -54,7 +61,8 @@ def test_the_first_row_without_text_stops_naming_file_row_and_line(tmp_path: Pat
     with pytest.raises(InputError) as raised:
         units(tmp_path, [["a"], ["b", {"text": None}, {"text": 7}]])
     assert str(raised.value) == (
-        f"{tmp_path / '1.jsonl'} row 1 (line 2): the row has no 'text'; mend it, or skip such rows with --on-error skip"
+        f"{tmp_path / '1.jsonl'} row 1 (line 2): the row has no 'text'; mend it, or skip such rows "
+        "with --on-error skip"
     )
 
 
@@ -63,7 +71,9 @@ def test_rows_are_numbered_over_the_whole_file_not_over_its_tables(tmp_path: Pat
         units(tmp_path, [[*["x"] * 1700, {"text": 1}, *["y"] * 500]])
 
 
-def test_skipped_rows_keep_their_number_and_are_counted_by_source_and_reason(tmp_path: Path) -> None:
+def test_skipped_rows_keep_their_number_and_are_counted_by_source_and_reason(
+    tmp_path: Path,
+) -> None:
     files = [["a", {"text": None}], [{"text": 7}, "b", {"text": [1]}, {"text": None}]]
     [unit] = units(tmp_path, files, on_error="skip")
     assert shape([unit]) == [["a", None, None, "b", None, None]]
@@ -81,15 +91,24 @@ def test_a_unit_is_read_in_slices_and_cut_where_it_would_be_without(
     found = units(tmp_path, [["aaa", "b", "b", "c", "dddddd", "e"]], unit_size=5)
     assert shape(found) == [["aaa"], ["b", "b"], ["c", "dddddd"], ["e"]]
     assert [(part.unit, part.number, part.first_document) for part in found] == [
-        (0, 0, 0), (0, 1, 1), (1, 0, 3), (2, 0, 5),
-    ]  # fmt: skip
+        (0, 0, 0),
+        (0, 1, 1),
+        (1, 0, 3),
+        (2, 0, 5),
+    ]
 
 
-@given(st.lists(st.lists(st.text(max_size=9), min_size=1), min_size=1, max_size=4), st.integers(1, 30))
-def test_units_hold_every_row_once_in_order_and_are_as_small_as_can_be(files: list[list[str]], size: int) -> None:
+@given(
+    st.lists(st.lists(st.text(max_size=9), min_size=1), min_size=1, max_size=4), st.integers(1, 30)
+)
+def test_units_hold_every_row_once_in_order_and_are_as_small_as_can_be(
+    files: list[list[str]], size: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = units(Path(folder), files, unit_size=size)
-    assert [text for unit in shape(found) for text in unit] == [text for rows in files for text in rows]
+    assert [text for unit in shape(found) for text in unit] == [
+        text for rows in files for text in rows
+    ]
     assert [unit.first_document for unit in found] == [
         sum(len(unit.table) for unit in found[:number]) for number in range(len(found))
     ]

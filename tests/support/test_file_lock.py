@@ -20,7 +20,9 @@ def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
     with locked(out, "out is being built") as before:
         assert before is None
         with (
-            pytest.raises(ConfigError, match=f"^out is being built by {here}, which holds .*out.lock; wait"),
+            pytest.raises(
+                ConfigError, match=f"^out is being built by {here}, which holds .*out.lock; wait"
+            ),
             locked(out, "out is being built"),
         ):
             pass
@@ -32,7 +34,8 @@ def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
 def test_the_lock_of_a_killed_build_is_stale_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom packprep.support.file_lock import locked\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom packprep.support.file_lock import "
+        "locked\n"
         "with locked(Path(sys.argv[1]), 'x'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     dead = subprocess.Popen([sys.executable, "-c", code, str(out)])
@@ -42,10 +45,15 @@ def test_the_lock_of_a_killed_build_is_stale_at_once(tmp_path: Path) -> None:
         assert before == Holder(socket.gethostname(), dead.pid, alive=False)
 
 
-def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(tmp_path: Path) -> None:
+def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
     lock_of(out).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
-    with pytest.raises(ConfigError, match="by process 7 on elsewhere"), locked(out, "out is being built"):
+    with (
+        pytest.raises(ConfigError, match="by process 7 on elsewhere"),
+        locked(out, "out is being built"),
+    ):
         pass
     assert holder(out) == Holder("elsewhere", 7, alive=True)
     old = time.time() - STALE_AFTER - 5

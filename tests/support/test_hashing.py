@@ -13,10 +13,30 @@ from packprep.support import hashing
 from packprep.support.hashing import Purpose, drawn, mix, stream
 
 KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
-GENERATORS = {"default_rng", "Generator", "SeedSequence", "BitGenerator", "RandomState", "Random", "SystemRandom"} | {
-    "PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937", "seed", "manual_seed",
-}  # fmt: skip
-KEYED = {"mix": 0, "drawn": 0, "hash64": 0, "shuffle": 3, "shuffle_queues": 2}  # place of the key among the arguments
+GENERATORS = {
+    "default_rng",
+    "Generator",
+    "SeedSequence",
+    "BitGenerator",
+    "RandomState",
+    "Random",
+    "SystemRandom",
+} | {
+    "PCG64",
+    "PCG64DXSM",
+    "Philox",
+    "SFC64",
+    "MT19937",
+    "seed",
+    "manual_seed",
+}
+KEYED = {
+    "mix": 0,
+    "drawn": 0,
+    "hash64": 0,
+    "shuffle": 3,
+    "shuffle_queues": 2,
+}  # place of the key among the arguments
 
 
 @given(KEYS)
@@ -45,26 +65,40 @@ def test_each_value_is_drawn_by_itself() -> None:
 
 def test_streams_have_the_same_keys_on_every_machine_and_in_every_version() -> None:
     assert [purpose.value for purpose in Purpose] == list(range(1, 17))
-    keys = [stream(0, Purpose.UNIT_ORDER), stream(2**64, Purpose.UNIT_ORDER), stream(-1, Purpose.EPOCH, 3)]
-    assert [hex(key) for key in keys] == ["0x84188affa97db446", "0x84188affa97db446", "0x24ad85c6c0494970"]
+    keys = [
+        stream(0, Purpose.UNIT_ORDER),
+        stream(2**64, Purpose.UNIT_ORDER),
+        stream(-1, Purpose.EPOCH, 3),
+    ]
+    assert [hex(key) for key in keys] == [
+        "0x84188affa97db446",
+        "0x84188affa97db446",
+        "0x24ad85c6c0494970",
+    ]
 
 
 def test_no_two_streams_collide() -> None:
     seeds = [*range(50), -1, 2**32, 2**63, 2**64 - 2]
     numbers = [(), *itertools.product(range(20)), *itertools.product(range(5), range(2))]
-    keys = [stream(seed, purpose, *some) for seed in seeds for purpose in Purpose for some in numbers]
+    keys = [
+        stream(seed, purpose, *some) for seed in seeds for purpose in Purpose for some in numbers
+    ]
     assert len(set(keys)) == len(seeds) * len(Purpose) * len(numbers)
 
 
 @given(st.integers(-(2**70), 2**70), st.lists(st.integers(0, 2**40), max_size=2))
 def test_purposes_of_a_seed_never_collide(seed: int, numbers: list[int]) -> None:
     assert len({stream(seed, purpose) for purpose in Purpose}) == len(Purpose)
-    assert stream(seed, Purpose.WINDOW, *numbers) == stream(seed % 2**64, Purpose.WINDOW, *np.array(numbers, np.int64))
+    assert stream(seed, Purpose.WINDOW, *numbers) == stream(
+        seed % 2**64, Purpose.WINDOW, *np.array(numbers, np.int64)
+    )
 
 
 def test_what_one_purpose_draws_says_nothing_of_what_another_does() -> None:
     values = np.arange(100_000)
-    keys = [stream(0, purpose) for purpose in Purpose] + [stream(0, Purpose.PLAN_LENGTHS, window) for window in (0, 1)]
+    keys = [stream(0, purpose) for purpose in Purpose] + [
+        stream(0, Purpose.PLAN_LENGTHS, window) for window in (0, 1)
+    ]
     for first, second in itertools.combinations([drawn(key, values, 0.1) for key in keys], 2):
         assert abs((first & second).mean() - 0.01) < 0.0016  # 5 standard deviations
 
@@ -74,13 +108,21 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
     for path in sorted(Path(hashing.__file__).parent.glob("*.py")):
         if path.stem != "hashing":
             yield from (
-                (path.name, node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+                (path.name, node)
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Call)
             )
 
 
 def name_of(node: ast.AST) -> str:
     """The last part of a name: seed of self.config.seed."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def is_stream(node: ast.AST) -> bool:
@@ -94,8 +136,12 @@ def test_whatever_is_random_has_a_stream() -> None:
     wrong = []
     for file, call in calls():
         name = name_of(call.func)
-        if name in GENERATORS:  # a constant makes the same numbers for every seed, as probes of an engine are
-            fine = len(call.args) == 1 and (is_stream(call.args[0]) or isinstance(call.args[0], ast.Constant))
+        if (
+            name in GENERATORS
+        ):  # a constant makes the same numbers for every seed, as probes of an engine are
+            fine = len(call.args) == 1 and (
+                is_stream(call.args[0]) or isinstance(call.args[0], ast.Constant)
+            )
         elif name in KEYED:
             key = call.args[KEYED[name]]
             fine = is_stream(key) or name_of(key) in ("key", "_key")

@@ -1,4 +1,6 @@
-"""Names that have to be asked of the hub: its real client against a server here, which answers as the hub does."""
+"""Names that have to be asked of the hub: its real client against a server here, which answers
+as the hub does.
+"""
 
 import os
 import subprocess
@@ -18,7 +20,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """One tokenizer, user/name. busy: requests after the first one that get "service unavailable"."""
+    """One tokenizer, user/name. busy: requests after the first one that get "service
+    unavailable".
+    """
 
     folder: Path
     url: str = ""
@@ -45,7 +49,11 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         def do_GET(self) -> None:  # named by http.server
             status, code, content = hub.answer(self.path)
             self.send_response(status)
-            for key, value in {"X-Repo-Commit": COMMIT, "ETag": f'"{hash(self.path)}"', "X-Error-Code": code}.items():
+            for key, value in {
+                "X-Repo-Commit": COMMIT,
+                "ETag": f'"{hash(self.path)}"',
+                "X-Error-Code": code,
+            }.items():
                 if value:
                     self.send_header(key, value)
             self.send_header("Content-Length", str(len(content)))
@@ -68,21 +76,34 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def build(folder: Path, endpoint: str, *arguments: str, **more: str) -> tuple[int, list[str]]:
-    """Exit code and standard error of a build in `folder`, of sources that are arguments or a.jsonl."""
+    """Exit code and standard error of a build in `folder`, of sources that are arguments or
+    a.jsonl.
+    """
     write_jsonl(folder / "a.jsonl", texts(20))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    environment |= {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(folder / "home"),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "packprep", "build", *arguments, "-o", "out", "--engine", "hf"],
-        cwd=folder, env=environment | more, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment | more,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     return done.returncode, done.stderr.splitlines()
 
 
 NOWHERE = "http://127.0.0.1:9"  # the port of "discard", where nobody listens
 
 
-def test_a_missing_source_is_noticed_before_the_hub_is_asked_for_the_tokenizer(tmp_path: Path, hub: Hub) -> None:
+def test_a_missing_source_is_noticed_before_the_hub_is_asked_for_the_tokenizer(
+    tmp_path: Path, hub: Hub
+) -> None:
     assert build(tmp_path, hub.url, "gone.jsonl", "--tokenizer", "user/nmae") == (
         2,
         ["packprep: no such file: gone.jsonl"],
@@ -100,7 +121,8 @@ def test_a_mistyped_tokenizer_is_a_sentence(tmp_path: Path, hub: Hub) -> None:
     assert build(tmp_path, hub.url, "a.jsonl", "--tokenizer", "user/nmae") == (
         2,
         [
-            "packprep: user/nmae is no local file and no tokenizer came from the hub: there is no repository of that "
+            "packprep: user/nmae is no local file and no tokenizer came from the hub: there is no "
+            "repository of that "
             "name; check it, or run hf auth login if the repository is private"
         ],
     )
@@ -110,18 +132,24 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_twice(tmp_path: Path) -> None
     code, said = build(tmp_path, NOWHERE, "a.jsonl", "--tokenizer", "user/name")
     assert (code, len(said)) == (2, 1)
     assert said[0].startswith(
-        "packprep: user/name is no local file and no tokenizer came from the hub: 127.0.0.1:9 cannot be reached ("
+        "packprep: user/name is no local file and no tokenizer came from the hub: 127.0.0.1:9 "
+        "cannot be reached ("
     )
-    assert said[0].endswith("), and the cache here does not have it; check the name and the connection")
+    assert said[0].endswith(
+        "), and the cache here does not have it; check the name and the connection"
+    )
     save_tokenizer(tmp_path / "tok")
     code, said = build(tmp_path, NOWHERE, "user/data", "--tokenizer", "tok")
     assert (code, len(said)) == (2, 1)
     assert said[0].startswith(
-        "packprep: user/data is no local path and no dataset came from the hub: 127.0.0.1:9 cannot be reached ("
+        "packprep: user/data is no local path and no dataset came from the hub: 127.0.0.1:9 cannot "
+        "be reached ("
     )
 
 
-def test_retries_of_the_hub_are_one_line_and_then_the_cache_answers_offline(tmp_path: Path, hub: Hub) -> None:
+def test_retries_of_the_hub_are_one_line_and_then_the_cache_answers_offline(
+    tmp_path: Path, hub: Hub
+) -> None:
     hub.busy = 3
     code, said = build(tmp_path, hub.url, "a.jsonl", "--tokenizer", "user/name")
     assert code == 0
@@ -136,7 +164,8 @@ def test_offline_by_the_environment_is_named(tmp_path: Path, hub: Hub) -> None:
     assert build(tmp_path, hub.url, "a.jsonl", "--tokenizer", "user/name", HF_HUB_OFFLINE="1") == (
         2,
         [
-            "packprep: user/name is no local file and no tokenizer came from the hub: HF_HUB_OFFLINE is set, and the "
+            "packprep: user/name is no local file and no tokenizer came from the hub: "
+            "HF_HUB_OFFLINE is set, and the "
             "cache here does not have it; check the name, or unset HF_HUB_OFFLINE"
         ],
     )

@@ -21,7 +21,12 @@ _ASKED = "glibc.malloc.hugetlb=1"
         ("always [madvise] never", "build", None, _ASKED),
         ("always [madvise] never", "plan", None, _ASKED),
         ("always [madvise] never", "show", None, None),
-        ("always [madvise] never", "build", "glibc.malloc.tcache_count=7", "glibc.malloc.tcache_count=7"),
+        (
+            "always [madvise] never",
+            "build",
+            "glibc.malloc.tcache_count=7",
+            "glibc.malloc.tcache_count=7",
+        ),
         ("[always] madvise never", "build", None, None),
         ("always madvise [never]", "build", None, None),
         (None, "build", None, None),
@@ -37,13 +42,17 @@ def test_a_process_that_tokenizes_begins_again_with_huge_pages_where_they_must_b
     given = {} if set_before is None else {"GLIBC_TUNABLES": set_before}
     process = subprocess.Popen(
         [sys.executable, "-X", "utf8", "-c", _CODE, command, "a name with spaces", str(enabled)],
-        env=others | given, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=others | given,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     printed, _ = process.communicate(timeout=60)
     assert printed == f"{process.pid} {expected} {[command, 'a name with spaces']} 1\n"
 
 
-def test_a_process_that_may_not_begin_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_not_begin_again_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from packprep.support import huge_pages
 
     tried = []

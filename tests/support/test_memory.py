@@ -21,29 +21,38 @@ def test_short_memory_means_fewer_units_at_a_time_and_never_other_bytes(tmp_path
     outputs = [
         build(
             BuildConfig(
-                sources=(str(source),), output=str(tmp_path / str(memory)), tokenizer=tokenizer, max_memory=memory,
-                unit_size=2_000, max_length=64,
+                sources=(str(source),),
+                output=str(tmp_path / str(memory)),
+                tokenizer=tokenizer,
+                max_memory=memory,
+                unit_size=2_000,
+                max_length=64,
             )
         ).data
         for memory in (64_000_000_000, 601_000_000)
-    ]  # fmt: skip
+    ]
     assert outputs[0] == outputs[1]
 
 
 def test_a_window_too_large_for_memory_is_said_before_it_is_planned(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["x"] * 100)
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(save_tokenizer(tmp_path / "tokenizer")),
+        sources=(str(source),),
+        output=str(tmp_path / "out"),
+        tokenizer=str(save_tokenizer(tmp_path / "tokenizer")),
         max_memory=600_000_000,
-    )  # fmt: skip
-    with pytest.raises(StoppedError, match="a window has 100 documents, and planning them takes 600 MB of memory"):
+    )
+    with pytest.raises(
+        StoppedError, match="a window has 100 documents, and planning them takes 600 MB of memory"
+    ):
         build(config)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(resident() is None, reason="the system does not say what a process holds")
 @pytest.mark.parametrize(
-    ("most", "coming", "let_go"), [(None, 0, False), (1 << 50, 0, False), (1 << 50, 1 << 50, True), (0, 0, True)]
+    ("most", "coming", "let_go"),
+    [(None, 0, False), (1 << 50, 0, False), (1 << 50, 1 << 50, True), (0, 0, True)],
 )
 def test_what_was_read_of_mapped_files_is_let_go_where_memory_is_short(
     tmp_path: Path, most: int | None, coming: int, let_go: bool
@@ -65,9 +74,16 @@ def test_what_was_read_of_mapped_files_is_let_go_where_memory_is_short(
     assert mapped.files[0].to_pybytes() == content
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells a process's own peak of memory")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux tells a process's own peak of memory"
+)
 def test_the_peak_of_memory_is_not_that_of_the_process_a_build_is_started_from() -> None:
     child = "from packprep.support.memory import peak; print(peak())"
-    parent = f"import subprocess, sys; held = b'x' * 800_000_000; subprocess.run([sys.executable, '-c', {child!r}])"
-    told = subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, check=True).stdout
+    parent = (
+        "import subprocess, sys; held = b'x' * 800_000_000; subprocess.run([sys.executable, "
+        f"'-c', {child!r}])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     assert 20_000_000 < int(told) < 600_000_000

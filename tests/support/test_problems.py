@@ -24,7 +24,9 @@ def test_reason_and_detail_stay_apart_whatever_is_in_the_detail() -> None:
 
 
 def test_a_reason_that_is_not_in_the_enum_fails_at_once_in_place_of_being_counted() -> None:
-    column = pa.chunked_array([pa.array([{"reason": "bad_jsno", "detail": "it is not JSON"}], PROBLEM)])
+    column = pa.chunked_array(
+        [pa.array([{"reason": "bad_jsno", "detail": "it is not JSON"}], PROBLEM)]
+    )
     for read in (lambda: reasons_in(column), lambda: problem_at(column, 0)):
         with pytest.raises(ValueError, match="'bad_jsno' is not a valid BadRow"):
             read()

@@ -22,7 +22,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_line_every_ten_seconds_with_rate_and_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_every_ten_seconds_with_rate_and_time_left(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     with shown() as console:
         for second in range(1, 26):
             clock.now = 100.0 + second
@@ -34,7 +36,9 @@ def test_a_line_every_ten_seconds_with_rate_and_time_left(clock: Clock, capsys: 
     )
 
 
-def test_a_stage_is_timed_from_the_end_of_the_one_before(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_is_timed_from_the_end_of_the_one_before(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     with shown() as console:
         clock.now = 105.0
         console.advance("tokenize", 50.0, 50.0, "MB")
@@ -57,7 +61,9 @@ def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
     ]
 
 
-def test_what_must_be_said_is_said_at_once_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_must_be_said_is_said_at_once_on_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with shown() as console:
         console.say("no EOS: [the file] says so")
     assert capsys.readouterr() == ("", "no EOS: [the file] says so\n")

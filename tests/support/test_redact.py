@@ -29,7 +29,10 @@ TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
         ("a\nb\x1b[2J\x85c", "a\\nb\\x1b[2J\\x85c"),
         # names that hold no secret stay as they are
         ("https://host/org/name@main/a.jsonl", "https://host/org/name@main/a.jsonl"),
-        ("data/token=5/key=7.parquet row 3: it has 'hf_text'", "data/token=5/key=7.parquet row 3: it has 'hf_text'"),
+        (
+            "data/token=5/key=7.parquet row 3: it has 'hf_text'",
+            "data/token=5/key=7.parquet row 3: it has 'hf_text'",
+        ),
         ("C:\\data\\größe 東京.jsonl", "C:\\data\\größe 東京.jsonl"),
     ],
 )
@@ -59,7 +62,9 @@ SECRETS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=
     ),
     st.sampled_from(["", "no such file: ", "reading '", "("]),
 )
-def test_a_secret_is_never_shown_wherever_it_stands(secret: str, scheme: str, form: str, before: str) -> None:
+def test_a_secret_is_never_shown_wherever_it_stands(
+    secret: str, scheme: str, form: str, before: str
+) -> None:
     assert secret not in redacted(before + form.format(s=scheme, x=secret) + " is not there")
 
 

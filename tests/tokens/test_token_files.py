@@ -55,10 +55,16 @@ def test_a_token_file_keeps_every_row_and_its_receipt_is_true(
     receipt = tokenize_slice(unit_of(documents, number=3), tmp_path, engine, policy, BuildConfig())
     path = tmp_path / "unit-000003-000.arrow"
     assert ids_in(path) == expected_ids([text or "" for text in documents], tiny_tokenizer(), 0, 1)
-    assert (receipt.xxh3, receipt.bytes) == (xxhash.xxh3_128_hexdigest(path.read_bytes()), path.stat().st_size)
+    assert (receipt.xxh3, receipt.bytes) == (
+        xxhash.xxh3_128_hexdigest(path.read_bytes()),
+        path.stat().st_size,
+    )
     assert (receipt.documents, receipt.tokens) == (4, sum(map(len, ids_in(path))))
     assert receipt.parts == (Part(0, 4, {"null": 1}),)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["unit-000003-000.arrow", "unit-000003-000.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "unit-000003-000.arrow",
+        "unit-000003-000.json",
+    ]
 
 
 def test_the_size_of_batches_never_changes_the_file(
@@ -77,7 +83,9 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     units = [unit_of(["one"], 0), unit_of(["two", "three"], 1)]
     heard: list[int] = []
     assert stored(tmp_path) is None
-    files = tokenize(iter(units), tmp_path, lambda: engine, policy, config, lambda file: heard.append(file.unit))
+    files = tokenize(
+        iter(units), tmp_path, lambda: engine, policy, config, lambda file: heard.append(file.unit)
+    )
     assert heard == [0, 1]
     assert stored(tmp_path) is None
     seal(tmp_path, files)
@@ -88,11 +96,25 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     assert stored(tmp_path) is None
 
 
-def test_the_key_changes_with_everything_that_decides_tokens_and_with_nothing_else(policy: Tokenizer) -> None:
+def test_the_key_changes_with_everything_that_decides_tokens_and_with_nothing_else(
+    policy: Tokenizer,
+) -> None:
     source = Source(name="a.jsonl", kind="json", path=None, bytes=1, sha256="0" * 64)
     key = tokens_key([source], policy, BuildConfig())
-    same = [{"max_length": 64}, {"strategy": "greedy"}, {"num_proc": 7}, {"seed": 9}, {"engine": "hf"}]
-    other = [{"text_column": "body"}, {"limit": 3}, {"truncate_at": "x"}, {"unit_size": 7}, {"on_error": "skip"}]
+    same = [
+        {"max_length": 64},
+        {"strategy": "greedy"},
+        {"num_proc": 7},
+        {"seed": 9},
+        {"engine": "hf"},
+    ]
+    other = [
+        {"text_column": "body"},
+        {"limit": 3},
+        {"truncate_at": "x"},
+        {"unit_size": 7},
+        {"on_error": "skip"},
+    ]
     assert all(tokens_key([source], policy, BuildConfig(**options)) == key for options in same)  # type: ignore[arg-type]
     assert all(tokens_key([source], policy, BuildConfig(**options)) != key for options in other)  # type: ignore[arg-type]
     assert tokens_key([dataclasses.replace(source, sha256="1" * 64)], policy, BuildConfig()) != key
@@ -106,7 +128,9 @@ def test_no_option_that_shapes_tokens_can_be_forgotten_in_the_key(
     key, identity = tokens_key([source], policy, BuildConfig()), BuildConfig().identity()
     changing = set()
     for name in identity:
-        monkeypatch.setattr(BuildConfig, "identity", lambda _, name=name: identity | {name: "another value"})
+        monkeypatch.setattr(
+            BuildConfig, "identity", lambda _, name=name: identity | {name: "another value"}
+        )
         if tokens_key([source], policy, BuildConfig()) != key:
             changing.add(name)
     # max_tokens enters as config.tokens_to_read: in a mix it stops no reading.
@@ -120,7 +144,9 @@ def test_text_is_cut_at_the_first_match_and_counted_by_source() -> None:
     assert counted == {"0": (1, 5), "1": (1, 1)}
 
 
-def test_work_that_is_told_to_stop_ends_within_a_batch(policy: Tokenizer, engine: EngineChoice) -> None:
+def test_work_that_is_told_to_stop_ends_within_a_batch(
+    policy: Tokenizer, engine: EngineChoice
+) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(CancelledError):
@@ -149,9 +175,12 @@ def test_an_id_that_two_bytes_do_not_hold_is_an_error_and_not_another_id(policy:
 
     far = EngineChoice(engine=Far(), reference=lambda: load_engine("hf", policy.json), gate={})
     with pytest.raises(
-        InputError, match=r"the engine gave the id 65,543, but the vocabulary has [\d,]+; use --engine hf"
+        InputError,
+        match=r"the engine gave the id 65,543, but the vocabulary has [\d,]+; use --engine hf",
     ):
-        encode_table(unit_of(["text"]).table, np.arange(1), far, policy, BuildConfig(verify_engine=0.0))
+        encode_table(
+            unit_of(["text"]).table, np.arange(1), far, policy, BuildConfig(verify_engine=0.0)
+        )
 
 
 class _Wrong:
@@ -221,14 +250,23 @@ def test_shards_are_the_same_bytes_whichever_engine_made_the_ids(tmp_path: Path,
     engine: Any
     for engine in ("hf", name):
         config = BuildConfig(
-            sources=(str(source),), output=str(tmp_path / engine), tokenizer=tokenizer, engine=engine, max_length=64
+            sources=(str(source),),
+            output=str(tmp_path / engine),
+            tokenizer=tokenizer,
+            engine=engine,
+            max_length=64,
         )
         try:
             outputs[engine] = build(config)
-        except InputError as error:  # its Unicode tables are newer than the reference's, and the gate says so
+        except (
+            InputError
+        ) as error:  # its Unicode tables are newer than the reference's, and the gate says so
             assert name == "gigatoken"
             assert "differs from the reference" in str(error)
             return
     assert outputs["hf"].data == outputs[name].data
     assert outputs[name].run["engine"]["engine"] == name
-    assert json.loads((tmp_path / name / "report.json").read_bytes())["packs"] == outputs["hf"].num_packs
+    assert (
+        json.loads((tmp_path / name / "report.json").read_bytes())["packs"]
+        == outputs["hf"].num_packs
+    )

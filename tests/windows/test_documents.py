@@ -12,14 +12,30 @@ from packprep.config.build_config import BuildConfig
 from packprep.schemas import FormatError
 from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
-from packprep.windows.documents import documents_of, form_windows, group_codes, held_out, read_chosen, read_documents
+from packprep.windows.documents import (
+    documents_of,
+    form_windows,
+    group_codes,
+    held_out,
+    read_chosen,
+    read_documents,
+)
 
 
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
     return TokenFile(
-        unit=unit, slice=0, first_document=first, documents=documents, text_bytes=text_bytes, tokens=0, verified=0,
-        parts=(Part(0, documents, {}),), cut={}, bytes=0, xxh3="",
-    )  # fmt: skip
+        unit=unit,
+        slice=0,
+        first_document=first,
+        documents=documents,
+        text_bytes=text_bytes,
+        tokens=0,
+        verified=0,
+        parts=(Part(0, documents, {}),),
+        cut={},
+        bytes=0,
+        xxh3="",
+    )
 
 
 def units(windows: list[list[TokenFile]]) -> list[list[int]]:
@@ -28,7 +44,11 @@ def units(windows: list[list[TokenFile]]) -> list[list[int]]:
 
 def test_a_window_ends_with_the_unit_that_reaches_its_size() -> None:
     files = [token_file(unit) for unit in range(5)]
-    assert units(form_windows(files, BuildConfig(window=20, order="input"))) == [[0, 1], [2, 3], [4]]
+    assert units(form_windows(files, BuildConfig(window=20, order="input"))) == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
 
 
 def test_the_seed_deals_units_to_windows_and_inside_one_they_stand_in_input_order() -> None:
@@ -45,9 +65,14 @@ def test_no_units_make_no_windows() -> None:
 
 
 def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
-    table = pa.table({"tokens": pa.array([[7, 8], [], [9]], pa.list_(pa.int32())), "group": ["a", "b", "a"]})
+    table = pa.table(
+        {"tokens": pa.array([[7, 8], [], [9]], pa.list_(pa.int32())), "group": ["a", "b", "a"]}
+    )
     file = token_file(4, first=100, documents=3)
-    with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    with (
+        pa.OSFile(str(tmp_path / file.name), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
         writer.write_table(table, max_chunksize=2)
     documents = read_documents(tmp_path, [file])
     assert documents.id.tolist() == [100, 101, 102]
@@ -71,7 +96,9 @@ def test_labels_outlive_the_documents_they_are_of() -> None:
     assert labels is not None
     del batch, documents
     gc.collect()
-    assert 9_000 <= pa.total_allocated_bytes() - before < 36_000, "the mask is there, the tokens are not"
+    assert 9_000 <= pa.total_allocated_bytes() - before < 36_000, (
+        "the mask is there, the tokens are not"
+    )
     _reused = pa.array(np.zeros(9_000, np.int8))
     assert labels.count(*np.array([[0], [1], [8_999]], np.int32)).tolist() == [8_999]
 
@@ -80,14 +107,20 @@ def test_chosen_documents_of_two_widths_are_never_read_as_one(tmp_path: Path) ->
     files = [token_file(number, first=number, documents=1) for number in range(2)]
     for file, kind in zip(files, (pa.int32(), pa.uint16()), strict=True):
         table = pa.table({"tokens": pa.array([[7, 8]], pa.list_(kind))})
-        with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        with (
+            pa.OSFile(str(tmp_path / file.name), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema) as writer,
+        ):
             writer.write_table(table)
     with pytest.raises(FormatError, match="token files of two versions of packprep"):
         read_chosen(tmp_path, files, lambda _, documents: np.arange(len(documents)))
 
 
 def test_token_files_of_two_widths_are_never_read_as_one() -> None:
-    batches = [pa.record_batch({"tokens": pa.array([[7, 8]], pa.list_(kind))}) for kind in (pa.int32(), pa.uint16())]
+    batches = [
+        pa.record_batch({"tokens": pa.array([[7, 8]], pa.list_(kind))})
+        for kind in (pa.int32(), pa.uint16())
+    ]
     with pytest.raises(FormatError, match="token files of two versions of packprep"):
         documents_of(batches, np.arange(2), np.zeros(2, np.int32))
 

@@ -1,4 +1,6 @@
-"""Labels of rows reach the loss: what packs are trained on is what the rows would be, each by itself."""
+"""Labels of rows reach the loss: what packs are trained on is what the rows would be, each by
+itself.
+"""
 
 import random
 from pathlib import Path
@@ -19,10 +21,15 @@ def labels_of(values: list[int], lengths: list[int], dtype: Any) -> Labels:
     return Labels(values=Pointers.into(np.array(values, dtype), np.cumsum([0, *lengths[:-1]])))
 
 
-@pytest.mark.parametrize(("dtype", "values"), [(np.int8, [0, 1, 0, 0, 1]), (np.int32, [-100, 0, -100, -100, 5])])
+@pytest.mark.parametrize(
+    ("dtype", "values"), [(np.int8, [0, 1, 0, 0, 1]), (np.int32, [-100, 0, -100, -100, 5])]
+)
 def test_trained_tokens_are_counted_in_labels_and_in_masks(dtype: Any, values: list[int]) -> None:
     labels = labels_of(values, [2, 1, 2], dtype)
-    runs = [np.array(column, np.int32) for column in ([0, 0, 1, 2, 2], [0, 1, 0, 1, 0], [2, 1, 1, 1, -3])]
+    runs = [
+        np.array(column, np.int32)
+        for column in ([0, 0, 1, 2, 2], [0, 1, 0, 1, 0], [2, 1, 1, 1, -3])
+    ]
     assert labels.count(*runs).tolist() == [1, 1, 0, 1, 0]
     assert labels.first(np.array([2, 1, 2], np.int32)).tolist() == [1, 1, 1]
 
@@ -32,7 +39,9 @@ def test_trained_tokens_are_counted_in_labels_and_in_masks(dtype: Any, values: l
     [(90, 30, 45), (10, 90, 10), (90, 10, 50), (60, 60, 30)],
     ids=["both are cut", "a short prompt stays whole", "a short response stays whole", "halves"],
 )
-def test_the_longer_side_gives_way_and_both_in_proportion(source: int, target: int, kept: int) -> None:
+def test_the_longer_side_gives_way_and_both_in_proportion(
+    source: int, target: int, kept: int
+) -> None:
     assert proportional(np.array([source], np.int32), np.array([target], np.int32), 60)[0] == kept
 
 
@@ -45,11 +54,19 @@ def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: 
     chance = random.Random(0)
     ids = documents([chance.randint(2, 40) for _ in range(60)])
     labels = [[token if chance.random() < 0.5 else -100 for token in row] for row in ids]
-    source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": own, "l": of} for own, of in zip(ids, labels, strict=True)])
+    source = write_jsonl(
+        tmp_path / "rows.jsonl",
+        [{"ids": own, "l": of} for own, of in zip(ids, labels, strict=True)],
+    )
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / "out"), input_ids_column="ids", labels_column="l",
-        vocab_size=VOCABULARY, max_length=64, pad_segment_to_multiple=4,
-    )  # fmt: skip
+        sources=(str(source),),
+        output=str(tmp_path / "out"),
+        input_ids_column="ids",
+        labels_column="l",
+        vocab_size=VOCABULARY,
+        max_length=64,
+        pad_segment_to_multiple=4,
+    )
     build(config)
     model = tiny_llama()
 
@@ -76,11 +93,17 @@ def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: 
 
 
 def test_labels_on_disk_need_no_reader_that_knows_where_documents_begin(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": [5, 6, 7], "l": [5, 6, 7]}, {"ids": [8, 9], "l": [8, 9]}])
+    source = write_jsonl(
+        tmp_path / "rows.jsonl", [{"ids": [5, 6, 7], "l": [5, 6, 7]}, {"ids": [8, 9], "l": [8, 9]}]
+    )
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / "out"), input_ids_column="ids", labels_column="l",
-        vocab_size=10, order="input",
-    )  # fmt: skip
+        sources=(str(source),),
+        output=str(tmp_path / "out"),
+        input_ids_column="ids",
+        labels_column="l",
+        vocab_size=10,
+        order="input",
+    )
     build(config)
     [pack] = PackedShards(tmp_path / "out")
     assert pack.labels is not None

@@ -49,18 +49,33 @@ POLICY = made.tokenizer()
 
 
 def token_files(folder: Path, units: Sequence[Sequence[tuple[int, int]]]) -> list[TokenFile]:
-    """A token file for each unit of (source, tokens) of its documents; sources rise. A token is 4 bytes of text."""
+    """A token file for each unit of (source, tokens) of its documents; sources rise.
+
+    A token is 4 bytes of text.
+    """
     files, first = [], 0
     for number, rows in enumerate(units):
-        tokens = pa.array([list(range(10, 10 + length)) for _, length in rows], pa.list_(pa.int32()))
+        tokens = pa.array(
+            [list(range(10, 10 + length)) for _, length in rows], pa.list_(pa.int32())
+        )
         parts = tuple(
-            Part(source, count, {}) for source, count in sorted(Counter(source for source, _ in rows).items())
+            Part(source, count, {})
+            for source, count in sorted(Counter(source for source, _ in rows).items())
         )
         total = sum(length for _, length in rows)
         file = TokenFile(
-            unit=number, slice=0, first_document=first, documents=len(rows), text_bytes=4 * total, tokens=total,
-            verified=0, parts=parts, cut={}, bytes=0, xxh3="",
-        )  # fmt: skip
+            unit=number,
+            slice=0,
+            first_document=first,
+            documents=len(rows),
+            text_bytes=4 * total,
+            tokens=total,
+            verified=0,
+            parts=parts,
+            cut={},
+            bytes=0,
+            xxh3="",
+        )
         with (
             pa.OSFile(str(folder / file.name), "wb") as sink,
             pa.ipc.new_stream(sink, pa.schema({"tokens": tokens.type})) as out,
@@ -75,16 +90,24 @@ def mix_of(folder: Path, units: Sequence[Sequence[tuple[int, int]]], settings: B
     """Source s belongs to entry s."""
     entries = range(len(settings.sources))
     return Mix(
-        token_files(folder, units), folder, list(entries), settings, lambda d: packed_tokens(d, POLICY, settings)
+        token_files(folder, units),
+        folder,
+        list(entries),
+        settings,
+        lambda d: packed_tokens(d, POLICY, settings),
     )
 
 
 @st.composite
 def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
-    """A config with two or three sources, and units of documents: (source, tokens), of 0 tokens or at least 3."""
+    """A config with two or three sources, and units of documents: (source, tokens), of 0 tokens
+    or at least 3.
+    """
     count = draw(st.integers(2, 3))
     document = st.one_of(st.just(0), st.integers(3, 40))
-    rows = [(source, draw(document)) for source in range(count) for _ in range(draw(st.integers(1, 25)))]
+    rows = [
+        (source, draw(document)) for source in range(count) for _ in range(draw(st.integers(1, 25)))
+    ]
     units, at = [], 0
     while at < len(rows):
         size = draw(st.integers(1, 12))
@@ -93,9 +116,14 @@ def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
     kind = draw(st.sampled_from(["weight", "amount"]))
     tables: list[dict[str, Any]] = []
     for source in range(count):
-        amount: dict[str, Any] = {"weight": draw(st.integers(1, 5)), "max_epochs": draw(st.integers(1, 6)) / 2}
+        amount: dict[str, Any] = {
+            "weight": draw(st.integers(1, 5)),
+            "max_epochs": draw(st.integers(1, 6)) / 2,
+        }
         if kind == "amount":
-            amount = draw(st.sampled_from([{"epochs": 0.4}, {"epochs": 2.5}, {"max_tokens": 60}, {}]))
+            amount = draw(
+                st.sampled_from([{"epochs": 0.4}, {"epochs": 2.5}, {"max_tokens": 60}, {}])
+            )
         tables.append({"path": f"{source}.jsonl"} | amount)
     assume(any(len(table) > 1 for table in tables))
     settings = replace(
@@ -131,7 +159,9 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
         for split in ("train", "validation") if options.holdout else ("train",):
             for window in range(len(mix.windows)):
                 documents = mix.documents(window, split)
-                assert options.strategy == "balanced" or len(set(documents.id.tolist())) == len(documents)
+                assert options.strategy == "balanced" or len(set(documents.id.tolist())) == len(
+                    documents
+                )
                 copies[split].update(documents.id.tolist())
                 plan = plan_window(documents, POLICY, options, seed=window)
                 by_source = account_by_source(plan, POLICY, count, plan.packs)
@@ -147,25 +177,40 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
         ids = [document for document, its in enumerate(source_of) if its == source]
         book = totals[source].ledger
         check_ledger(book)
-        assert book["tokens_in"] == sum(int(length_of[document]) * max(1, drawn[document]) for document in ids)
+        assert book["tokens_in"] == sum(
+            int(length_of[document]) * max(1, drawn[document]) for document in ids
+        )
         assert book["dropped"].get("not_drawn", 0) == sum(
             int(length_of[document]) for document in ids if not drawn[document]
         )
         again = {document: drawn[document] - 1 for document in ids if drawn[document] > 1}
         assert totals[source].repeated_documents == sum(again.values())
-        assert totals[source].repeated_tokens == sum(int(length_of[d]) * times for d, times in again.items())
+        assert totals[source].repeated_tokens == sum(
+            int(length_of[d]) * times for d, times in again.items()
+        )
         assert all(drawn[document] == 1 for document in ids if not length_of[document])
     wanted = np.array(mix.wanted[:count])
     assert (packed.sum(axis=0) <= wanted).all()
-    assert (wanted - packed.sum(axis=0) <= max(longest - 1, 0)).all(), "short by less than a document"
+    assert (wanted - packed.sum(axis=0) <= max(longest - 1, 0)).all(), (
+        "short by less than a document"
+    )
     # Each source has two streams, of what is drawn once more and of the rest.
-    assert (abs(packed - packed.sum(axis=0) / len(mix.windows)) <= 2 * longest).all(), "every window holds the shares"
-    assert mix.most_documents <= drawn.total() <= mix.most_documents * len(mix.windows) + len(mix.windows)
+    assert (abs(packed - packed.sum(axis=0) / len(mix.windows)) <= 2 * longest).all(), (
+        "every window holds the shares"
+    )
+    assert (
+        mix.most_documents
+        <= drawn.total()
+        <= mix.most_documents * len(mix.windows) + len(mix.windows)
+    )
 
 
 def test_a_stretch_of_the_mix_holds_the_shares_with_order_input(tmp_path: Path) -> None:
     settings = config(
-        sources=[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}], order="input", max_length=64, window=10**9
+        sources=[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}],
+        order="input",
+        max_length=64,
+        window=10**9,
     )
     documents = mix_of(tmp_path, [[(0, 10)] * 20, [(1, 10)] * 10], settings).documents(0, "train")
     assert documents.source.tolist() == [0, 1, 0] * 10
@@ -173,31 +218,57 @@ def test_a_stretch_of_the_mix_holds_the_shares_with_order_input(tmp_path: Path) 
 
 
 def test_groups_of_different_files_keep_their_codes(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", [{"text": f"a {number}", "lang": "en"} for number in range(9)])
-    write_jsonl(tmp_path / "b.jsonl", [{"text": f"b {number}", "lang": "de"} for number in range(9)])
+    write_jsonl(
+        tmp_path / "a.jsonl", [{"text": f"a {number}", "lang": "en"} for number in range(9)]
+    )
+    write_jsonl(
+        tmp_path / "b.jsonl", [{"text": f"b {number}", "lang": "de"} for number in range(9)]
+    )
     sources = [{"path": tmp_path / name, "epochs": 2} for name in ("a.jsonl", "b.jsonl")]
     tokenizer = save_tokenizer(tmp_path / "t")
     build(
         config(
-            sources=sources, output=tmp_path / "out", tokenizer=tokenizer, group_column="lang", unit_size=20,
+            sources=sources,
+            output=tmp_path / "out",
+            tokenizer=tokenizer,
+            group_column="lang",
+            unit_size=20,
             max_length=64,
         )
-    )  # fmt: skip
+    )
     for pack in PackedShards(tmp_path / "out"):
-        assert len({segment.document_id // 9 for segment in pack.segments() if segment.document_id is not None}) == 1
+        assert (
+            len(
+                {
+                    segment.document_id // 9
+                    for segment in pack.segments()
+                    if segment.document_id is not None
+                }
+            )
+            == 1
+        )
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> dict[str, Any]:
-    """Options of a build of three sources, one of two files with columns of their own, in many units and windows."""
+    """Options of a build of three sources, one of two files with columns of their own, in many
+    units and windows.
+    """
     write_jsonl(tmp_path / "a.jsonl", texts(200, seed=1))
     for name, seed in (("b-1.jsonl", 2), ("b-2.jsonl", 3)):
-        write_jsonl(tmp_path / name, [{"q": text[:9], "answer": text[9:]} for text in texts(90, seed=seed)])
+        write_jsonl(
+            tmp_path / name, [{"q": text[:9], "answer": text[9:]} for text in texts(90, seed=seed)]
+        )
     write_jsonl(tmp_path / "c.jsonl", [{"body": text} for text in texts(200, seed=4)])
     return {
         "sources": [
             {"path": tmp_path / "a.jsonl", "label": "a", "weight": 50},
-            {"path": tmp_path / "b-*.jsonl", "label": "b", "weight": 30, "text_template": "{q}{answer}"},
+            {
+                "path": tmp_path / "b-*.jsonl",
+                "label": "b",
+                "weight": 30,
+                "text_template": "{q}{answer}",
+            },
             {"path": tmp_path / "c.jsonl", "label": "c", "weight": 20, "text_column": "body"},
         ],
         "output": tmp_path / "out",
@@ -226,17 +297,27 @@ def shares_of(output: Path) -> dict[str, float]:
     for pack in PackedShards(output):
         for segment in pack.segments():
             assert segment.document_id is not None
-            packed[int(np.searchsorted(firsts, segment.document_id, side="right")) - 1] += len(segment.tokens)
+            packed[int(np.searchsorted(firsts, segment.document_id, side="right")) - 1] += len(
+                segment.tokens
+            )
     names, found = [source["name"] for source in report["sources"]], {}
     for source in report["mix"]["sources"]:
-        files = [number for number, name in enumerate(names) if Path(name).name.startswith(source["name"])]
+        files = [
+            number
+            for number, name in enumerate(names)
+            if Path(name).name.startswith(source["name"])
+        ]
         found[source["name"]] = sum(packed[number] for number in files) / packed.total()
     return found
 
 
-def test_a_mix_has_its_shares_for_any_number_of_workers_and_every_source_balances(three: dict[str, Any]) -> None:
+def test_a_mix_has_its_shares_for_any_number_of_workers_and_every_source_balances(
+    three: dict[str, Any],
+) -> None:
     data = [
-        build(config(**three | {"num_proc": workers, "output": f"{three['output']}-{workers}"})).data
+        build(
+            config(**three | {"num_proc": workers, "output": f"{three['output']}-{workers}"})
+        ).data
         for workers in (1, 2)
     ]
     assert data[0] == data[1]
@@ -247,20 +328,30 @@ def test_a_mix_has_its_shares_for_any_number_of_workers_and_every_source_balance
         assert abs(source["share"] - source["asked_share"]) < 0.001
         assert source["share"] == pytest.approx(shares_of(output)[source["name"]])
         check_ledger(source["account"]["tokens"])
-        assert (source["account"]["bos_rate"], source["account"]["eos_rate"]) == (1.0, 1.0), "of the documents drawn"
+        assert (source["account"]["bos_rate"], source["account"]["eos_rate"]) == (1.0, 1.0), (
+            "of the documents drawn"
+        )
     for source in report["sources"]:
         check_ledger(source["tokens"])
-    assert [source["asked"] for source in report["mix"]["sources"]] == [{"weight": 50}, {"weight": 30}, {"weight": 20}]
+    assert [source["asked"] for source in report["mix"]["sources"]] == [
+        {"weight": 50},
+        {"weight": 30},
+        {"weight": 20},
+    ]
     assert report["mix"]["sources"][1]["account"]["documents"]["in"] == 180
     assert report["tokens"]["dropped"]["not_drawn"] > 0
     scarce = report["mix"]["limited_by"]
-    assert [source["epochs"] for source in report["mix"]["sources"] if source["name"] == scarce] == [1.0]
+    assert [
+        source["epochs"] for source in report["mix"]["sources"] if source["name"] == scarce
+    ] == [1.0]
     for name in ("manifest", "report"):
         schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
         jsonschema.validate(json.loads((output / f"{name}.json").read_text()), schema)
 
 
-def test_a_repeated_document_keeps_its_id_and_its_tokens_and_is_counted(three: dict[str, Any]) -> None:
+def test_a_repeated_document_keeps_its_id_and_its_tokens_and_is_counted(
+    three: dict[str, Any],
+) -> None:
     manifest = build(config(**amounts(three, {"epochs": 2.5}, {"epochs": 1}, {"max_tokens": 300})))
     expected = expected_ids(texts(200, seed=1), tiny_tokenizer(), 0, 1)
     found: dict[int, dict[int, Counter[tuple[int, ...]]]] = {}
@@ -272,7 +363,9 @@ def test_a_repeated_document_keeps_its_id_and_its_tokens_and_is_counted(three: d
     times = Counter[int]()
     for document, ids in enumerate(expected):
         pieces_of = found.get(document, {})
-        assert [token for start in sorted(pieces_of) for token in next(iter(pieces_of[start]))] == ids
+        assert [
+            token for start in sorted(pieces_of) for token in next(iter(pieces_of[start]))
+        ] == ids
         assert all(len(pieces) == 1 for pieces in pieces_of.values()), "each copy is the same"
         counts = {pieces.total() for pieces in pieces_of.values()}
         assert len(counts) <= 1, "each copy is whole"
@@ -289,10 +382,16 @@ def test_verify_counts_the_copies(three: dict[str, Any]) -> None:
     build(config(**amounts(three, {"epochs": 2.5}, {"epochs": 1}, {"epochs": 0.3})))
     assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
     manifest = read_manifest(three["output"])
-    less = {"documents": manifest.data["repeated"]["documents"] - 1, "tokens": manifest.data["repeated"]["tokens"]}
+    less = {
+        "documents": manifest.data["repeated"]["documents"] - 1,
+        "tokens": manifest.data["repeated"]["tokens"],
+    }
     write_manifest(three["output"], manifest.data | {"repeated": less}, manifest.run)
     [finding] = verify(three["output"]).findings
-    assert finding.what == f"it has {less['documents']} repeated documents, the shards hold {less['documents'] + 1}"
+    assert (
+        finding.what
+        == f"it has {less['documents']} repeated documents, the shards hold {less['documents'] + 1}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -309,7 +408,11 @@ def test_verify_counts_the_copies(three: dict[str, Any]) -> None:
 def test_verify_is_silent_where_copies_lack_their_beginning(
     three: dict[str, Any], more: dict[str, Any], seed: int
 ) -> None:
-    build(config(**amounts(three, {"epochs": 2}, {"epochs": 2}, {"epochs": 3}) | {"seed": seed} | more))
+    build(
+        config(
+            **amounts(three, {"epochs": 2}, {"epochs": 2}, {"epochs": 3}) | {"seed": seed} | more
+        )
+    )
     assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
 
 
@@ -317,29 +420,51 @@ def test_verify_counts_the_copies_of_documents_cut_on_the_left(three: dict[str, 
     amount = amounts(three, {"epochs": 2}, {"epochs": 2}, {"epochs": 3})
     build(config(**amount | {"overflow": "truncate", "truncation_side": "left"}))
     repeated = read_manifest(three["output"]).data["repeated"]["documents"]
-    number = next(n for n, pack in enumerate(packs_of(three["output"])) if pack["document_starts"][0] > 0)
+    number = next(
+        n for n, pack in enumerate(packs_of(three["output"])) if pack["document_starts"][0] > 0
+    )
     plant(three["output"], lambda packs: packs.append(packs[number]))
     said = list(map(str, verify(three["output"]).findings))
-    assert f"manifest.json: it has {repeated:,} repeated documents, the shards hold {repeated + 1:,}" in said
+    assert (
+        f"manifest.json: it has {repeated:,} repeated documents, the shards hold {repeated + 1:,}"
+        in said
+    )
     plant(three["output"], lambda packs: packs.__delitem__(slice(-2, None)))
-    assert any("repeated documents, the shards hold" in line for line in map(str, verify(three["output"]).findings))
+    assert any(
+        "repeated documents, the shards hold" in line
+        for line in map(str, verify(three["output"]).findings)
+    )
 
 
 def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path: Path) -> None:
     answers = [f"the cat sat on the mat {number}" for number in range(9)]
-    chat = [{"messages": [{"role": "user", "content": "the dog " * 60}, {"role": "assistant", "content": answer}]}
-            for answer in answers]  # fmt: skip
+    chat = [
+        {
+            "messages": [
+                {"role": "user", "content": "the dog " * 60},
+                {"role": "assistant", "content": answer},
+            ]
+        }
+        for answer in answers
+    ]
     side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     sources = [{"path": write_jsonl(tmp_path / "a.jsonl", chat), "weight": 3, "max_epochs": 3}]
     sources += [{"path": write_jsonl(tmp_path / "b.jsonl", chat), "weight": 1}]
     build(
         config(
-            sources=sources, output=tmp_path / "out", tokenizer=save_tokenizer(tmp_path / "t", config=side),
-            messages_column="messages", max_length=64, stride=16,
+            sources=sources,
+            output=tmp_path / "out",
+            tokenizer=save_tokenizer(tmp_path / "t", config=side),
+            messages_column="messages",
+            max_length=64,
+            stride=16,
         )
-    )  # fmt: skip
+    )
     manifest = read_manifest(tmp_path / "out")
-    assert manifest.data["repeated"]["documents"] == 18 and "few_loss_tokens" in manifest.ledger["dropped"]
+    assert (
+        manifest.data["repeated"]["documents"] == 18
+        and "few_loss_tokens" in manifest.ledger["dropped"]
+    )
     assert list(map(str, verify(tmp_path / "out", level="full").findings)) == []
 
 
@@ -350,7 +475,9 @@ def test_verify_takes_repeated_pairs_for_both_of_their_sides(three: dict[str, An
     assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
 
 
-def test_other_weights_reuse_the_token_store_and_give_another_output(three: dict[str, Any], tmp_path: Path) -> None:
+def test_other_weights_reuse_the_token_store_and_give_another_output(
+    three: dict[str, Any], tmp_path: Path
+) -> None:
     options = three | {"keep_tokens": tmp_path / "store"}
     first = build(config(**options))
     changes: list[dict[str, Any]] = [
@@ -377,16 +504,25 @@ def test_weights_of_the_same_shares_are_the_same_build(three: dict[str, Any]) ->
     assert any("nothing to do" in line for line in heard.lines)
 
 
-def test_a_column_of_its_own_reads_what_the_column_of_all_reads(three: dict[str, Any], tmp_path: Path) -> None:
+def test_a_column_of_its_own_reads_what_the_column_of_all_reads(
+    three: dict[str, Any], tmp_path: Path
+) -> None:
     own = {"path": tmp_path / "c.jsonl", "text_column": "body"}
     with_table = build(config(**three | {"sources": [own]}))
-    plain = build(config(**three | {"sources": tmp_path / "c.jsonl", "text_column": "body", "output": tmp_path / "2"}))
+    plain = build(
+        config(
+            **three
+            | {"sources": tmp_path / "c.jsonl", "text_column": "body", "output": tmp_path / "2"}
+        )
+    )
     assert [file.sha256 for file in with_table.files] == [file.sha256 for file in plain.files]
     assert "mix" not in read_report(three["output"])
 
 
 def test_a_limit_of_a_source_counts_rows_over_its_files(three: dict[str, Any]) -> None:
-    sources = [{key: source[key] for key in source if key != "weight"} for source in three["sources"]]
+    sources = [
+        {key: source[key] for key in source if key != "weight"} for source in three["sources"]
+    ]
     sources[1]["limit"] = 100
     report_of = build(config(**three | {"sources": sources}))
     assert [source["documents"] for source in report_of.data["sources"]] == [200, 90, 10, 200]
@@ -424,14 +560,20 @@ def test_a_mix_goes_with_every_other_option(three: dict[str, Any], more: dict[st
     if "packs_multiple_of" in more:
         assert manifest.num_packs % 8 == 0
     if "max_tokens" in more:
-        assert 2_950 <= sum(source["trained_tokens"] for source in report["mix"]["sources"]) <= 3_000
+        assert (
+            2_950 <= sum(source["trained_tokens"] for source in report["mix"]["sources"]) <= 3_000
+        )
     assert list(map(str, verify(three["output"], level="full", sample=10**6).findings)) == []
     folder = three["output"] / "train" if "holdout" in more else three["output"]
     assert len(datasets.load_from_disk(str(folder))) == manifest.splits["train"].packs
 
 
-def test_what_is_held_out_is_in_no_copy_trained_on_and_is_not_repeated(three: dict[str, Any]) -> None:
-    build(config(**amounts(three, {"epochs": 3}, {"epochs": 1}, {"epochs": 0.5}) | {"holdout": 0.2}))
+def test_what_is_held_out_is_in_no_copy_trained_on_and_is_not_repeated(
+    three: dict[str, Any],
+) -> None:
+    build(
+        config(**amounts(three, {"epochs": 3}, {"epochs": 1}, {"epochs": 0.5}) | {"holdout": 0.2})
+    )
     ids = {
         split: Counter(
             (segment.document_id, segment.start)
@@ -440,7 +582,9 @@ def test_what_is_held_out_is_in_no_copy_trained_on_and_is_not_repeated(three: di
         )
         for split in ("train", "validation")
     }
-    assert not {document for document, _ in ids["train"]} & {document for document, _ in ids["validation"]}
+    assert not {document for document, _ in ids["train"]} & {
+        document for document, _ in ids["validation"]
+    }
     assert set(ids["validation"].values()) == {1}
     assert max(ids["train"].values()) == 3
 
@@ -450,7 +594,9 @@ def bad(tmp_path: Path, sources: list[Any], **options: Any) -> str:
     (tmp_path / "mix.yaml").write_text(
         json.dumps({"sources": sources, "tokenizer": str(save_tokenizer(tmp_path / "t"))})
     )
-    more = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
+    more = [
+        word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)
+    ]
     result = run("build", "-c", tmp_path / "mix.yaml", "-o", tmp_path / "out", *more)
     assert (result.code, result.out, result.err.count("packprep: ")) == (2, "", 1), result
     assert not (tmp_path / "out").exists()
@@ -458,48 +604,87 @@ def bad(tmp_path: Path, sources: list[Any], **options: Any) -> str:
 
 
 def test_a_mix_that_cannot_be_is_one_sentence_naming_the_file(tmp_path: Path) -> None:
-    a, b = (str(write_jsonl(tmp_path / name, ["one two", "three"])) for name in ("a.jsonl", "b.jsonl"))
+    a, b = (
+        str(write_jsonl(tmp_path / name, ["one two", "three"])) for name in ("a.jsonl", "b.jsonl")
+    )
     empty = str(write_jsonl(tmp_path / "empty.jsonl", [""]))
     assert bad(tmp_path, [{"path": a, "weight": 0}, {"path": b, "weight": 1}]) == (
-        f"source {a} has weight 0, expected a number above 0; to take nothing of a source leave it out"
+        f"source {a} has weight 0, expected a number above 0; to take nothing of a source leave it "
+        "out"
     )
-    assert bad(tmp_path, [{"path": a, "weight": 1}, b]).startswith(f"source {b} has no weight and {a} has one; give")
+    assert bad(tmp_path, [{"path": a, "weight": 1}, b]).startswith(
+        f"source {b} has no weight and {a} has one; give"
+    )
     gone = str(tmp_path / "gone.jsonl")
-    assert bad(tmp_path, [{"path": a, "weight": 1}, {"path": gone, "weight": 1}]) == f"no such file: {gone}"
+    assert (
+        bad(tmp_path, [{"path": a, "weight": 1}, {"path": gone, "weight": 1}])
+        == f"no such file: {gone}"
+    )
     assert bad(tmp_path, [{"path": a, "weight": 1}, {"path": empty, "weight": 1}]) == (
         f"the source {empty} has no tokens to mix; mend or leave it out"
     )
     twice = [{"path": a, "weight": 1}, {"path": str(tmp_path / "*.jsonl"), "weight": 1}]
-    assert bad(tmp_path, twice) == f"{a} is in the mix twice; name it once, and repeat it with epochs"
-    assert bad(tmp_path, [{"path": a, "weight": 1, "text_column": "body"}, {"path": b, "weight": 1}]).startswith(
-        f"{a} has no column 'body'; it has text"
+    assert (
+        bad(tmp_path, twice) == f"{a} is in the mix twice; name it once, and repeat it with epochs"
     )
+    assert bad(
+        tmp_path, [{"path": a, "weight": 1, "text_column": "body"}, {"path": b, "weight": 1}]
+    ).startswith(f"{a} has no column 'body'; it has text")
     assert bad(tmp_path, [{"path": a, "split": "train"}, b]) == (
-        f"source {a}: split 'train' is for hub and saved datasets, and no source is one; leave it out"
+        f"source {a}: split 'train' is for hub and saved datasets, and no source is one; leave it "
+        "out"
     )
     too_long = str(write_jsonl(tmp_path / "long.jsonl", ["one", "word " * 500]))
-    assert bad(tmp_path, [{"path": too_long, "epochs": 1}], overflow="error", max_length=64).startswith(
-        f"{too_long} row 1 has "
-    )
+    assert bad(
+        tmp_path, [{"path": too_long, "epochs": 1}], overflow="error", max_length=64
+    ).startswith(f"{too_long} row 1 has ")
 
 
-def test_weights_on_the_command_line_mix_the_sources_in_their_order(tmp_path: Path, monkeypatch: Any) -> None:
+def test_weights_on_the_command_line_mix_the_sources_in_their_order(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", texts(150, seed=1))
     write_jsonl(tmp_path / "b.jsonl", texts(150, seed=2))
     save_tokenizer(tmp_path / "t")
-    result = run("build", "a.jsonl", "b.jsonl", "--weights", "3,1", "-o", "out", "--tokenizer", "t", "--max-length", 64)
+    result = run(
+        "build",
+        "a.jsonl",
+        "b.jsonl",
+        "--weights",
+        "3,1",
+        "-o",
+        "out",
+        "--tokenizer",
+        "t",
+        "--max-length",
+        64,
+    )
     assert result.code == 0, result
     assert "the mix is as large as a.jsonl allows: its " in result.err
     lines = dict(line.split("  ", 1) for line in result.out.splitlines()[1:])
     assert lines["mix, a.jsonl"].strip().startswith("75.0")
     assert lines["mix, b.jsonl"].strip().startswith(("25.0", "24.9"))
     assert "of those drawn" in lines["tokens lost"]
-    dry = run("build", "a.jsonl", "b.jsonl", "--weights", "3,1", "-o", "dry", "--tokenizer", "t", "--dry-run", "--json")
+    dry = run(
+        "build",
+        "a.jsonl",
+        "b.jsonl",
+        "--weights",
+        "3,1",
+        "-o",
+        "dry",
+        "--tokenizer",
+        "t",
+        "--dry-run",
+        "--json",
+    )
     predicted, report = json.loads(dry.out)["mix"], read_report(tmp_path / "out")["mix"]["sources"]
     assert list(predicted) == ["a.jsonl", "b.jsonl"]
     for source in report:
-        assert predicted[source["name"]]["tokens"] == pytest.approx(source["trained_tokens"], rel=0.05)
+        assert predicted[source["name"]]["tokens"] == pytest.approx(
+            source["trained_tokens"], rel=0.05
+        )
         assert predicted[source["name"]]["share"] == pytest.approx(source["asked_share"], abs=1e-3)
 
 
@@ -512,9 +697,14 @@ def test_half_a_third_and_a_fifth_of_real_text_are_within_a_thousandth(tmp_path:
         {"path": text / "pydocs_*.jsonl.gz", "label": "pydocs", "weight": 20},
     ]
     options: dict[str, Any] = {
-        "sources": sources, "tokenizer": SHARED / "tokenizers" / "gpt2", "unit_size": "2MB", "window": "4MB",
-        "max_length": 2048, "max_epochs": 2, "keep_tokens": tmp_path / "store",
-    }  # fmt: skip
+        "sources": sources,
+        "tokenizer": SHARED / "tokenizers" / "gpt2",
+        "unit_size": "2MB",
+        "window": "4MB",
+        "max_length": 2048,
+        "max_epochs": 2,
+        "keep_tokens": tmp_path / "store",
+    }
     data = [build(config(**options, output=tmp_path / str(n), num_proc=n)).data for n in (1, 2)]
     assert data[0] == data[1]
     report = read_report(tmp_path / "1")

@@ -20,13 +20,17 @@ def drawn(sizes: list[int], wanted: int, seed: int = 0) -> Drawn:
         np.bincount(bucket[tokens > 0], minlength=BUCKETS),
     )
     near = (bucket >= at.first) & (bucket < at.last) & (tokens > 0)
-    halves = [near & (ids % 2 == half) for half in (1, 0)]  # as from two files, in no order that matters
+    halves = [
+        near & (ids % 2 == half) for half in (1, 0)
+    ]  # as from two files, in no order that matters
     found = finish(at, [(hashed[half], ids[half], tokens[half]) for half in halves])
     return found, found.copies(tokens, found.partly(ids, bucket, tokens))
 
 
 def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
-    """Whole copies, then documents in the order of their hashes, each if it fits in what is left."""
+    """Whole copies, then documents in the order of their hashes, each if it fits in what is
+    left.
+    """
     times, left = divmod(wanted, sum(sizes)) if sum(sizes) else (0, 0)
     copies = [times if size else 1 for size in sizes]
     for document in np.argsort(hashes(seed, np.arange(len(sizes)))).tolist():
@@ -39,7 +43,10 @@ def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
 def test_each_document_is_taken_as_often_as_all_fit_and_some_once_more() -> None:
     _, copies = drawn([10] * 100, 1234)
     assert (copies.min(), copies.max(), copies.sum()) == (1, 2, 123)
-    assert sorted(np.argsort(hashes(0, np.arange(100)))[:23].tolist()) == np.flatnonzero(copies == 2).tolist()
+    assert (
+        sorted(np.argsort(hashes(0, np.arange(100)))[:23].tolist())
+        == np.flatnonzero(copies == 2).tolist()
+    )
 
 
 def test_a_document_that_does_not_fit_leaves_its_place_to_others() -> None:
@@ -65,7 +72,9 @@ def test_another_seed_draws_other_documents() -> None:
     assert drawn([1] * 100, 50, seed=1)[1].tolist() != drawn([1] * 100, 50, seed=2)[1].tolist()
 
 
-def test_no_more_documents_are_held_than_may_fill_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_documents_are_held_than_may_fill_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
     tokens = np.full(BUCKETS, 7)
     at = place(7 * 100 + 3, tokens, np.full(BUCKETS, 4))
@@ -73,11 +82,15 @@ def test_no_more_documents_are_held_than_may_fill_what_is_left(monkeypatch: pyte
 
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(0, 2000), st.integers(0, 5))
-def test_a_draw_is_the_plain_one_and_nothing_left_out_would_still_fit(sizes: list[int], wanted: int, seed: int) -> None:
+def test_a_draw_is_the_plain_one_and_nothing_left_out_would_still_fit(
+    sizes: list[int], wanted: int, seed: int
+) -> None:
     _, copies = drawn(sizes, wanted, seed)
     assert copies.tolist() == plain(sizes, wanted, seed)
     left = wanted - int((copies * np.array(sizes, np.int64)).sum())
     if sum(sizes):
         assert left >= 0
         once_more = copies > min(copies[np.array(sizes) > 0])
-        assert all(size > left for size, taken in zip(sizes, once_more, strict=True) if size and not taken)
+        assert all(
+            size > left for size, taken in zip(sizes, once_more, strict=True) if size and not taken
+        )

@@ -19,17 +19,25 @@ def held(found: Stream, files: list[list[int]]) -> list[list[tuple[int, int, flo
     windows: list[list[tuple[int, int, float]]] = [[] for _ in range(found.windows)]
     for window, file in sorted(set(found.files())):
         rows, places = found.stretch(file, np.array(files[file], np.int64), window)
-        windows[window] += [(file, row, at) for row, at in zip(rows.tolist(), places.tolist(), strict=True)]
+        windows[window] += [
+            (file, row, at) for row, at in zip(rows.tolist(), places.tolist(), strict=True)
+        ]
     return windows
 
 
 def test_two_sources_stand_between_each_other_by_their_tokens() -> None:
     held_by = [held(stream(files, 1, 2), files) for files in ([[1, 1, 1, 1]], [[1, 1]])]
     windows = [
-        sorted([(at, "A") for *_, at in held_by[0][window]] + [(at, "B") for *_, at in held_by[1][window]])
+        sorted(
+            [(at, "A") for *_, at in held_by[0][window]]
+            + [(at, "B") for *_, at in held_by[1][window]]
+        )
         for window in range(2)
     ]
-    assert [[name for _, name in window] for window in windows] == [["A", "B", "A"], ["A", "B", "A"]]
+    assert [[name for _, name in window] for window in windows] == [
+        ["A", "B", "A"],
+        ["A", "B", "A"],
+    ]
 
 
 def test_copies_follow_each_other_in_the_same_order() -> None:
@@ -38,16 +46,29 @@ def test_copies_follow_each_other_in_the_same_order() -> None:
     assert (found.begins.tolist(), found.ends.tolist()) == ([[4, 0], [12, 8]], [[8, 4], [16, 12]])
     [window] = held(found, files)
     assert [(file, row) for file, row, _ in sorted(window, key=lambda one: one[2])] == [
-        (1, 0), (0, 0), (0, 1), (1, 0), (0, 0), (0, 1),
-    ]  # fmt: skip
+        (1, 0),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (0, 0),
+        (0, 1),
+    ]
 
 
 def test_a_source_without_tokens_keeps_its_documents_in_the_first_window() -> None:
     files = [[0, 0]]
-    assert [[row for _, row, _ in window] for window in held(stream(files, 1, 3), files)] == [[0, 1], [], []]
+    assert [[row for _, row, _ in window] for window in held(stream(files, 1, 3), files)] == [
+        [0, 1],
+        [],
+        [],
+    ]
 
 
-@given(st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5), st.integers(0, 4), st.integers(1, 6))
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(1, 6),
+)
 def test_every_copy_stands_in_one_window_and_windows_are_equal_but_for_a_document(
     files: list[list[int]], copies: int, windows: int
 ) -> None:
@@ -65,6 +86,10 @@ def test_every_copy_stands_in_one_window_and_windows_are_equal_but_for_a_documen
     for number, window in enumerate(held_by):
         tokens = sum(files[file][row] for file, row, _ in window)
         assert abs(tokens - found.ends.max(initial=0) / windows) <= longest
-        assert all(number <= at * windows + 1e-9 and at * windows < number + 1 + 1e-9 for *_, at in window)
+        assert all(
+            number <= at * windows + 1e-9 and at * windows < number + 1 + 1e-9 for *_, at in window
+        )
         if windows >= copies:
-            assert len({(file, row) for file, row, _ in window}) == len(window), "two copies in a window"
+            assert len({(file, row) for file, row, _ in window}) == len(window), (
+                "two copies in a window"
+            )

@@ -29,7 +29,9 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
     config = BuildConfig(**{**PAIRS, "max_length": 8, **options})
     lengths = np.array([a + b for a, b in sides], np.int32)
     segments, account = cut_pairs(lengths, np.array([a for a, _ in sides], np.int32), 0, config)
-    found = zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True)
+    found = zip(
+        segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True
+    )
     return list(found), account
 
 
@@ -51,7 +53,9 @@ def test_a_pair_that_does_not_fit_together_is_dropped_whole() -> None:
         ((9, 2), "right", [(0, 0, 6), (0, 9, 2)]),
     ],
 )
-def test_truncation_cuts_both_sides_in_proportion(sides: tuple[int, int], side: str, kept: Any) -> None:
+def test_truncation_cuts_both_sides_in_proportion(
+    sides: tuple[int, int], side: str, kept: Any
+) -> None:
     found, account = cut([sides], overflow="truncate", truncation_side=side)
     assert found == kept
     assert account.truncated.tolist() == [sum(sides) - 8]
@@ -78,13 +82,17 @@ def test_error_names_the_row() -> None:
 @settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8),
-    st.sampled_from(["drop", "truncate"]), st.sampled_from(["left", "right"]), st.sampled_from([1, 2, 4]),
-)  # fmt: skip
+    st.sampled_from(["drop", "truncate"]),
+    st.sampled_from(["left", "right"]),
+    st.sampled_from([1, 2, 4]),
+)
 def test_every_token_is_kept_truncated_or_dropped_and_kept_pairs_fit(
     sides: list[tuple[int, int]], overflow: str, side: str, multiple: int
 ) -> None:
     side = side if overflow == "truncate" else "right"
-    found, account = cut(sides, overflow=overflow, truncation_side=side, pad_segment_to_multiple=multiple)
+    found, account = cut(
+        sides, overflow=overflow, truncation_side=side, pad_segment_to_multiple=multiple
+    )
     lost = account.truncated + sum(account.dropped.values(), np.zeros(len(sides), np.int32))
     for row, (first, second) in enumerate(sides):
         own = [length for document, _, length in found if document == row]
@@ -95,7 +103,10 @@ def test_every_token_is_kept_truncated_or_dropped_and_kept_pairs_fit(
 
 def rows_of(count: int) -> list[dict[str, str]]:
     sides = texts(2 * count, seed=3)
-    return [{"chosen": sides[2 * row] or "x", "rejected": sides[2 * row + 1] or "y"} for row in range(count)]
+    return [
+        {"chosen": sides[2 * row] or "x", "rejected": sides[2 * row + 1] or "y"}
+        for row in range(count)
+    ]
 
 
 def sides_in(path: Path) -> dict[int, list[tuple[int, list[int]]]]:
@@ -127,32 +138,60 @@ def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strate
         )
     )
     expected = expected_ids([text for row in rows for text in row.values()], tiny_tokenizer(), 0, 1)
-    assert sides_in(out) == {row: [(0, expected[2 * row]), (1, expected[2 * row + 1])] for row in range(60)}
-    assert manifest.ledger["tokens_in"] == manifest.ledger["tokens_packed"] == sum(map(len, expected))
+    assert sides_in(out) == {
+        row: [(0, expected[2 * row]), (1, expected[2 * row + 1])] for row in range(60)
+    }
+    assert (
+        manifest.ledger["tokens_in"] == manifest.ledger["tokens_packed"] == sum(map(len, expected))
+    )
     report = json.loads((out / "report.json").read_bytes())
     assert (report["documents"]["in"], report["tokens"]["bos_added"]) == (60, 120)
     if strategy != "balanced":
         assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= 8
 
 
-def test_show_names_the_side_of_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_names_the_side_of_each_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
     save_tokenizer(tmp_path / "tok")
-    options = ("--tokenizer", "tok", "--pair-columns", "chosen,rejected", "--overflow", "drop", "--order", "input")
+    options = (
+        "--tokenizer",
+        "tok",
+        "--pair-columns",
+        "chosen,rejected",
+        "--overflow",
+        "drop",
+        "--order",
+        "input",
+    )
     assert run("build", "pairs.jsonl", "-o", "out", *options, "-q").code == 0
-    titles = [line.split(": ")[1] for line in run("show", "out").out.splitlines() if line.startswith("segment")]
-    assert titles == [f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")]
+    titles = [
+        line.split(": ")[1]
+        for line in run("show", "out").out.splitlines()
+        if line.startswith("segment")
+    ]
+    assert titles == [
+        f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")
+    ]
     alone = run("show", "out", "--doc", "pairs.jsonl:1").out
     assert "pairs.jsonl row 1, chosen\n" in alone and "pairs.jsonl row 1, rejected\n" in alone
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"overflow": "truncate"}, {"overflow": "truncate", "truncation_side": "left"}, {"holdout": 0.3}],
+    [
+        {},
+        {"overflow": "truncate"},
+        {"overflow": "truncate", "truncation_side": "left"},
+        {"holdout": 0.3},
+    ],
     ids=str,
 )
-def test_verify_knows_pairs_and_merged_outputs_keep_them(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_verify_knows_pairs_and_merged_outputs_keep_them(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     tokenizer = str(save_tokenizer(tmp_path / "t"))
     for name, count in (("a", 40), ("b", 30)):
         source = write_jsonl(tmp_path / f"{name}.jsonl", rows_of(count))
@@ -179,7 +218,12 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     other = [*CHATS[0][:1], {"role": "assistant", "content": "no"}]
     rows = [{"chosen": CHATS[0], "rejected": other}, {"chosen": CHATS[0], "rejected": CHATS[2]}]
     source = write_jsonl(tmp_path / "pairs.jsonl", rows)
-    options: dict[str, Any] = {"tokenizer": tokenizer, "messages_column": "auto", "max_length": 128, **PAIRS}
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "messages_column": "auto",
+        "max_length": 128,
+        **PAIRS,
+    }
     build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), **options))
     [pack] = PackedShards(tmp_path / "out", verify=True)
     assert pack.labels is not None
@@ -187,9 +231,15 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     assert (pack.tokens[:middle].tolist(), pack.labels[:middle].tolist()) == by_hand(CHATS[0])
     assert (pack.tokens[middle:].tolist(), pack.labels[middle:].tolist()) == by_hand(other)
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
-    assert report["documents"]["dropped"] == {"few_loss_tokens": 1}, "no answer on one side is no pair"
+    assert report["documents"]["dropped"] == {"few_loss_tokens": 1}, (
+        "no answer on one side is no pair"
+    )
     prompts = [
-        {"q": row["chosen"][0]["content"], "a": row["chosen"][1]["content"], "b": other[1]["content"]}
+        {
+            "q": row["chosen"][0]["content"],
+            "a": row["chosen"][1]["content"],
+            "b": other[1]["content"],
+        }
         for row in rows[:1]
     ]
     source = write_jsonl(tmp_path / "prompts.jsonl", prompts)
@@ -197,7 +247,10 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     build(BuildConfig(sources=(str(source),), output=str(tmp_path / "prompts"), **options))
     [same] = PackedShards(tmp_path / "prompts")
     assert same.labels is not None
-    assert (same.tokens.tolist(), same.labels.tolist()) == (pack.tokens.tolist(), pack.labels.tolist())
+    assert (same.tokens.tolist(), same.labels.tolist()) == (
+        pack.tokens.tolist(),
+        pack.labels.tolist(),
+    )
 
 
 def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
@@ -218,30 +271,50 @@ def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"overflow": "split"}, "overflow split would tear pairs apart; choose --overflow truncate, drop or error"),
+        (
+            {"overflow": "split"},
+            "overflow split would tear pairs apart; choose --overflow truncate, drop or error",
+        ),
         ({"strategy": "wrapped"}, "strategy wrapped would tear pairs apart"),
-        ({"pair_columns": "chosen"}, "pair_columns is chosen; expected two columns: chosen,rejected"),
+        (
+            {"pair_columns": "chosen"},
+            "pair_columns is chosen; expected two columns: chosen,rejected",
+        ),
         ({"pair_columns": "chosen,other"}, "has no column 'other'; it has chosen, rejected"),
         ({"input_ids_column": "ids"}, "input_ids_column has no meaning with pair_columns"),
     ],
 )
-def test_options_that_cannot_work_are_a_sentence(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_a_sentence(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     source = write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
     tokenizer = str(save_tokenizer(tmp_path / "t"))
     with pytest.raises((ConfigError, InputError), match=message):
         build(
             BuildConfig(
-                **{**PAIRS, "sources": (str(source),), "output": str(tmp_path / "o"), "tokenizer": tokenizer, **options}
+                **{
+                    **PAIRS,
+                    "sources": (str(source),),
+                    "output": str(tmp_path / "o"),
+                    "tokenizer": tokenizer,
+                    **options,
+                }
             )
         )
 
 
 def test_a_row_without_one_side_is_named(tmp_path: Path) -> None:
     source = write_jsonl(
-        tmp_path / "pairs.jsonl", [{"chosen": "a", "rejected": "b"}, {"chosen": "a", "rejected": None}]
+        tmp_path / "pairs.jsonl",
+        [{"chosen": "a", "rejected": "b"}, {"chosen": "a", "rejected": None}],
     )
     config = BuildConfig(
-        sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(save_tokenizer(tmp_path / "t")), **PAIRS
+        sources=(str(source),),
+        output=str(tmp_path / "out"),
+        tokenizer=str(save_tokenizer(tmp_path / "t")),
+        **PAIRS,
     )
-    with pytest.raises(InputError, match=r"row 1 \(line 2\): the row has no 'chosen' and 'rejected'"):
+    with pytest.raises(
+        InputError, match=r"row 1 \(line 2\): the row has no 'chosen' and 'rejected'"
+    ):
         build(config)

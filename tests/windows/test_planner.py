@@ -26,8 +26,12 @@ def test_packs_come_from_the_last_windows(
     assert remainders(counts, config) == expected
 
 
-@given(st.lists(st.integers(0, 9), min_size=1), st.integers(1, 12), st.sampled_from(["drop", "fill"]))
-def test_what_remains_is_a_multiple_and_the_smallest_change(counts: list[int], multiple: int, remainder: str) -> None:
+@given(
+    st.lists(st.integers(0, 9), min_size=1), st.integers(1, 12), st.sampled_from(["drop", "fill"])
+)
+def test_what_remains_is_a_multiple_and_the_smallest_change(
+    counts: list[int], multiple: int, remainder: str
+) -> None:
     config = BuildConfig(packs_multiple_of=multiple, remainder=remainder)  # type: ignore[arg-type]
     changes = remainders(counts, config)
     assert (sum(counts) + sum(changes)) % multiple == 0

@@ -12,18 +12,29 @@ from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
 from packprep.windows.labels import Labels, proportional
-from packprep.windows.segments import Account, Segments, TooLongError, cut_segments, wrap, wrap_documents
+from packprep.windows.segments import (
+    Account,
+    Segments,
+    TooLongError,
+    cut_segments,
+    wrap,
+    wrap_documents,
+)
 from tests.helpers import reference
 from tests.helpers.reference_segments import cut_document, infer_seqlen, labelled
 
 
-def cut(lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object) -> tuple[Segments, Account]:
+def cut(
+    lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object
+) -> tuple[Segments, Account]:
     config = BuildConfig(**{"max_length": 4, **options})  # type: ignore[arg-type]
     return cut_segments(np.array(lengths, np.int32), ends, config, has_bos=has_bos)
 
 
 def pieces(segments: Segments) -> list[tuple[int, int, int]]:
-    return list(zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True))
+    return list(
+        zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True)
+    )
 
 
 def test_a_document_that_fits_is_one_segment_and_an_empty_one_is_none() -> None:
@@ -31,7 +42,9 @@ def test_a_document_that_fits_is_one_segment_and_an_empty_one_is_none() -> None:
     assert pieces(segments) == [(0, 0, 3), (2, 0, 4)]
 
 
-def test_split_pieces_start_max_length_minus_stride_apart_and_stop_once_the_end_is_covered() -> None:
+def test_split_pieces_start_max_length_minus_stride_apart_and_stop_once_the_end_is_covered() -> (
+    None
+):
     segments, account = cut([10], stride=1)
     assert pieces(segments) == [(0, 0, 4), (0, 3, 4), (0, 6, 4)]
     assert account.overlap.tolist() == [2]
@@ -117,22 +130,39 @@ def configs(draw: st.DrawFn) -> BuildConfig:
     options["input_ids_column"] = "ids"
     min_len = draw(st.integers(0, 4))
     max_len = draw(st.none() | st.integers(min_len, 30))
-    return BuildConfig(max_length=max_length, overflow=overflow, min_len=min_len, max_len=max_len, **options)  # type: ignore[arg-type]
+    options |= {"overflow": overflow, "min_len": min_len, "max_len": max_len}
+    return BuildConfig(max_length=max_length, **options)  # type: ignore[arg-type]
 
 
 @given(
-    configs(), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 2), st.none() | st.integers(0), st.booleans()
+    configs(),
+    st.lists(st.integers(0, 40), max_size=8),
+    st.integers(0, 2),
+    st.none() | st.integers(0),
+    st.booleans(),
 )
-@example(BuildConfig(max_length=4, stride=3, min_loss_tokens=2, continuation_bos=False), [30], 0, 5, True)
-@example(BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False)
+@example(
+    BuildConfig(max_length=4, stride=3, min_loss_tokens=2, continuation_bos=False), [30], 0, 5, True
+)
+@example(
+    BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False
+)
 def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
     config: BuildConfig, texts: list[int], ends: int, pattern: int | None, as_mask: bool
 ) -> None:
     lengths = [text + ends if text else 0 for text in texts]
     bits = random.Random(pattern)
-    trained = None if pattern is None else [[bits.random() < 0.3 for _ in range(length)] for length in lengths]
+    trained = (
+        None
+        if pattern is None
+        else [[bits.random() < 0.3 for _ in range(length)] for length in lengths]
+    )
     segments, account = cut_segments(
-        np.array(lengths, np.int32), ends, config, has_bos=ends > 0, labels=labels_of(trained, as_mask=as_mask)
+        np.array(lengths, np.int32),
+        ends,
+        config,
+        has_bos=ends > 0,
+        labels=labels_of(trained, as_mask=as_mask),
     )
     expected, counted = [], []
     for document, length in enumerate(lengths):
@@ -162,7 +192,10 @@ def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
     """The labels of documents of which these tokens are trained, as a mask or as ids."""
     if trained is None:
         return None
-    parts = [np.array(row, np.int8) if as_mask else np.where(row, 7, -100).astype(np.int32) for row in trained]
+    parts = [
+        np.array(row, np.int8) if as_mask else np.where(row, 7, -100).astype(np.int32)
+        for row in trained
+    ]
     kept = np.concatenate([*parts, np.empty(0, np.int8 if as_mask else np.int32)])
     ends = np.cumsum([0, *map(len, trained)])[:-1].astype(np.int64)
     return Labels(values=Pointers.into(kept, ends))
@@ -175,13 +208,17 @@ def found(segments: Segments) -> list[tuple[int, list[int], bool]]:
     columns = (segments.document, segments.start, segments.own, segments.bos, fronts, holes)
     return [
         (document, [start + place + (hole if place >= front else 0) for place in range(own)], bos)
-        for document, start, own, bos, front, hole in zip(*(column.tolist() for column in columns), strict=True)
+        for document, start, own, bos, front, hole in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
     ]
 
 
 def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
     labels = labels_of([[False] * 3, [True, False, False], [False, True, True]], as_mask=True)
-    segments, account = cut_segments(np.array([3, 3, 3], np.int32), 0, BuildConfig(), has_bos=False, labels=labels)
+    segments, account = cut_segments(
+        np.array([3, 3, 3], np.int32), 0, BuildConfig(), has_bos=False, labels=labels
+    )
     assert pieces(segments) == [(2, 0, 3)], "the first token of a row is never trained"
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [3, 3, 0]
 
@@ -190,7 +227,9 @@ def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
     trained = [12 <= token < 16 or token >= 18 for token in range(24)]
     config = BuildConfig(max_length=16, stride=8, min_loss_tokens=5)
     labels = labels_of([trained], as_mask=True)
-    segments, account = cut_segments(np.array([24], np.int32), 0, config, has_bos=False, labels=labels)
+    segments, account = cut_segments(
+        np.array([24], np.int32), 0, config, has_bos=False, labels=labels
+    )
     assert pieces(segments) == [(0, 8, 16)], "the first piece has 4 trained tokens"
     assert segments.trained(labels, config).tolist() == [10]
     assert account.overlap.tolist() == [0], "nothing is in two pieces"
@@ -201,20 +240,27 @@ def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> Non
     trained = [4 <= token < 10 for token in range(16)]
     config = BuildConfig(max_length=8, stride=4, min_loss_tokens=5)
     labels = labels_of([trained], as_mask=False)
-    segments, account = cut_segments(np.array([16], np.int32), 0, config, has_bos=False, labels=labels)
-    # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none of its own.
+    segments, account = cut_segments(
+        np.array([16], np.int32), 0, config, has_bos=False, labels=labels
+    )
+    # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none
+    # of its own.
     assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
 
-@given(st.lists(st.integers(0, 30), max_size=6), st.integers(0), st.integers(2, 12), st.integers(0, 4))
+@given(
+    st.lists(st.integers(0, 30), max_size=6), st.integers(0), st.integers(2, 12), st.integers(0, 4)
+)
 def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
     texts: list[int], pattern: int, max_length: int, least: int
 ) -> None:
     bits = random.Random(pattern)
     trained = [[bits.random() < 0.2 for _ in range(text)] for text in texts]
     config = BuildConfig(max_length=max_length, strategy="wrapped", min_loss_tokens=least)
-    enough = [text if sum(row[1:]) >= least else 0 for text, row in zip(texts, trained, strict=True)]
+    enough = [
+        text if sum(row[1:]) >= least else 0 for text, row in zip(texts, trained, strict=True)
+    ]
     expected = [
         [(document, start, stop - start) for document, start, stop in pack]
         for pack in reference.wrapped(enough, max_length)
@@ -235,14 +281,18 @@ def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
 def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
     labels = labels_of([[False] * 5 + [True]], as_mask=False)
     config = BuildConfig(max_length=4, overflow="truncate")
-    segments, account = cut_segments(np.array([6], np.int32), 0, config, has_bos=False, labels=labels)
+    segments, account = cut_segments(
+        np.array([6], np.int32), 0, config, has_bos=False, labels=labels
+    )
     assert (pieces(segments), account.truncated.tolist()) == ([], [0])
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [6]
 
 
 def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response() -> None:
     labels = labels_of([[False] * 9 + [True] * 3], as_mask=True)
-    config = BuildConfig(max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids")
+    config = BuildConfig(
+        max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
+    )
     segments, _ = cut_segments(np.array([12], np.int32), 0, config, has_bos=False, labels=labels)
     assert found(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
 

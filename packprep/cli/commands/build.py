@@ -22,7 +22,11 @@ from packprep.support.errors import ConfigError
 
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
-_PATHS = {"DIR": "dir", "FILE": "file", "PATH|NAME": "file"}  # metavars of options that complete as paths
+_PATHS = {
+    "DIR": "dir",
+    "FILE": "file",
+    "PATH|NAME": "file",
+}  # metavars of options that complete as paths
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
 
 
@@ -32,7 +36,10 @@ class Grouped(click.Command):
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
         for parameter in self.get_params(context):
-            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)) is not None:
+            if (
+                isinstance(parameter, click.Option)
+                and (record := parameter.get_help_record(context)) is not None
+            ):
                 groups[getattr(parameter, "group", _HEADINGS[-1])].append(record)
         for heading, records in groups.items():
             with formatter.section(heading):
@@ -40,7 +47,10 @@ class Grouped(click.Command):
 
 
 class _Option(click.Option):
-    """An option with a heading. Its default is None, so that what was typed can be told from what was not."""
+    """An option with a heading.
+
+    Its default is None, so that what was typed can be told from what was not.
+    """
 
     def __init__(self, names: Sequence[str], group: str, **settings: Any) -> None:
         super().__init__(names, default=None, **settings)
@@ -86,9 +96,13 @@ def _option_of(field: "dataclasses.Field[Any]") -> _Option:
 
 
 def default_of(field: "dataclasses.Field[Any]") -> str:
-    """The default as a user would type it; empty where there is none or the option is a switch that is off."""
+    """The default as a user would type it; empty where there is none or the option is a switch
+    that is off.
+    """
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-    default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(field.name, default)
+    default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(
+        field.name, default
+    )
     return "" if default is None or default is False else str(default)
 
 
@@ -100,7 +114,11 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
             if field.name not in left_out:
                 command.params.append(_option_of(field))
             if field.name == "order" and "shuffle" not in left_out:
-                short = _Option(["--shuffle/--no-shuffle"], "Order", help="Short for --order shuffle, --order input.")
+                short = _Option(
+                    ["--shuffle/--no-shuffle"],
+                    "Order",
+                    help="Short for --order shuffle, --order input.",
+                )
                 command.params.append(short)
         return command
 
@@ -112,7 +130,8 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     "build",
     cls=Grouped,
     short_help="Tokenize and pack text into shards.",
-    epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after Ctrl-C.",
+    epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after "
+    "Ctrl-C.",
 )
 @click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
 @click.option(
@@ -124,15 +143,18 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     f"[default: {DEFAULT_FILE}, where no SOURCE is given]",
 )
 @click.option(
-    "--dry-run", is_flag=True, default=None, help="Show the options and what the output would be; write nothing."
+    "--dry-run",
+    is_flag=True,
+    default=None,
+    help="Show the options and what the output would be; write nothing.",
 )
 @click.option("--json", is_flag=True, default=None, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, default=None, help="No progress and no table.")
 def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
     """Tokenize and pack SOURCE... into shards that datasets.load_from_disk opens.
 
-    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow, plain, .gz or .zst), a glob, a directory, - for JSON
-    lines on standard input, or the name of a dataset on the hub.
+    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow, plain, .gz or .zst), a glob, a
+    directory, - for JSON lines on standard input, or the name of a dataset on the hub.
 
     \b
     Example:
@@ -152,7 +174,10 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
         _show(tables, run["json"])
         return
     with shown(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
-        from packprep.execute.pipeline import build, build_share  # takes a second, in which it may be stopped too
+        from packprep.execute.pipeline import (
+            build,
+            build_share,
+        )  # takes a second, in which it may be stopped too
 
         if settings.executor == "array" and settings.task_index != MERGE:
             done = build_share(settings, progress=progress)
@@ -167,7 +192,9 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 def resolve_options(
     sources: Sequence[str], config: Path | None, typed: dict[str, Any]
 ) -> tuple[BuildConfig, dict[str, bool]]:
-    """The command line over the YAML file over the defaults: what to build, and how to run (see `_RUN`)."""
+    """The command line over the YAML file over the defaults: what to build, and how to run (see
+    `_RUN`).
+    """
     given, run = merged_options(sources, config, typed)
     return BuildConfig(**given), run
 
@@ -178,7 +205,9 @@ def merged_options(
     """The command line over the YAML file, values unchecked, and how to run (see `_RUN`)."""
     if config is None and not sources:
         if not Path(DEFAULT_FILE).exists():
-            raise ConfigError(f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help")
+            raise ConfigError(
+                f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help"
+            )
         config = Path(DEFAULT_FILE)
     given = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
     given |= _with_order({key: value for key, value in typed.items() if value not in (None, ())})
@@ -205,10 +234,11 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _stopped_at_once(close: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process now: a thread in the middle of a unit can be left, not stopped.
+    """Ctrl-C and SIGTERM end the process now: a thread in the middle of a unit can be left, not
+    stopped.
 
-    What is done is in the staging directory with its receipts, and the same command goes on. close: puts the terminal
-    in order.
+    What is done is in the staging directory with its receipts, and the same command goes on. close:
+    puts the terminal in order.
     """
 
     def stop(number: int, _: FrameType | None) -> None:

@@ -20,22 +20,51 @@ if TYPE_CHECKING:
     epilog="Exit codes: 0 all numbers hold, 1 a number failed, 2 wrong usage or bad input.",
 )
 @click.argument("output", metavar="OUT|REPORT", type=OutputType("file"))
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Numbers to hold, or a report.json.")
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Numbers to hold, or a report.json.",
+)
 @click.option(
     "--tolerance",
     "tolerances",
     multiple=True,
     metavar="NAME=CHANGE",
-    help="Change for the worse that passes: a number, or with % a share of the baseline. NAME is a key of report.json, "
-    "nested ones with dots: utilization=-0.002, tokens.dropped=+100, tokens_per_second=-20%. Repeatable.",
+    help="Change for the worse that passes: a number, or with % a share of the baseline. NAME is a "
+    "key of report.json, "
+    "nested ones with dots: utilization=-0.002, tokens.dropped=+100, tokens_per_second=-20%. "
+    "Repeatable.",
 )
 @click.option(
-    "--min-utilization", type=click.FloatRange(0, 1), metavar="SHARE", help="Least utilization, such as 0.98."
+    "--min-utilization",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Least utilization, such as 0.98.",
 )
-@click.option("--max-loss", type=click.FloatRange(0, 1), metavar="SHARE", help="Most tokens lost, such as 0.01.")
-@click.option("--update-baseline", is_flag=True, help="Write the numbers to FILE instead of holding them to it.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JUnit XML.")
-@click.option("--summary", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as Markdown.")
+@click.option(
+    "--max-loss",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Most tokens lost, such as 0.01.",
+)
+@click.option(
+    "--update-baseline",
+    is_flag=True,
+    help="Write the numbers to FILE instead of holding them to it.",
+)
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the result as JUnit XML.",
+)
+@click.option(
+    "--summary",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the result as Markdown.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     output: "Output",
@@ -48,16 +77,17 @@ def command(
     summary: Path | None,
     as_json: bool,
 ) -> int:
-    """Hold the numbers of OUT, an output directory or its report.json, to a baseline that is under version control.
+    """Hold the numbers of OUT, an output directory or its report.json, to a baseline that is
+    under version control.
 
-    Held without a --tolerance: utilization (may fall by 0.001), gap_share (may rise by 0.001), straggler (by 0.05),
-    every reason for which tokens or rows were lost (not at all), and max_length, straggler_ranks, bos_rate and eos_rate
-    (may not change). In a GitHub workflow the result is on the page of the run.
+    Held without a --tolerance: utilization (may fall by 0.001), gap_share (may rise by 0.001),
+    straggler (by 0.05), every reason for which tokens or rows were lost (not at all), and
+    max_length, straggler_ranks, bos_rate and eos_rate (may not change). In a GitHub workflow the
+    result is on the page of the run.
 
     \b
-    Example:
-      packprep check packed --baseline baseline.json --update-baseline
-      packprep check packed --baseline baseline.json --tolerance tokens.truncated=+1% --min-utilization 0.98
+    Example: packprep check packed --baseline baseline.json --update-baseline packprep check packed
+      --baseline baseline.json --tolerance tokens.truncated=+1% --min-utilization 0.98
     """
     from packprep.inspect.report_file import read_report
     from packprep.reports import gate, gate_formats
@@ -65,7 +95,9 @@ def command(
     if update_baseline and baseline is None:
         raise ConfigError("--update-baseline writes the file that --baseline names; give both")
     if baseline is None and min_utilization is None and max_loss is None:
-        raise ConfigError("there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss")
+        raise ConfigError(
+            "there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss"
+        )
     if tolerances and baseline is None:
         raise ConfigError("a --tolerance is for a change since the baseline; give --baseline FILE")
     report = read_report(output)
@@ -78,7 +110,10 @@ def command(
         click.echo(f"{baseline} holds {len(written)} numbers of {output}", err=as_json)
     elif held and (missing := gate.not_in_baseline(report, held)):
         names = ", ".join(missing)
-        click.echo(f"{baseline} does not have {names}: not held; write it anew with --update-baseline", err=True)
+        click.echo(
+            f"{baseline} does not have {names}: not held; write it anew with --update-baseline",
+            err=True,
+        )
     if junit is not None:
         gate_formats.write_junit(junit, str(output), verdicts)
     text = gate_formats.markdown(str(output), verdicts)

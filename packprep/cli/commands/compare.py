@@ -21,7 +21,8 @@ _COLOURS = {"better": "green", "worse": "red", "differs": "yellow", "same": None
 @click.option("--all", "everything", is_flag=True, help="Also the numbers that are the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
 def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
-    """What differs between A and B, output directories or report.json files, and whether B is better or worse.
+    """What differs between A and B, output directories or report.json files, and whether B is
+    better or worse.
 
     Of directories also the options, sources and tokenizer that differ.
 
@@ -63,7 +64,11 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
             each.name,
             shown(each.name, each.a),
             shown(each.name, each.b),
-            "" if each.change is None else shown_change(each.name, each.change) if each.change else "0",
+            ""
+            if each.change is None
+            else shown_change(each.name, each.change)
+            if each.change
+            else "0",
             "" if each.judgement == "same" else each.judgement,
         )
         for each in kept

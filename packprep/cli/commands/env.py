@@ -12,7 +12,9 @@ from packprep.cli.printing import print_table
 @click.command("env", short_help="Versions and settings for a bug report.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def command(as_json: bool) -> None:
-    """Versions of packprep and what it uses, the machine, and the settings that change a build. No paths, no secrets.
+    """Versions of packprep and what it uses, the machine, and the settings that change a build.
+
+    No paths, no secrets.
 
     \b
     Example:
@@ -24,7 +26,10 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    print_table("packprep " + found.pop("packprep"), [row for key, value in found.items() for row in _rows(key, value)])
+    print_table(
+        "packprep " + found.pop("packprep"),
+        [row for key, value in found.items() for row in _rows(key, value)],
+    )
 
 
 def _rows(key: str, value: Any) -> list[tuple[str, str]]:
@@ -32,7 +37,10 @@ def _rows(key: str, value: Any) -> list[tuple[str, str]]:
         return [(key, str(value))]
     if not value:
         return [(key, "none set")]
-    return [(name, "not installed" if held is None else _shown(name, held)) for name, held in value.items()]
+    return [
+        (name, "not installed" if held is None else _shown(name, held))
+        for name, held in value.items()
+    ]
 
 
 def _shown(name: str, value: Any) -> str:

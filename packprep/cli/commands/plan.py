@@ -1,4 +1,6 @@
-"""`packprep plan`: what each choice of length, strategy and overflow would give, before anything is built."""
+"""`packprep plan`: what each choice of length, strategy and overflow would give, before anything
+is built.
+"""
 
 import dataclasses
 import json
@@ -36,8 +38,12 @@ def _known(key: str) -> tuple[str, ...]:
     short_help="Compare lengths, strategies and overflow; write no shard.",
     epilog="Exit codes: 0 done, 2 wrong usage or bad input, 130 after Ctrl-C.",
 )
-@click.argument("sources", nargs=-1, metavar="SOURCE...|TOKENS|OUT|LENGTHS.npy", shell_complete=of_paths())
-@click.option("--max-length", metavar="N,...", help="Tokens per pack, several with commas.  [default: 4096]")
+@click.argument(
+    "sources", nargs=-1, metavar="SOURCE...|TOKENS|OUT|LENGTHS.npy", shell_complete=of_paths()
+)
+@click.option(
+    "--max-length", metavar="N,...", help="Tokens per pack, several with commas.  [default: 4096]"
+)
 @click.option(
     "--strategy",
     metavar="NAME,...",
@@ -50,25 +56,44 @@ def _known(key: str) -> tuple[str, ...]:
     shell_complete=of_names([*_known("overflow"), "all"], several=True),
     help="split, truncate, drop, error or all.  [default: split]",
 )
-@click.option("--sample", type=float, default=1.0, metavar="SHARE", help="Share of the documents to look at, as 0.05.")
-@click.option("--global-batch-size", type=click.IntRange(1), metavar="N", help="Packs of a step, to show steps.")
-@click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file of a build.")
+@click.option(
+    "--sample",
+    type=float,
+    default=1.0,
+    metavar="SHARE",
+    help="Share of the documents to look at, as 0.05.",
+)
+@click.option(
+    "--global-batch-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Packs of a step, to show steps.",
+)
+@click.option(
+    "-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file of a build."
+)
 @click.option("--json", is_flag=True, default=None, help="Print the plans as JSON.")
 @click.option("-q", "--quiet", is_flag=True, default=None, help="No progress.")
 def command(
-    sources: tuple[str, ...], sample: float, global_batch_size: int | None, config: Path | None, **typed: Any
+    sources: tuple[str, ...],
+    sample: float,
+    global_batch_size: int | None,
+    config: Path | None,
+    **typed: Any,
 ) -> None:
-    """Plan every combination of length, strategy and overflow; the best row for each goal is marked, if there is one.
+    """Plan every combination of length, strategy and overflow; the best row for each goal is
+    marked, if there is one.
 
-    Of text, all documents or a --sample are tokenized and the tokens thrown away, unless --keep-tokens names a store.
-    A token store, an output of packprep and an array of lengths (numpy.save) are read in seconds. Without a sample the
-    figures are those that a build with the same options gives, exactly. Plans that lose over 1% of the tokens are
-    marked as best only where all do.
+    Of text, all documents or a --sample are tokenized and the tokens thrown away, unless
+    --keep-tokens names a store. A token store, an output of packprep and an array of lengths
+    (numpy.save) are read in seconds. Without a sample the figures are those that a build with the
+    same options gives, exactly. Plans that lose over 1% of the tokens are marked as best only where
+    all do.
 
     \b
-    Example:
-      packprep plan docs/*.jsonl --tokenizer tokenizer.json --max-length 2048,8192 --strategy all --sample 0.05
-      packprep plan lengths.npy --max-length 4096,8192 --strategy all --overflow all --global-batch-size 256
+    Example: packprep plan docs/*.jsonl --tokenizer tokenizer.json --max-length 2048,8192 --strategy
+      all --sample 0.05 packprep plan lengths.npy --max-length 4096,8192 --strategy all --overflow
+      all --global-batch-size 256
     """
     given, run = merged_options(sources, config, typed)
     choices = {name: str(given.pop(name)).split(",") if name in given else None for name in _SWEPT}
@@ -87,15 +112,30 @@ def command(
     with shown(quiet=run["quiet"]) as progress, compiling(progress.say):
         with read_lengths(base, sample, progress) as found:
             # Where no document is too long, every overflow is the same plan.
-            fitting = {length for length in lengths if sample == 1 and found.longest <= length and len(overflows) > 1}
-            configs = [each for each in configs if each.max_length not in fitting or each.overflow == overflows[0]]
+            fitting = {
+                length
+                for length in lengths
+                if sample == 1 and found.longest <= length and len(overflows) > 1
+            }
+            configs = [
+                each
+                for each in configs
+                if each.max_length not in fitting or each.overflow == overflows[0]
+            ]
             rows = sweep(
-                found.windows, configs, found.tokenizer, found.carried, share=found.share, scale=found.scale,
+                found.windows,
+                configs,
+                found.tokenizer,
+                found.carried,
+                share=found.share,
+                scale=found.scale,
                 report=lambda done, total: progress.advance("plan", done, total, "plans"),
-            )  # fmt: skip
+            )
         rate = write_rate(found, base)
     if all(row.problem for row in rows):
-        raise ConfigError(f"nothing can be planned: {rows[0].problem}; choose another --overflow or --strategy")
+        raise ConfigError(
+            f"nothing can be planned: {rows[0].problem}; choose another --overflow or --strategy"
+        )
     notes = _notes(found, rate, refused, fitting)
     if run["json"]:
         click.echo(json.dumps(_as_json(found, rows, rate, notes, global_batch_size), indent=2))
@@ -109,13 +149,19 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"max_length is {text!r}, expected whole numbers with commas such as 2048,4096") from None
+        raise ConfigError(
+            f"max_length is {text!r}, expected whole numbers with commas such as 2048,4096"
+        ) from None
 
 
 def _names(key: str, given: Sequence[str]) -> list[str]:
     """Names that were asked for, each once."""
     known = _known(key)
-    names = [each for name in map(str.strip, given) for each in (_all(key, known) if name == "all" else [name])]
+    names = [
+        each
+        for name in map(str.strip, given)
+        for each in (_all(key, known) if name == "all" else [name])
+    ]
     for name in names:
         if name not in known:
             raise ConfigError(f"{key} is {name!r}{nearest(name, [*known, 'all'])}")
@@ -143,11 +189,14 @@ def _notes(found: "Lengths", rate: float, refused: Sequence[str], fitting: set[i
     ]
     if found.share < 1:
         notes.append(
-            f"from {found.share:.3g} of the documents: counts are scaled to all of them, ± is half of a 95% interval"
+            f"from {found.share:.3g} of the documents: counts are scaled to all of them, ± is half "
+            "of a 95% interval"
         )
     if fitting:
         names = ", ".join(f"{length:,}" for length in sorted(fitting))
-        notes.append(f"no document is longer than {names}: every overflow gives the same plan there")
+        notes.append(
+            f"no document is longer than {names}: every overflow gives the same plan there"
+        )
     return notes + [f"left out: {reason}" for reason in refused]
 
 
@@ -163,12 +212,18 @@ def _as_json(
         for row in rows
     ]
     return {
-        "from": found.origin, "documents": found.documents, "sample": found.share, "notes": list(notes),
-        "plans": planned, "best": best(rows),
-    }  # fmt: skip
+        "from": found.origin,
+        "documents": found.documents,
+        "sample": found.share,
+        "notes": list(notes),
+        "plans": planned,
+        "best": best(rows),
+    }
 
 
-def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]) -> None:
+def _print(
+    found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
+) -> None:
     from packprep.execute.disk_space import shown
     from packprep.preview.sweep import best, ties
 
@@ -178,19 +233,36 @@ def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | No
         if goal not in equal:
             goals.setdefault(number, []).append(goal)
     sampled = found.share < 1
-    heads = ["length", "strategy", "overflow", "utilization", "tokens lost", "cut", "packs", "gap", "bias", "straggler"]
+    heads = [
+        "length",
+        "strategy",
+        "overflow",
+        "utilization",
+        "tokens lost",
+        "cut",
+        "packs",
+        "gap",
+        "bias",
+        "straggler",
+    ]
     heads += [*(["steps"] if batch else []), "bytes", "build s", "best for"]
     cells = []
     for number, row in enumerate(rows):
-        named = [f"{row.max_length:,}", row.strategy, "any" if row.max_length in fitting else row.overflow]
+        named = [
+            f"{row.max_length:,}",
+            row.strategy,
+            "any" if row.max_length in fitting else row.overflow,
+        ]
         if row.problem:
             cells.append([*named, *[""] * (len(heads) - 4), row.problem])
             continue
         cells.append(
             [
                 *named,
-                f"{row.utilization:.3%}" + (f" ± {100 * row.utilization_error:.3f}" if sampled else ""),
-                f"{row.tokens_lost_share:.3%}" + (f" ± {100 * row.loss_error:.3f}" if sampled else ""),
+                f"{row.utilization:.3%}"
+                + (f" ± {100 * row.utilization_error:.3f}" if sampled else ""),
+                f"{row.tokens_lost_share:.3%}"
+                + (f" ± {100 * row.loss_error:.3f}" if sampled else ""),
                 f"{row.cut:,}",
                 f"{row.packs:,}",
                 f"{row.gap_share:.3%}",
@@ -206,4 +278,6 @@ def _print(found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | No
     title = f"{found.origin}: {found.documents:,} documents" + (" of a sample" if sampled else "")
     print_grid(title, heads, cells, keys=3, left=(1, 2, len(heads) - 1), colours=colours)
     if equal:
-        print_sentence(f"best for {', '.join(equal)}: several plans are exactly equal, so none is marked")
+        print_sentence(
+            f"best for {', '.join(equal)}: several plans are exactly equal, so none is marked"
+        )

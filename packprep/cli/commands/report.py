@@ -34,16 +34,23 @@ if TYPE_CHECKING:
 def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> None:
     """Write the report of OUT, the directory of a finished build, as one self-contained page.
 
-    It shows what became of every token, the first packs, how lengths and packs are spread, and what every other
-    strategy would have made of the same documents. It loads nothing, and can be read on a phone and in the dark.
+    It shows what became of every token, the first packs, how lengths and packs are spread, and what
+    every other strategy would have made of the same documents. It loads nothing, and can be read on
+    a phone and in the dark.
 
     \b
     Example:
       packprep report packed -o report.html --plots plots
     """
     for given in (page, plots):
-        if given is not None and isinstance(output, Path) and given.resolve().is_relative_to(output.resolve()):
-            raise ConfigError(f"{given} is inside {output}, whose manifest lists every file; choose another place")
+        if (
+            given is not None
+            and isinstance(output, Path)
+            and given.resolve().is_relative_to(output.resolve())
+        ):
+            raise ConfigError(
+                f"{given} is inside {output}, whose manifest lists every file; choose another place"
+            )
     from packprep.reports.facts import gather
     from packprep.reports.page import as_data, write_page
     from packprep.support.progress import shown

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @click.command("reshard", short_help="Cut an output into shards of another size.")
 @click.argument("source", metavar="OUT", type=OutputType())
-@click.option("-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write.")
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write."
+)
 @click.option("--shard-size", required=True, metavar="SIZE", help="Bytes of one shard, about.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")

@@ -19,20 +19,43 @@ if TYPE_CHECKING:
     from packprep.inspect.provenance import Sources
     from packprep.schemas import Manifest, Output
 
-_NO_TOKENIZER = hashlib.sha256(b"").hexdigest()  # what a build of rows of token ids has in its place
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")  # neighbouring segments never share one
+_NO_TOKENIZER = hashlib.sha256(
+    b""
+).hexdigest()  # what a build of rows of token ids has in its place
+_COLOURS = (
+    "cyan",
+    "yellow",
+    "green",
+    "magenta",
+    "blue",
+    "red",
+)  # neighbouring segments never share one
 
 
 @click.command("show", short_help="Print a pack as text, its documents apart.")
 @click.argument("output", metavar="OUT", type=OutputType())
-@click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split.  [default: 0]")
-@click.option("--doc", metavar="ROW", help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.")
+@click.option(
+    "--pack",
+    type=click.IntRange(0),
+    metavar="P",
+    help="Number of a pack in its split.  [default: 0]",
+)
+@click.option(
+    "--doc",
+    metavar="ROW",
+    help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.",
+)
 @click.option("--raw", is_flag=True, help="Token ids instead of text; needs no tokenizer.")
-@click.option("--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment.")
+@click.option(
+    "--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment."
+)
 @SPLIT
 @SHARD
 @click.option(
-    "--tokenizer", metavar="PATH|NAME", shell_complete=of_paths(), help="Where the tokenizer is now, if it has moved."
+    "--tokenizer",
+    metavar="PATH|NAME",
+    shell_complete=of_paths(),
+    help="Where the tokenizer is now, if it has moved.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
 def command(
@@ -46,9 +69,9 @@ def command(
     tokenizer: str | None,
     as_json: bool,
 ) -> None:
-    """Print a pack of OUT: each segment under its document, with the position of the first token of every line. A
-    colour per segment; BOS, EOS and other special tokens stand out. Where there are labels, tokens without loss are
-    dim, or between ‹ and › where there is no colour.
+    """Print a pack of OUT: each segment under its document, with the position of the first token
+    of every line. A colour per segment; BOS, EOS and other special tokens stand out. Where there
+    are labels, tokens without loss are dim, or between ‹ and › where there is no colour.
 
     \b
     Example:
@@ -68,41 +91,67 @@ def command(
     else:
         places = find_documents(output, manifest, [document_number(sources, doc)])
         if not places:
-            raise ConfigError(f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace --help")
-        packs = {place.place: find_pack(output, manifest, place.place.pack, place.place.split) for place in places}
+            raise ConfigError(
+                f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace "
+                "--help"
+            )
+        packs = {
+            place.place: find_pack(output, manifest, place.place.pack, place.place.split)
+            for place in places
+        }
         shown = [(packs[place.place], place) for place in places]
     decoder = None if raw else _decoder(manifest, tokenizer)
     if as_json:
-        click.echo(json.dumps([_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2))
+        click.echo(
+            json.dumps(
+                [_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2
+            )
+        )
         return
     if doc is None:
         used = len(found.columns["tokens"])
         of = f"{manifest.splits[found.split].packs:,} packs of {found.split}"
         segments = f"{len(shown)} segments" if len(shown) != 1 else "1 segment"
-        click.secho(f"pack {found.number} of {of}: {used:,} of {manifest.max_length:,} tokens, {segments}", bold=True)
+        click.secho(
+            f"pack {found.number} of {of}: {used:,} of {manifest.max_length:,} tokens, {segments}",
+            bold=True,
+        )
     special = _special(manifest, decoder)
     for number, (found, segment) in enumerate(shown):
         colour = _COLOURS[number % len(_COLOURS)]
         click.echo()
         click.secho(
-            _title(segment, sources, _side(found, segment, manifest), with_pack=doc is not None), fg=colour, bold=True
+            _title(segment, sources, _side(found, segment, manifest), with_pack=doc is not None),
+            fg=colour,
+            bold=True,
         )
         _print_segment(found, segment, decoder, special, colour, head)
 
 
 def _decoder(manifest: "Manifest", moved: str | None) -> Any:
-    """What turns ids into text. None, so ids are shown, where rows were ids already and no tokenizer is given."""
+    """What turns ids into text.
+
+    None, so ids are shown, where rows were ids already and no tokenizer is given.
+    """
     from tokenizers import Tokenizer
 
     from packprep.engines.tokenizer import load_tokenizer, recorded_tokenizer
 
     if manifest.data["inputs"]["tokenizer"].get("sha256") != _NO_TOKENIZER:
-        return Tokenizer.from_buffer(recorded_tokenizer(manifest, moved, bos="none", eos="none").json)
-    return None if moved is None else Tokenizer.from_buffer(load_tokenizer(moved, bos="none", eos="none").json)
+        return Tokenizer.from_buffer(
+            recorded_tokenizer(manifest, moved, bos="none", eos="none").json
+        )
+    return (
+        None
+        if moved is None
+        else Tokenizer.from_buffer(load_tokenizer(moved, bos="none", eos="none").json)
+    )
 
 
 def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
-    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no pairs."""
+    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no
+    pairs.
+    """
     sides = found.columns.get("pair_sides")
     if sides is None or (side := int(sides[segment.place.segment])) < 0:
         return ""
@@ -112,7 +161,10 @@ def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
 
 def _title(segment: "Segment", sources: "Sources", side: str, *, with_pack: bool) -> str:
     place = f"pack {segment.place.pack} " if with_pack else ""
-    what = f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to {segment.end - 1:,} of the pack"
+    what = (
+        f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to "
+        f"{segment.end - 1:,} of the pack"
+    )
     if segment.document is None:
         return what
     if segment.document < 0:
@@ -121,7 +173,9 @@ def _title(segment: "Segment", sources: "Sources", side: str, *, with_pack: bool
     if side:  # tokens of the second side count from the first one's
         start = f", {side}"
     padding = segment.end - segment.begin - segment.real
-    return f"{what}: {sources.row(segment.document)}{start}" + (f", {padding} of padding" if padding else "")
+    return f"{what}: {sources.row(segment.document)}{start}" + (
+        f", {padding} of padding" if padding else ""
+    )
 
 
 def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
@@ -134,21 +188,34 @@ def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
 
 
 def _print_segment(
-    found: "FoundPack", segment: "Segment", decoder: Any, special: frozenset[int], colour: str, head: int | None
+    found: "FoundPack",
+    segment: "Segment",
+    decoder: Any,
+    special: frozenset[int],
+    colour: str,
+    head: int | None,
 ) -> None:
     from packprep.inspect.show import lines, pieces_as_ids, pieces_as_text
 
-    count = segment.real if segment.real else segment.end - segment.begin  # filler is shown for what it is
+    count = (
+        segment.real if segment.real else segment.end - segment.begin
+    )  # filler is shown for what it is
     count = min(count, head or count)
     part = slice(segment.begin, segment.begin + count)
     ids, labels = found.columns["tokens"][part], found.columns.get("labels")
     labels = None if labels is None else labels[part]
-    pieces = pieces_as_ids(ids, special, labels) if decoder is None else pieces_as_text(ids, decoder, special, labels)
+    pieces = (
+        pieces_as_ids(ids, special, labels)
+        if decoder is None
+        else pieces_as_text(ids, decoder, special, labels)
+    )
     margin = max(len(str(count)), 4)
     for line in lines(pieces, max(shutil.get_terminal_size().columns - margin - 2, 20)):
         text = "".join(
             _styled(list(same), trained, is_special, colour)
-            for (trained, is_special), same in groupby(line, key=lambda piece: (piece.trained, piece.special))
+            for (trained, is_special), same in groupby(
+                line, key=lambda piece: (piece.trained, piece.special)
+            )
         )
         click.echo(f"{click.style(str(line[0].position).rjust(margin), dim=True)}  {text}")
     if count < segment.real:
@@ -163,7 +230,9 @@ def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str
     return click.style(text, fg=colour, reverse=special)
 
 
-def _as_dict(found: "FoundPack", segment: "Segment", sources: "Sources", decoder: Any) -> dict[str, Any]:
+def _as_dict(
+    found: "FoundPack", segment: "Segment", sources: "Sources", decoder: Any
+) -> dict[str, Any]:
     part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
     ids = found.columns["tokens"][part].tolist()
     labels = found.columns.get("labels")

@@ -11,21 +11,40 @@ from packprep.cli.printing import print_grid, print_sentence, print_table
 if TYPE_CHECKING:
     from packprep.schemas import Output
 
-_SOURCE_HEADS = ("", "documents", "empty", "skipped", "dropped", "tokens in", "packed", "lost", "BOS", "EOS")
+_SOURCE_HEADS = (
+    "",
+    "documents",
+    "empty",
+    "skipped",
+    "dropped",
+    "tokens in",
+    "packed",
+    "lost",
+    "BOS",
+    "EOS",
+)
 
 
 @click.command("stats", short_help="Show what an output holds, and its steps per epoch.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
-    "--global-batch-size", type=click.IntRange(1), metavar="N", help="Packs of one optimizer step, over all ranks."
+    "--global-batch-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Packs of one optimizer step, over all ranks.",
 )
-@click.option("--world-size", type=click.IntRange(1), default=1, metavar="N", help="Ranks.  [default: 1]")
+@click.option(
+    "--world-size", type=click.IntRange(1), default=1, metavar="N", help="Ranks.  [default: 1]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it all as JSON, with exact counts.")
-def command(output: "Output", global_batch_size: int | None, world_size: int, as_json: bool) -> None:
-    """Show the report of OUT per source, histograms counted from its shards, and what a trainer needs to know.
+def command(
+    output: "Output", global_batch_size: int | None, world_size: int, as_json: bool
+) -> None:
+    """Show the report of OUT per source, histograms counted from its shards, and what a trainer
+    needs to know.
 
-    Steps are those of the split "train" at N packs a step: packs left over at the end of an epoch make no step, as in
-    PackedLoader.
+    Steps are those of the split "train" at N packs a step: packs left over at the end of an epoch
+    make no step, as in PackedLoader.
 
     \b
     Example:

@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     from packprep.schemas import Output
 
 SPLIT = click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
-SHARD = click.option("--shard", metavar="FILE", help="Count packs in this shard, as verify names them.")
+SHARD = click.option(
+    "--shard", metavar="FILE", help="Count packs in this shard, as verify names them."
+)
 
 
 @click.command("trace", short_help="Which rows are in a pack, and which packs hold a row.")
 @click.argument("output", metavar="OUT", type=OutputType())
-@click.option("--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split, from 0.")
-@click.option("--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack.")
-@click.option("--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone.")
+@click.option(
+    "--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split, from 0."
+)
+@click.option(
+    "--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack."
+)
+@click.option(
+    "--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone."
+)
 @SPLIT
 @SHARD
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -35,7 +43,9 @@ def command(
     shard: str | None,
     as_json: bool,
 ) -> None:
-    """Rows of the sources that are in a pack of OUT, or packs of OUT that hold a row. Rows and packs count from 0.
+    """Rows of the sources that are in a pack of OUT, or packs of OUT that hold a row.
+
+    Rows and packs count from 0.
 
     \b
     Example:
@@ -54,14 +64,18 @@ def command(
         segments = list(find_pack(output, manifest, pack, split, shard).segments)
         if segment is not None:
             if segment >= len(segments):
-                raise ConfigError(f"pack {pack} has {len(segments)} segments, numbered from 0; there is no {segment}")
+                raise ConfigError(
+                    f"pack {pack} has {len(segments)} segments, numbered from 0; there is no "
+                    f"{segment}"
+                )
             segments = [segments[segment]]
     else:
         number = document_number(sources, str(document))
         segments = find_documents(output, manifest, [number])
         if not segments and not as_json:
             click.echo(
-                f"{sources.row(number)} is in no pack: it was empty, skipped or dropped; report.json counts which"
+                f"{sources.row(number)} is in no pack: it was empty, skipped or dropped; "
+                "report.json counts which"
             )
             return
     rows = [_row(found, sources) for found in segments]

@@ -23,13 +23,24 @@ if TYPE_CHECKING:
     "--level",
     type=click.Choice(["fast", "full"]),
     default="fast",
-    help="fast: every byte that is there. full: also tokenize some documents from their sources again.  "
+    help="fast: every byte that is there. full: also tokenize some documents from their sources "
+    "again.  "
     "[default: fast]",
 )
 @click.option(
-    "--sample", default=1000, metavar="N", type=click.IntRange(0), help="full: how many documents.  [default: 1000]"
+    "--sample",
+    default=1000,
+    metavar="N",
+    type=click.IntRange(0),
+    help="full: how many documents.  [default: 1000]",
 )
-@click.option("--seed", default=0, metavar="N", type=click.IntRange(0), help="full: which documents.  [default: 0]")
+@click.option(
+    "--seed",
+    default=0,
+    metavar="N",
+    type=click.IntRange(0),
+    help="full: which documents.  [default: 0]",
+)
 @click.option(
     "--root",
     metavar="DIR",
@@ -42,21 +53,39 @@ if TYPE_CHECKING:
     shell_complete=of_paths(),
     help="full: where the tokenizer is now, if it has moved.",
 )
-@click.option("--vocab-size", type=click.IntRange(1), metavar="N", help="Bound of the ids, where OUT has no manifest.")
 @click.option(
-    "--max-findings", default=20, metavar="N", type=click.IntRange(1),
+    "--vocab-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Bound of the ids, where OUT has no manifest.",
+)
+@click.option(
+    "--max-findings",
+    default=20,
+    metavar="N",
+    type=click.IntRange(1),
     help="Findings shown of each kind; all are counted.  [default: 20]",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress, and no table where nothing is wrong.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="No progress, and no table where nothing is wrong."
+)
 @click.pass_context
 def command(
-    context: click.Context, /, output: str, max_findings: int, as_json: bool, quiet: bool, **options: Any
+    context: click.Context,
+    /,
+    output: str,
+    max_findings: int,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
-    """Check OUT: digests, missing and surplus files, every invariant of every pack, BOS and EOS, the ledger against
-    the data, no document lost, repeated or cut in the wrong place. Every finding names file, pack and segment.
+    """Check OUT: digests, missing and surplus files, every invariant of every pack, BOS and EOS,
+    the ledger against the data, no document lost, repeated or cut in the wrong place. Every
+    finding names file, pack and segment.
 
-    Datasets packed by TRL or others and saved with save_to_disk have no manifest: their invariants are checked.
+    Datasets packed by TRL or others and saved with save_to_disk have no manifest: their invariants
+    are checked.
 
     \b
     Example:
@@ -75,15 +104,25 @@ def command(
 
 
 def as_dict(verdict: "Verdict") -> dict[str, Any]:
-    """The result for machines; `findings` holds the first of each kind, `counts` says how many there are."""
+    """The result for machines; `findings` holds the first of each kind, `counts` says how many
+    there are.
+    """
     facts = {spec.name: getattr(verdict, spec.name) for spec in dataclasses.fields(verdict)}
-    return {"sound": verdict.sound} | facts | {
-        "findings": [
-            {key: value for key, value in dataclasses.asdict(finding).items() if value not in (None, "")}
-            for finding in verdict.findings
-        ],
-        "counts": dict(verdict.findings.counts),
-    }  # fmt: skip
+    return (
+        {"sound": verdict.sound}
+        | facts
+        | {
+            "findings": [
+                {
+                    key: value
+                    for key, value in dataclasses.asdict(finding).items()
+                    if value not in (None, "")
+                }
+                for finding in verdict.findings
+            ],
+            "counts": dict(verdict.findings.counts),
+        }
+    )
 
 
 def _print(verdict: "Verdict") -> None:
@@ -97,15 +136,23 @@ def _print(verdict: "Verdict") -> None:
             click.echo(f"{click.style(kind, fg='red', bold=True)}  and {more:,} more")
     found = len(verdict.findings)
     result = (
-        Text("sound", "green") if verdict.sound else Text("1 finding" if found == 1 else f"{found:,} findings", "red")
+        Text("sound", "green")
+        if verdict.sound
+        else Text("1 finding" if found == 1 else f"{found:,} findings", "red")
     )
     rows: list[tuple[str, str | Text]] = [
         ("result", result),
         ("files", f"{verdict.files:,} of {verdict.bytes:,} bytes"),
     ]
-    rows.append(("packs", f"{verdict.packs:,} of {verdict.segments:,} segments, {verdict.tokens:,} tokens"))
+    rows.append(
+        ("packs", f"{verdict.packs:,} of {verdict.segments:,} segments, {verdict.tokens:,} tokens")
+    )
     for source in verdict.sources[:12]:
-        ends = [f"{source[end]:.4%} with {end.upper()}" for end in ("bos", "eos") if source[end] is not None]
+        ends = [
+            f"{source[end]:.4%} with {end.upper()}"
+            for end in ("bos", "eos")
+            if source[end] is not None
+        ]
         rows.append((source["source"], ", ".join([f"{source['documents']:,} documents", *ends])))
     if len(verdict.sources) > 12:
         rows.append((f"{len(verdict.sources) - 12:,} more sources", "see --json"))

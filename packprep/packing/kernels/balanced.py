@@ -1,4 +1,6 @@
-"""A given number of packs, as even as possible: longest processing time first, then exchanges between uneven packs."""
+"""A given number of packs, as even as possible: longest processing time first, then exchanges
+between uneven packs.
+"""
 
 import numpy as np
 
@@ -7,7 +9,9 @@ from packprep.packing.kernels.common import Int32s, Int64s, kernel
 
 @kernel
 def _sink(heap: Int32s, size: int, fills: Int64s, at: int) -> None:
-    """Restores the heap (emptiest pack on top, ties by number) after the pack at place `at` got fuller."""
+    """Restores the heap (emptiest pack on top, ties by number) after the pack at place `at` got
+    fuller.
+    """
     pack = heap[at]
     while 2 * at + 1 < size:
         child = 2 * at + 1
@@ -24,10 +28,14 @@ def _sink(heap: Int32s, size: int, fills: Int64s, at: int) -> None:
 
 
 @kernel
-def longest_first(lengths: Int32s, weights: Int32s, longest: Int64s, packs: int, slots: int) -> Int32s:
-    """Pack of each document: longest first, each into the emptiest pack (Graham 1969); empty if slots run out.
+def longest_first(
+    lengths: Int32s, weights: Int32s, longest: Int64s, packs: int, slots: int
+) -> Int32s:
+    """Pack of each document: longest first, each into the emptiest pack (Graham 1969); empty if
+    slots run out.
 
-    longest: documents, longest first; weights: [documents], or empty where each is 1. O(documents log packs).
+    longest: documents, longest first; weights: [documents], or empty where each is 1. O(documents
+    log packs).
     """
     heap, size = np.arange(packs).astype(np.int32), packs
     fills, free = np.zeros(packs, np.int64), np.full(packs, slots, np.int64)
@@ -50,10 +58,12 @@ def longest_first(lengths: Int32s, weights: Int32s, longest: Int64s, packs: int,
 
 @kernel
 def even_out(lengths: Int32s, pack_of: Int32s, packs: int, rounds: int) -> int:
-    """Exchanges documents, one for one, between the pack that is furthest from the mean and the one that helps it most.
+    """Exchanges documents, one for one, between the pack that is furthest from the mean and the
+    one that helps it most.
 
-    Changes pack_of in place; returns the number of exchanges. Ends when no pack can be improved, or after `rounds`.
-    Every exchange brings two packs closer together, so the fullest pack never gets fuller.
+    Changes pack_of in place; returns the number of exchanges. Ends when no pack can be improved, or
+    after `rounds`. Every exchange brings two packs closer together, so the fullest pack never gets
+    fuller.
     """
     fills, sizes = np.zeros(packs, np.int64), np.zeros(packs + 1, np.int64)
     for i in range(pack_of.size):
@@ -81,7 +91,8 @@ def even_out(lengths: Int32s, pack_of: Int32s, packs: int, rounds: int) -> int:
             if apart // 2 <= gain:
                 continue
             full, empty = (one, other) if fills[one] > fills[other] else (other, one)
-            # The exchange that moves closest to half of the difference: both lists rise, so two pointers do.
+            # The exchange that moves closest to half of the difference: both lists rise, so two
+            # pointers do.
             j = starts[empty]
             for i in range(starts[full], starts[full + 1]):
                 length = lengths[members[i]]
@@ -108,7 +119,10 @@ def even_out(lengths: Int32s, pack_of: Int32s, packs: int, rounds: int) -> int:
             while place > starts[pack] and lengths[members[place - 1]] > lengths[members[place]]:
                 members[place - 1], members[place] = members[place], members[place - 1]
                 place -= 1
-            while place + 1 < starts[pack + 1] and lengths[members[place + 1]] < lengths[members[place]]:
+            while (
+                place + 1 < starts[pack + 1]
+                and lengths[members[place + 1]] < lengths[members[place]]
+            ):
                 members[place + 1], members[place] = members[place], members[place + 1]
                 place += 1
         done += 1
@@ -117,7 +131,9 @@ def even_out(lengths: Int32s, pack_of: Int32s, packs: int, rounds: int) -> int:
 
 @kernel
 def by_pack(pack_of: Int32s, packs: int) -> tuple[Int64s, Int64s]:
-    """Order and offsets of the plan in which document i is in pack pack_of[i]; documents rise inside a pack."""
+    """Order and offsets of the plan in which document i is in pack pack_of[i]; documents rise
+    inside a pack.
+    """
     sizes = np.zeros(packs + 1, np.int64)
     for pack in pack_of:
         sizes[pack + 1] += 1

@@ -1,7 +1,9 @@
-"""What the compiled kernels share: random numbers that are the same everywhere, growable arrays, the lowest set bit.
+"""What the compiled kernels share: random numbers that are the same everywhere, growable arrays,
+the lowest set bit.
 
-Kernels take arrays and ints and return arrays, release the GIL and are cached on disk (the first call of a new
-installation compiles for some seconds). None keeps state or uses threads, so a plan depends on its arguments only.
+Kernels take arrays and ints and return arrays, release the GIL and are cached on disk (the first
+call of a new installation compiles for some seconds). None keeps state or uses threads, so a plan
+depends on its arguments only.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,9 @@ _LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def kernel(function: F) -> F:
-    """Compiles a function of arrays and ints at its first call; later runs of Python find it in the cache."""
+    """Compiles a function of arrays and ints at its first call; later runs of Python find it in
+    the cache.
+    """
     compiled: F = njit(cache=True, nogil=True)(function)
     return compiled
 
@@ -50,8 +54,12 @@ class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
 
 
 def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Where kernels are not in the cache, say so once: nothing else is heard of while they are compiled."""
-    told: AbstractContextManager[None] = event.install_listener("numba:compile", _FirstCompiled(say))
+    """Where kernels are not in the cache, say so once: nothing else is heard of while they are
+    compiled.
+    """
+    told: AbstractContextManager[None] = event.install_listener(
+        "numba:compile", _FirstCompiled(say)
+    )
     return told
 
 
@@ -60,22 +68,29 @@ _finish = kernel(finish)
 
 @kernel
 def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
-    """Number `counter` of the random sequence `key` (splitmix64, Steele et al. 2014): uint64, uint64 -> uint64."""
+    """Number `counter` of the random sequence `key` (splitmix64, Steele et al.
+
+    2014): uint64, uint64 -> uint64.
+    """
     return _finish(key + (counter + _1) * GOLDEN)
 
 
 @kernel
 def _hashes(words: Words, key: np.uint64, first: np.uint64) -> None:
-    """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns into vector code."""
+    """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns
+    into vector code.
+    """
     for i in range(words.size):
         words[i] = hash64(key, first + np.uint64(i))
 
 
 @kernel
 def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
-    """Fisher-Yates on values[start:stop] in place; fewer than 2**31 values, as one hash serves two draws of 32 bits.
+    """Fisher-Yates on values[start:stop] in place; fewer than 2**31 values, as one hash serves
+    two draws of 32 bits.
 
-    The sequence of random numbers is read from `start` on, so ranges of one array are shuffled independently.
+    The sequence of random numbers is read from `start` on, so ranges of one array are shuffled
+    independently.
     """
     base, remaining = np.uint64(start), np.uint64(max(0, stop - start))
     counter = base
@@ -97,7 +112,9 @@ def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
 
 @kernel
 def grown(values: A, size: int) -> A:
-    """`values` if it holds `size` elements, else a copy that holds at least twice as many as before."""
+    """`values` if it holds `size` elements, else a copy that holds at least twice as many as
+    before.
+    """
     if size <= values.size:
         return values
     bigger = np.empty(max(size, 2 * values.size), values.dtype)
@@ -127,16 +144,20 @@ def set_bits(_typing: Any, word: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
-    """Bit i says that values[start + i] < limit, for i in 0..15; int32 array, uint64, int32 -> uint64.
+    """Bit i says that values[start + i] < limit, for i in 0..15; int32 array, uint64, int32 ->
+    uint64.
 
-    One vector comparison, in portable LLVM: the compiler picks the machine's instructions. All 16 must be in the array.
+    One vector comparison, in portable LLVM: the compiler picks the machine's instructions. All 16
+    must be in the array.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = ir.VectorType(ir.IntType(32), 16)
         nothing, zero = ir.Constant(lanes, ir.Undefined), ir.Constant(ir.IntType(32), 0)
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        loaded = builder.load(builder.bitcast(builder.gep(array.data, [arguments[1]]), lanes.as_pointer()))
+        loaded = builder.load(
+            builder.bitcast(builder.gep(array.data, [arguments[1]]), lanes.as_pointer())
+        )
         loaded.align = 4
         limits = builder.insert_element(nothing, arguments[2], zero)
         limits = builder.shuffle_vector(limits, nothing, ir.Constant(lanes, [0] * 16))
@@ -148,7 +169,9 @@ def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
 
 @kernel
 def next_set(words: Words, summary: Words, start: int) -> int:
-    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that words[w] is not 0."""
+    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that
+    words[w] is not 0.
+    """
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))
     if word != _0:

@@ -1,12 +1,22 @@
-"""From counts back to documents: count lengths, queue documents by length, deal them to the planned packs.
+"""From counts back to documents: count lengths, queue documents by length, deal them to the
+planned packs.
 
-All of this is memory traffic: sequential reads and writes wherever possible, tables small enough for the fast caches.
-Indices are unsigned where it counts, because numba checks signed ones for negative values.
+All of this is memory traffic: sequential reads and writes wherever possible, tables small enough
+for the fast caches. Indices are unsigned where it counts, because numba checks signed ones for
+negative values.
 """
 
 import numpy as np
 
-from packprep.packing.kernels.common import Int32s, Int64s, UInt32s, kernel, set_bits, shuffle, smaller_of_16
+from packprep.packing.kernels.common import (
+    Int32s,
+    Int64s,
+    UInt32s,
+    kernel,
+    set_bits,
+    shuffle,
+    smaller_of_16,
+)
 
 _U0, _U1, _U4, _LANES = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(16)
 _NEXT = np.uint32(1)
@@ -16,7 +26,9 @@ _HIGHEST = np.int32(2**31 - 1)
 
 @kernel
 def count_keys(keys: Int32s, counts: Int64s) -> int:
-    """Adds to counts[k] how often key k occurs; returns the first index whose key is not in 1..counts.size-1, or -1."""
+    """Adds to counts[k] how often key k occurs; returns the first index whose key is not in
+    1..counts.size-1, or -1.
+    """
     # Four tables: neighbouring equal keys would otherwise wait for each other's store.
     tables = np.zeros((4, counts.size), np.int32)
     top = np.uint32(counts.size - 1)
@@ -45,7 +57,8 @@ def count_keys(keys: Int32s, counts: Int64s) -> int:
 
 @kernel
 def queue_by_key(keys: Int32s, cursors: UInt32s, queue: Int32s) -> None:
-    """Fills queue [documents] with document numbers sorted by key, equal keys in input order (a counting sort).
+    """Fills queue [documents] with document numbers sorted by key, equal keys in input order (a
+    counting sort).
 
     cursors: [keys], where the documents of each key begin; on return, where they end.
     """
@@ -77,12 +90,20 @@ def repeat(values: Int32s, times: Int64s) -> Int32s:
 
 @kernel
 def deal(
-    packs: Int32s, starts: Int64s, kinds: Int32s, cursors: UInt32s, queue: Int32s, order: Int64s, offsets: Int64s
+    packs: Int32s,
+    starts: Int64s,
+    kinds: Int32s,
+    cursors: UInt32s,
+    queue: Int32s,
+    order: Int64s,
+    offsets: Int64s,
 ) -> None:
-    """Writes order [documents] and offsets [packs + 1]: pack p takes the documents that pattern packs[p] asks for.
+    """Writes order [documents] and offsets [packs + 1]: pack p takes the documents that pattern
+    packs[p] asks for.
 
-    kinds: one entry per document of a pattern, kinds[starts[pattern]:starts[pattern + 1]]. cursors: [kinds], the next
-    document of each kind in the queue. Inside a pack documents rise: the place of one is the number of smaller ones.
+    kinds: one entry per document of a pattern, kinds[starts[pattern]:starts[pattern + 1]]. cursors:
+    [kinds], the next document of each kind in the queue. Inside a pack documents rise: the place of
+    one is the number of smaller ones.
     """
     largest = 0
     for i in range(starts.size - 1):
@@ -91,7 +112,8 @@ def deal(
     at = _U0
     offsets[0] = 0
     last = np.uint64(max(0, packs.size - 1))
-    # The next pack's size is read one pack ahead: the processor guesses the end of the loops below by it.
+    # The next pack's size is read one pack ahead: the processor guesses the end of the loops below
+    # by it.
     next_start, next_size = _U0, _U0
     if packs.size:
         next_start = np.uint64(starts[packs[0]])
@@ -131,7 +153,9 @@ def deal(
 
 @kernel
 def documents_of(order: Int64s, offsets: Int64s, starts: Int64s) -> tuple[Int64s, Int64s]:
-    """The plan of documents for a plan of atoms: atom a is the documents starts[a]..starts[a + 1] - 1."""
+    """The plan of documents for a plan of atoms: atom a is the documents starts[a]..starts[a +
+    1] - 1.
+    """
     documents, ends = np.empty(starts[-1], np.int64), np.zeros(offsets.size, np.int64)
     at = 0
     for p in range(offsets.size - 1):

@@ -1,24 +1,43 @@
-"""Best fit and first fit decreasing, planned on counts of equal documents: the cost does not depend on their number.
+"""Best fit and first fit decreasing, planned on counts of equal documents: the cost does not
+depend on their number.
 
-A kind is a set of interchangeable documents: one length (and, where segments per pack are limited, one number of
-segments). A pattern is what one pack holds, as runs (kind, copies), together with how many packs look like that.
-Because equal documents are placed in bulk, 10 million documents of 2,000 lengths take some 6,000 steps. The packs are
-those one gets by placing documents one by one: tests/helpers/reference.py does that, and the tests compare.
+A kind is a set of interchangeable documents: one length (and, where segments per pack are limited,
+one number of segments). A pattern is what one pack holds, as runs (kind, copies), together with how
+many packs look like that. Because equal documents are placed in bulk, 10 million documents of 2,000
+lengths take some 6,000 steps. The packs are those one gets by placing documents one by one:
+tests/helpers/reference.py does that, and the tests compare.
 """
 
 import numpy as np
 
-from packprep.packing.kernels.common import Int32s, Int64s, Words, clear_bit, grown, kernel, next_set, set_bit
+from packprep.packing.kernels.common import (
+    Int32s,
+    Int64s,
+    Words,
+    clear_bit,
+    grown,
+    kernel,
+    next_set,
+    set_bit,
+)
 
 Patterns = tuple[Int64s, Int32s, Int32s, Int64s]
-"""starts [patterns + 1] into the runs; kind [runs]; copies [runs]; packs of each pattern [patterns]."""
+"""starts [patterns + 1] into the runs; kind, copies [runs]; packs [patterns]."""
 
 
 @kernel
 def _fullest(
-    words: Words, summary: Words, heads: Int32s, following: Int32s, free: Int64s, length: int, weight: int
+    words: Words,
+    summary: Words,
+    heads: Int32s,
+    following: Int32s,
+    free: Int64s,
+    length: int,
+    weight: int,
 ) -> tuple[int, int, int]:
-    """Fullest packs that can take one document: (room, node before in its chain or -1, node); all -1: none."""
+    """Fullest packs that can take one document: (room, node before in its chain or -1, node);
+    all -1: none.
+    """
     room = next_set(words, summary, length)
     while room >= 0:
         before, node = -1, int(heads[room])
@@ -31,10 +50,14 @@ def _fullest(
 
 
 @kernel
-def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int) -> Patterns:
-    """Best fit decreasing: longest first, each document into the fullest pack that still has room, else a new one.
+def best_fit_patterns(
+    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int
+) -> Patterns:
+    """Best fit decreasing: longest first, each document into the fullest pack that still has
+    room, else a new one.
 
-    lengths, weights, counts: [kinds], lengths falling; a pack holds at most `capacity` tokens and weight `slots`.
+    lengths, weights, counts: [kinds], lengths falling; a pack holds at most `capacity` tokens and
+    weight `slots`.
     """
     size = 4 * lengths.size + 64
     while True:
@@ -47,18 +70,30 @@ def best_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity
 
 @kernel
 def _best_fit_tree(
-    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int, tree: Int32s, packs: Int64s
+    lengths: Int32s,
+    weights: Int32s,
+    counts: Int64s,
+    capacity: int,
+    slots: int,
+    tree: Int32s,
+    packs: Int64s,
 ) -> int:
-    """Grows the tree of best_fit_patterns; returns its number of nodes, -1 if the arrays are too small for it.
+    """Grows the tree of best_fit_patterns; returns its number of nodes, -1 if the arrays are too
+    small for it.
 
-    A document of length L goes to the packs with the least room r >= L. While such a pack has room it stays the fullest
-    one that fits, so it takes r // L in a row, and so do all packs with room r: one step for all of them.
-    Equally full packs are a node of a tree; its path to the root is their pattern. The arrays don't grow in here: numba
-    counts references to an array that is replaced in a loop, which takes as long as all the rest.
+    A document of length L goes to the packs with the least room r >= L. While such a pack has room
+    it stays the fullest one that fits, so it takes r // L in a row, and so do all packs with room
+    r: one step for all of them. Equally full packs are a node of a tree; its path to the root is
+    their pattern. The arrays don't grow in here: numba counts references to an array that is
+    replaced in a loop, which takes as long as all the rest.
     """
-    words = np.zeros((capacity >> 6) + 1, np.uint64)  # bit r: there are packs with room for r more tokens
+    words = np.zeros(
+        (capacity >> 6) + 1, np.uint64
+    )  # bit r: there are packs with room for r more tokens
     summary = np.zeros((words.size >> 6) + 1, np.uint64)  # bit w: words[w] is not 0
-    heads = np.full(capacity + 1, -1, np.int32)  # room -> newest node with that room; `following` chains the others
+    heads = np.full(
+        capacity + 1, -1, np.int32
+    )  # room -> newest node with that room; `following` chains the others
     following, free = np.empty(packs.size, np.int32), np.empty(packs.size, np.int64)
     nodes = 0
     for k in range(lengths.size):
@@ -70,8 +105,12 @@ def _best_fit_tree(
             if room >= 0:
                 node = int(heads[room])
                 if free[node] < weight:
-                    room, before, node = _fullest(words, summary, heads, following, free, length, weight)
-            has, slots_left, most = (room, free[node], packs[node]) if node >= 0 else (capacity, slots, left)
+                    room, before, node = _fullest(
+                        words, summary, heads, following, free, length, weight
+                    )
+            has, slots_left, most = (
+                (room, free[node], packs[node]) if node >= 0 else (capacity, slots, left)
+            )
             each = min(left, has // length, slots_left // weight)
             taken = min(most, left // each)
             left -= taken * each
@@ -96,14 +135,18 @@ def _best_fit_tree(
 
 @kernel
 def add_node(tree: Int32s, node: int, parent: int, kind: int, copies: int) -> None:
-    """Node `node` of a tree: four numbers side by side, its parent (-1: none), kind, copies and depth."""
+    """Node `node` of a tree: four numbers side by side, its parent (-1: none), kind, copies and
+    depth.
+    """
     tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
     tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
 
 
 @kernel
 def paths(tree: Int32s, packs: Int64s) -> Patterns:
-    """The patterns of a tree of nodes: of every node that still has packs, the runs on its path to the root."""
+    """The patterns of a tree of nodes: of every node that still has packs, the runs on its path
+    to the root.
+    """
     patterns, total = 0, 0
     for node in range(packs.size):
         if packs[node] > 0:
@@ -147,12 +190,16 @@ def rooms(lengths: Int32s, capacity: int) -> Int32s:
 
 
 @kernel
-def first_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int) -> Patterns:
-    """First fit decreasing, pack by pack: each takes the largest document that still fits until none does.
+def first_fit_patterns(
+    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int
+) -> Patterns:
+    """First fit decreasing, pack by pack: each takes the largest document that still fits until
+    none does.
 
-    Placing documents longest first into the first pack with room, and filling pack after pack with the largest that
-    fits ("greedy knapsack"), are the same: the first pack gets, of each length, as many as fit after the longer ones.
-    A pattern repeats for as long as the counts allow, so every pattern but a few uses up one length.
+    Placing documents longest first into the first pack with room, and filling pack after pack with
+    the largest that fits ("greedy knapsack"), are the same: the first pack gets, of each length, as
+    many as fit after the longer ones. A pattern repeats for as long as the counts allow, so every
+    pattern but a few uses up one length.
     """
     kinds = lengths.size
     left = counts.copy()
@@ -189,4 +236,9 @@ def first_fit_patterns(lengths: Int32s, weights: Int32s, counts: Int64s, capacit
         times[patterns] = repeat
         patterns += 1
         starts[patterns] = run
-    return starts[: patterns + 1].copy(), run_kind[:run].copy(), run_copies[:run].copy(), times[:patterns].copy()
+    return (
+        starts[: patterns + 1].copy(),
+        run_kind[:run].copy(),
+        run_copies[:run].copy(),
+        times[:patterns].copy(),
+    )

@@ -1,9 +1,12 @@
-"""Moving tokens: compiled copies from where they are into the buffers of a shard. No packing decision is made here.
+"""Moving tokens: compiled copies from where they are into the buffers of a shard.
 
-Tokens are read through `Pointers`, straight from the mapped token files: a window has thousands of record batches, and
-joining them first would copy every token once more. All indices are int64: mixing in int32 costs a factor of two. Loops
-run over views from 0 on: where an index might be negative, none is vectorised, which costs a factor of four. About .4
-nanoseconds per token with positions.
+No packing decision is made here.
+
+Tokens are read through `Pointers`, straight from the mapped token files: a window has thousands of
+record batches, and joining them first would copy every token once more. All indices are int64:
+mixing in int32 costs a factor of two. Loops run over views from 0 on: where an index might be
+negative, none is vectorised, which costs a factor of four. About .4 nanoseconds per token with
+positions.
 """
 
 from collections.abc import Sequence
@@ -25,10 +28,11 @@ _NO_LOSS = NO_LOSS
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pointers:
-    """Addresses of values of one type, and the memory they point into, which lives as long as this does.
+    """Addresses of values of one type, and the memory they point into, which lives as long as
+    this does.
 
-    address: int64 [pointers], for kernels; keep the `Pointers` while one runs. dtype: of the values. memory: the arrays
-    that the addresses point into.
+    address: int64 [pointers], for kernels; keep the `Pointers` while one runs. dtype: of the
+    values. memory: the arrays that the addresses point into.
     """
 
     address: Int64
@@ -37,7 +41,9 @@ class Pointers:
 
     @staticmethod
     def into(values: NDArray[Any], index: NDArray[np.integer[Any]]) -> "Pointers":
-        """Pointers to values[index], where index may also be len(values): then nothing may be read there."""
+        """Pointers to values[index], where index may also be len(values): then nothing may be
+        read there.
+        """
         address = values.ctypes.data + values.itemsize * index.astype(np.int64)
         return Pointers(address, values.dtype, (values,))
 
@@ -48,10 +54,16 @@ class Pointers:
 
     @staticmethod
     def joined(parts: "Sequence[Pointers]") -> "Pointers":
-        """The pointers of one part or more, one part after another. ValueError if their types differ."""
+        """The pointers of one part or more, one part after another.
+
+        ValueError if their types differ.
+        """
         parts = [part for part in parts if len(part)] or parts[:1]
         if len({part.dtype for part in parts}) > 1:
-            raise ValueError(f"pointers to {', '.join(sorted({str(part.dtype) for part in parts}))} cannot be joined")
+            raise ValueError(
+                f"pointers to {', '.join(sorted({str(part.dtype) for part in parts}))} cannot be "
+                "joined"
+            )
         memory = tuple(array for part in parts for array in part.memory)
         return Pointers(np.concatenate([part.address for part in parts]), parts[0].dtype, memory)
 
@@ -88,14 +100,19 @@ def copy(values: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 def with_ends(offsets: Int64, ends: int) -> Int64:
-    """Where documents lie once each has so many tokens more, [documents + 1]; one without tokens stays without."""
+    """Where documents lie once each has so many tokens more, [documents + 1]; one without tokens
+    stays without.
+    """
     lengths = np.diff(offsets)
     return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
 
 
 @njit(cache=True, nogil=True)
-def add_ends(ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: NDArray[Any]) -> None:
-    """Each document with BOS before and EOS after it; one without ids stays without. bos, eos: id, or -1 for none.
+def add_ends(
+    ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: NDArray[Any]
+) -> None:
+    """Each document with BOS before and EOS after it; one without ids stays without. bos, eos:
+    id, or -1 for none.
 
     ids: [tokens]. offsets, wider: [documents + 1], where documents lie in ids and in out.
     """
@@ -113,10 +130,14 @@ def add_ends(ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: 
 
 
 @njit(cache=True, nogil=True)
-def make_room(values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: NDArray[Any]) -> None:
-    """Values of documents at their places among those of `add_ends`: behind `before` values of the document's BOS.
+def make_room(
+    values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: NDArray[Any]
+) -> None:
+    """Values of documents at their places among those of `add_ends`: behind `before` values of
+    the document's BOS.
 
-    offsets, wider: [documents + 1], where documents lie in values and in out. What is no document's value stays.
+    offsets, wider: [documents + 1], where documents lie in values and in out. What is no document's
+    value stays.
     """
     for document in range(len(offsets) - 1):
         first, last = offsets[document], offsets[document + 1]
@@ -149,8 +170,9 @@ def fill_values(
 ) -> None:
     """Values of runs of tokens one after another: the tokens themselves, or another column of them.
 
-    values: [runs], where each run's own values are. own: [runs], how many of them. bos: [runs], whether one value
-    `before` goes before them. padded: [runs], values in `out`, what is left of them is `after`. out: [sum(padded)].
+    values: [runs], where each run's own values are. own: [runs], how many of them. bos: [runs],
+    whether one value `before` goes before them. padded: [runs], values in `out`, what is left of
+    them is `after`. out: [sum(padded)].
     """
     _fill_values(values.address, np.empty(0, values.dtype), own, padded, bos, before, after, out)
 
@@ -191,7 +213,9 @@ def count_up(out: Int32) -> None:
 
 @njit(cache=True, nogil=True)
 def fill_positions(padded: Int64, out: Int32) -> None:
-    """0, 1, 2, ... restarting at every segment. padded: [segments], tokens of each. out: [sum(padded)]."""
+    """0, 1, 2, ... restarting at every segment. padded: [segments], tokens of each. out:
+    [sum(padded)].
+    """
     at = 0
     for segment in range(len(padded)):
         end = at + padded[segment]
@@ -210,7 +234,8 @@ def labels_of_mask(tokens: Int32, mask: NDArray[np.int8], out: Int32) -> None:
 def clear_labels(head: Int64, real: Int64, padded: Int64, out: Int32) -> None:
     """NO_LOSS on the first tokens of each segment and on its padding; other labels in `out` stay.
 
-    head: [segments], how many tokens at its beginning. real: [segments], tokens that are no padding.
+    head: [segments], how many tokens at its beginning. real: [segments], tokens that are no
+    padding.
     """
     at = 0
     for segment in range(len(padded)):

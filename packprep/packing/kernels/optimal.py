@@ -1,8 +1,9 @@
 """Packs filled to the last token where possible, on counts of equal documents: minimum bin slack.
 
-Gupta and Ho (1999) fill one pack after another with the subset of the remaining documents that leaves the least room.
-Here the longest remaining length is always in the pack, the search goes from long to short and ends at a perfect fill,
-and what it finds is repeated for as long as the counts allow: thousands of searches for a million documents.
+Gupta and Ho (1999) fill one pack after another with the subset of the remaining documents that
+leaves the least room. Here the longest remaining length is always in the pack, the search goes from
+long to short and ends at a perfect fill, and what it finds is repeated for as long as the counts
+allow: thousands of searches for a million documents.
 """
 
 import numpy as np
@@ -13,7 +14,9 @@ from packprep.packing.kernels.fit import Patterns, living, rooms
 
 @kernel
 def _next_unused(next_living: Int64s, left: Int64s, used: Int64s, k: int) -> int:
-    """First kind >= k with a document that is neither packed nor in this pack; the number of kinds if there is none."""
+    """First kind >= k with a document that is neither packed nor in this pack; the number of
+    kinds if there is none.
+    """
     k = living(next_living, k)
     while k < left.size and left[k] <= used[k]:
         k = living(next_living, k + 1)
@@ -26,8 +29,9 @@ def perfect_fill_patterns(
 ) -> Patterns:
     """Pack after pack, the subset with the longest remaining document that leaves the least room.
 
-    lengths, counts: [kinds], lengths falling. A search ends at a perfect fill or after `steps` documents tried, once it
-    has one full pack; all of them together try about `all_steps`, after which a pack gets a hundredth of `steps`.
+    lengths, counts: [kinds], lengths falling. A search ends at a perfect fill or after `steps`
+    documents tried, once it has one full pack; all of them together try about `all_steps`, after
+    which a pack gets a hundredth of `steps`.
     """
     kinds = lengths.size
     left = counts.copy()
@@ -36,7 +40,10 @@ def perfect_fill_patterns(
     starts, times = np.zeros(64, np.int64), np.empty(64, np.int64)
     run_kind, run_copies = np.empty(64, np.int32), np.empty(64, np.int32)
     most = min(slots, capacity // lengths[kinds - 1]) + 1
-    chosen, best = np.empty(most, np.int64), np.empty(most, np.int64)  # kinds in the pack, never falling
+    chosen, best = (
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+    )  # kinds in the pack, never falling
     used = np.zeros(kinds, np.int64)  # documents of each kind among the chosen
     patterns, run, tried = 0, 0, 0
     while True:
@@ -48,7 +55,8 @@ def perfect_fill_patterns(
         fresh, candidate = True, 0
         while depth > 0:
             if fresh:
-                # What could come next: a document that fills the room exactly, else the longest that fits.
+                # What could come next: a document that fills the room exactly, else the longest
+                # that fits.
                 tried += 1
                 candidate = kinds
                 if room > 0 and depth < slots:
@@ -98,4 +106,9 @@ def perfect_fill_patterns(
         times[patterns] = repeat
         patterns += 1
         starts[patterns] = run
-    return starts[: patterns + 1].copy(), run_kind[:run].copy(), run_copies[:run].copy(), times[:patterns].copy()
+    return (
+        starts[: patterns + 1].copy(),
+        run_kind[:run].copy(),
+        run_copies[:run].copy(),
+        times[:patterns].copy(),
+    )

@@ -1,7 +1,8 @@
 """Packs of at most so many segments: every pack gets its share of long and of short documents.
 
-Best fit decreasing fills its first packs with a few long documents and its last ones with short ones, which then run
-into the limit long before they are full. Giving each document to the emptiest pack keeps all packs alike.
+Best fit decreasing fills its first packs with a few long documents and its last ones with short
+ones, which then run into the limit long before they are full. Giving each document to the emptiest
+pack keeps all packs alike.
 """
 
 import numpy as np
@@ -11,11 +12,15 @@ from packprep.packing.kernels.fit import Patterns, add_node, paths
 
 
 @kernel
-def emptiest_first_patterns(lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int) -> Patterns:
-    """Longest first, each document into the emptiest of `begun` packs that have slots left, or into a new one.
+def emptiest_first_patterns(
+    lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int
+) -> Patterns:
+    """Longest first, each document into the emptiest of `begun` packs that have slots left, or
+    into a new one.
 
-    lengths, counts: [kinds], lengths falling. All packs get about equally full with about equally many documents, which
-    is best where slots run out before room. Equal packs are filled at once, as in best_fit_patterns.
+    lengths, counts: [kinds], lengths falling. All packs get about equally full with about equally
+    many documents, which is best where slots run out before room. Equal packs are filled at once,
+    as in best_fit_patterns.
     """
     size = 8 * lengths.size + 64
     while True:
@@ -28,12 +33,22 @@ def emptiest_first_patterns(lengths: Int32s, counts: Int64s, capacity: int, slot
 
 @kernel
 def _emptiest_first_tree(
-    lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int, tree: Int32s, packs: Int64s
+    lengths: Int32s,
+    counts: Int64s,
+    capacity: int,
+    slots: int,
+    begun: int,
+    tree: Int32s,
+    packs: Int64s,
 ) -> int:
     """Grows the tree; returns its number of nodes, -1 if the arrays are too small for it."""
-    words = np.zeros((capacity >> 6) + 1, np.uint64)  # bit f: there are packs with f tokens and slots left
+    words = np.zeros(
+        (capacity >> 6) + 1, np.uint64
+    )  # bit f: there are packs with f tokens and slots left
     summary = np.zeros((words.size >> 6) + 1, np.uint64)
-    heads = np.full(capacity + 1, -1, np.int32)  # fill -> newest node with that fill; `following` chains the others
+    heads = np.full(
+        capacity + 1, -1, np.int32
+    )  # fill -> newest node with that fill; `following` chains the others
     following, free = np.empty(packs.size, np.int32), np.empty(packs.size, np.int64)
     nodes = 0
     for k in range(lengths.size):

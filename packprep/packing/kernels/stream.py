@@ -1,4 +1,6 @@
-"""Strategies that take documents as they come: next fit, best fit, and a stream whose packs are closed exactly."""
+"""Strategies that take documents as they come: next fit, best fit, and a stream whose packs are
+closed exactly.
+"""
 
 import numpy as np
 
@@ -7,7 +9,9 @@ from packprep.packing.kernels.common import Int32s, Int64s, clear_bit, kernel, n
 
 @kernel
 def next_fit(lengths: Int32s, weights: Int32s, capacity: int, slots: int) -> tuple[Int64s, Int64s]:
-    """Order and offsets of next fit: a new pack whenever the next document doesn't fit. One pass, nothing looked up.
+    """Order and offsets of next fit: a new pack whenever the next document doesn't fit.
+
+    One pass, nothing looked up.
 
     weights: [documents], or empty where each is 1.
     """
@@ -29,19 +33,28 @@ def next_fit(lengths: Int32s, weights: Int32s, capacity: int, slots: int) -> tup
 
 @kernel
 def stream_packs(
-    lengths: Int32s, starts: Int64s, queue: Int32s, capacity: int, slots: int, order: Int64s, offsets: Int64s
+    lengths: Int32s,
+    starts: Int64s,
+    queue: Int32s,
+    capacity: int,
+    slots: int,
+    order: Int64s,
+    offsets: Int64s,
 ) -> int:
-    """Next fit whose packs are closed by later documents that fit exactly; returns the number of packs.
+    """Next fit whose packs are closed by later documents that fit exactly; returns the number of
+    packs.
 
-    starts, queue: documents by length, in input order (queue[starts[L]:starts[L + 1]] have length L). When the next
-    document doesn't fit, the room that is left is filled with one unused document of that length, or with two, or with
-    the longest that fits, again and again. So packs are full, and yet hold what the input brings: few documents are
-    chosen by length. All documents before the next one are used, so those that close a pack come later in the input.
+    starts, queue: documents by length, in input order (queue[starts[L]:starts[L + 1]] have length
+    L). When the next document doesn't fit, the room that is left is filled with one unused document
+    of that length, or with two, or with the longest that fits, again and again. So packs are full,
+    and yet hold what the input brings: few documents are chosen by length. All documents before the
+    next one are used, so those that close a pack come later in the input.
     """
     documents = lengths.size
     used = np.zeros(documents, np.bool_)
     heads = starts[: capacity + 1].copy()
-    # Bit capacity - L: there are unused documents of length L; the next set bit is then the longest that fits.
+    # Bit capacity - L: there are unused documents of length L; the next set bit is then the longest
+    # that fits.
     words = np.zeros((capacity >> 6) + 1, np.uint64)
     summary = np.zeros((words.size >> 6) + 1, np.uint64)
     for length in range(1, capacity + 1):
@@ -105,11 +118,15 @@ def stream_packs(
 
 @kernel
 def best_fit_online(lengths: Int32s, capacity: int) -> tuple[Int64s, Int64s]:
-    """Order and offsets of best fit in input order: each document into the fullest pack with room, else a new one."""
+    """Order and offsets of best fit in input order: each document into the fullest pack with
+    room, else a new one.
+    """
     documents = lengths.size
     words = np.zeros((capacity >> 6) + 1, np.uint64)
     summary = np.zeros((words.size >> 6) + 1, np.uint64)
-    newest = np.full(capacity + 1, -1, np.int32)  # room -> pack with that room; `older` chains the others
+    newest = np.full(
+        capacity + 1, -1, np.int32
+    )  # room -> pack with that room; `older` chains the others
     older, pack_of = np.empty(documents, np.int32), np.empty(documents, np.int32)
     sizes = np.zeros(documents + 1, np.int64)
     packs = 0

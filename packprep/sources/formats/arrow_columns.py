@@ -1,4 +1,6 @@
-"""Columns of Arrow tables as files hold them: not damaged, as one array, text as valid UTF-8, groups as text."""
+"""Columns of Arrow tables as files hold them: not damaged, as one array, text as valid UTF-8,
+groups as text.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -6,7 +8,9 @@ import pyarrow.compute as pc
 from packprep.support.problems import BadRow, Problem, with_problem
 
 
-def text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool) -> tuple[pa.Array, pa.Array]:
+def text_column(
+    column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool
+) -> tuple[pa.Array, pa.Array]:
     """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
     array = one_array(column)
     if pa.types.is_dictionary(array.type):
@@ -16,14 +20,20 @@ def text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: 
             array = array.cast(pa.large_string())
         else:
             wrong = Problem(BadRow.NOT_TEXT, f"{name!r} is {array.type}, expected text")
-            return pa.nulls(len(array), pa.string()), with_problem(problem, pc.is_valid(array), wrong)
+            return pa.nulls(len(array), pa.string()), with_problem(
+                problem, pc.is_valid(array), wrong
+            )
     if is_utf8:
         return array, problem
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        good = pa.array([_is_utf8(value or b"") for value in array.cast(pa.large_binary()).to_pylist()])
-        problem = with_problem(problem, pc.invert(good), Problem(BadRow.BAD_UTF8, f"{name!r} is not UTF-8"))
+        good = pa.array(
+            [_is_utf8(value or b"") for value in array.cast(pa.large_binary()).to_pylist()]
+        )
+        problem = with_problem(
+            problem, pc.invert(good), Problem(BadRow.BAD_UTF8, f"{name!r} is not UTF-8")
+        )
         array = pc.if_else(good, array, pa.scalar(None, array.type))
     return array, problem
 
@@ -31,14 +41,17 @@ def text_column(column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: 
 def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The groups of rows as text, and `problem` with what was wrong filled in.
 
-    A number is its digits and a boolean the word that JSON has for it, so that groups are the same in every format;
-    a whole float is the integer. Example: [1, 2] and [1.0, 2.0] -> ["1", "2"]; [true] -> ["true"]
+    A number is its digits and a boolean the word that JSON has for it, so that groups are the same
+    in every format; a whole float is the integer. Example: [1, 2] and [1.0, 2.0] -> ["1", "2"];
+    [true] -> ["true"]
     """
     array = one_array(column)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_nested(array.type):
-        wrong = Problem(BadRow.BAD_GROUP, f"{name!r} is {array.type}, expected text, a number, true or false")
+        wrong = Problem(
+            BadRow.BAD_GROUP, f"{name!r} is {array.type}, expected text, a number, true or false"
+        )
         return pa.nulls(len(array), pa.string()), with_problem(problem, pc.is_valid(array), wrong)
     if not pa.types.is_floating(array.type):
         return array.cast(pa.string()), problem
@@ -54,7 +67,9 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def sound(array: pa.Array) -> pa.Array:
-    """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them."""
+    """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash
+    whatever follows them.
+    """
     binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
     # Of text that is not UTF-8 more is known later.
     (array if binary is None else array.view(binary)).validate(full=True)

@@ -1,8 +1,9 @@
 """Rows of an Arrow file, stream or file format, through `datasets`.
 
-The Arrow builder of `datasets` stops at the first text that is not UTF-8, with its place in a record batch and no file.
-Here only the asked columns are looked at, what text is not UTF-8 is found row by row (`arrowcolumns.text_column`),
-and offsets that leave the file, which crash whatever follows them, are an error before anything does.
+The Arrow builder of `datasets` stops at the first text that is not UTF-8, with its place in a
+record batch and no file. Here only the asked columns are looked at, what text is not UTF-8 is found
+row by row (`arrowcolumns.text_column`), and offsets that leave the file, which crash whatever
+follows them, are an error before anything does.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,12 +19,17 @@ from packprep.support.problems import no_problems
 
 
 class ArrowRows(RowBuilder):
-    """A plain file. Its tables have those of the asked columns that there are, as they are, and no problem yet."""
+    """A plain file.
+
+    Its tables have those of the asked columns that there are, as they are, and no problem yet.
+    """
 
     def _generate_tables(self, files: Iterable[str]) -> Iterator[tuple[Any, pa.Table]]:
         for number, path in enumerate(files):
             with _opened(path) as (schema, batches):
-                places = [schema.names.index(name) for name in self.config.columns if name in schema.names]
+                places = [
+                    schema.names.index(name) for name in self.config.columns if name in schema.names
+                ]
                 for block, batch in enumerate(batches):
                     columns = [sound(batch.column(place)) for place in places]
                     names = [*(schema.names[place] for place in places), "problem"]

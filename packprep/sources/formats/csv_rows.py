@@ -1,7 +1,8 @@
 """CSV and TSV rows through `datasets`, every value as text.
 
-The CSV builder of `datasets` guesses: digits become numbers, a row with fewer fields than the header gets empty ones,
-and a first row with more shifts every column. Here 007 stays 007, and a row that does not fit the header is a finding.
+The CSV builder of `datasets` guesses: digits become numbers, a row with fewer fields than the
+header gets empty ones, and a first row with more shifts every column. Here 007 stays 007, and a row
+that does not fit the header is a finding.
 
 Each table has the asked columns as strings and `problem` (see problems.py).
 """
@@ -37,14 +38,19 @@ class CsvRows(RowBuilder):
 
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """See `RowBuilder.tables`."""
-        reader = CsvReader(file, self.config.delimiter, self.config.max_row_size, self.config.source)
+        reader = CsvReader(
+            file, self.config.delimiter, self.config.max_row_size, self.config.source
+        )
         header = reader.header()
         while rows := list(itertools.islice(reader.rows(header), _ROWS)):
             yield _table(rows, header, self.config.columns)
 
 
 class CsvReader:
-    """Rows of a CSV file, each with what is wrong with it. InputError where a quote is never closed."""
+    """Rows of a CSV file, each with what is wrong with it.
+
+    InputError where a quote is never closed.
+    """
 
     def __init__(self, file: io.BufferedReader, delimiter: str, limit: int, source: str) -> None:
         # Bytes that are not UTF-8 come as surrogates, so that the row can be named.
@@ -59,7 +65,10 @@ class CsvReader:
         while line := self._text.readline(self._limit + 1):
             self._size += len(line)
             if self._size > self._limit:
-                raise self._stop(f"the row has more than {self._limit:,} bytes (--max-row-size); is a quote left open?")
+                raise self._stop(
+                    f"the row has more than {self._limit:,} bytes (--max-row-size); is a quote "
+                    "left open?"
+                )
             yield line
 
     def _stop(self, what: str) -> InputError:
@@ -79,8 +88,12 @@ class CsvReader:
             try:
                 row = next(self._reader, None)
             except csv.Error as error:
-                if "unexpected end" in str(error):  # a quote that took all rows behind it: their number is not known
-                    raise self._stop("a quote in this row is never closed; quote it as CSV does") from None
+                if "unexpected end" in str(
+                    error
+                ):  # a quote that took all rows behind it: their number is not known
+                    raise self._stop(
+                        "a quote in this row is never closed; quote it as CSV does"
+                    ) from None
                 yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num}: {error}")
                 continue
             if row is None:
@@ -92,7 +105,9 @@ class CsvReader:
                 yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num} has {fields}")
 
 
-def _table(rows: Sequence[tuple[list[str], Problem | None]], header: Sequence[str], columns: Sequence[str]) -> pa.Table:
+def _table(
+    rows: Sequence[tuple[list[str], Problem | None]], header: Sequence[str], columns: Sequence[str]
+) -> pa.Table:
     problems = [problem for _, problem in rows]
     arrays = []
     for name in columns:

@@ -1,7 +1,8 @@
-"""Plain bytes of a gzip file as `gzip` reads it: members one after another, and zeros behind any of them.
+"""Plain bytes of a gzip file as `gzip` reads it: members one after another, and zeros behind any
+of them.
 
-Tapes pad a file with zeros to a whole block. Arrow's decompressor takes them for a broken member, and Python's own is a
-fifth slower.
+Tapes pad a file with zeros to a whole block. Arrow's decompressor takes them for a broken member,
+and Python's own is a fifth slower.
 """
 
 import io
@@ -15,8 +16,9 @@ _MAGIC = b"\x1f\x8b"
 class GzipReader(io.RawIOBase):
     """The plain bytes of an open gzip file, which is closed with this reader.
 
-    Raises OSError: "Truncated compressed stream" where the file ends within a member, "zlib: ..." where a member is
-    damaged, and "Garbage at byte N" where something else than zeros and members follows a whole member.
+    Raises OSError: "Truncated compressed stream" where the file ends within a member, "zlib: ..."
+    where a member is damaged, and "Garbage at byte N" where something else than zeros and members
+    follows a whole member.
     """
 
     def __init__(self, file: BinaryIO) -> None:

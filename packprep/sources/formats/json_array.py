@@ -1,7 +1,8 @@
-"""The elements of a JSON array one by one: what is in memory is a block of the file and the longest element.
+"""The elements of a JSON array one by one: what is in memory is a block of the file and the
+longest element.
 
-An element that is not JSON ends the reading, skipped rows or not: where it ends, and with it every row behind it,
-cannot be told. The sentence names its row.
+An element that is not JSON ends the reading, skipped rows or not: where it ends, and with it every
+row behind it, cannot be told. The sentence names its row.
 """
 
 import codecs
@@ -19,12 +20,16 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 class JsonArray:
     """An array in `file`, of which `block`, with the bracket that opens it, is read already.
 
-    Iterates over (element, its characters). limit: bytes of an element at most. source: the file, for InputError.
+    Iterates over (element, its characters). limit: bytes of an element at most. source: the file,
+    for InputError.
     """
 
-    def __init__(self, block: bytes, file: Any, decoder: json.JSONDecoder, limit: int, source: str) -> None:
+    def __init__(
+        self, block: bytes, file: Any, decoder: json.JSONDecoder, limit: int, source: str
+    ) -> None:
         self._file, self._decoder, self._limit, self._source = file, decoder, limit, source
-        # A byte that is not UTF-8 comes as a lone surrogate, so that it is a finding of its row alone.
+        # A byte that is not UTF-8 comes as a lone surrogate, so that it is a finding of its row
+        # alone.
         self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._text = self._utf8.decode(block)
         self._at = self._text.index("[") + 1
@@ -55,19 +60,36 @@ class JsonArray:
                 value, end = self._decoder.raw_decode(self._text, start)
             except (ValueError, RecursionError) as error:
                 if self._ended or isinstance(error, RecursionError):
-                    where = f" at character {error.pos - start}" if isinstance(error, json.JSONDecodeError) else ""
-                    reason = error.msg.removesuffix(" at") if isinstance(error, json.JSONDecodeError) else error
+                    where = (
+                        f" at character {error.pos - start}"
+                        if isinstance(error, json.JSONDecodeError)
+                        else ""
+                    )
+                    reason = (
+                        error.msg.removesuffix(" at")
+                        if isinstance(error, json.JSONDecodeError)
+                        else error
+                    )
                     raise self._wrong(f"it is not JSON: {reason}{where}") from None
             else:
-                if self._ended or self._text[end : end + 1] not in ("", ".", "e", "E"):  # 12 and 1. may be half of 1.5
+                if self._ended or self._text[end : end + 1] not in (
+                    "",
+                    ".",
+                    "e",
+                    "E",
+                ):  # 12 and 1. may be half of 1.5
                     self._at = end
                     return start, value
             if len(self._text) - start > self._limit:
-                raise self._wrong(f"it is not JSON, or has more than {self._limit:,} bytes (--max-row-size)")
+                raise self._wrong(
+                    f"it is not JSON, or has more than {self._limit:,} bytes (--max-row-size)"
+                )
             self._read()
 
     def _next_sign(self) -> str:
-        """The next character that is no white space, where `_at` is then; nothing at the end of the file."""
+        """The next character that is no white space, where `_at` is then; nothing at the end of
+        the file.
+        """
         while True:
             found = _SPACE.match(self._text, self._at)
             assert found is not None
@@ -84,5 +106,6 @@ class JsonArray:
 
     def _wrong(self, what: str) -> InputError:
         return InputError(
-            f"{self._source} row {self._row}: {what}; mend it, as no row behind it can be found in an array"
+            f"{self._source} row {self._row}: {what}; mend it, as no row behind it can be found in "
+            "an array"
         )

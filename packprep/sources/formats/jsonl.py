@@ -1,11 +1,13 @@
 """JSON rows through `datasets`, parsing only the columns a build uses.
 
-The JSON builder of `datasets` fixes the type of every column by the first 10 MB of a file: a later row with one more
-key stops it, and a number in the text column becomes text. Here other columns may differ from row to row, a value
-that is not text stays a finding, and the row that is wrong is known.
+The JSON builder of `datasets` fixes the type of every column by the first 10 MB of a file: a later
+row with one more key stops it, and a number in the text column becomes text. Here other columns may
+differ from row to row, a value that is not text stays a finding, and the row that is wrong is
+known.
 
-Each table has the asked columns as strings, as numbers of a given type, or as JSON again where they are nested (null
-where the row has none), and `problem` (see problems.py). A column of groups is text whatever its values are.
+Each table has the asked columns as strings, as numbers of a given type, or as JSON again where they
+are nested (null where the row has none), and `problem` (see problems.py). A column of groups is
+text whatever its values are.
 """
 
 import dataclasses
@@ -27,19 +29,36 @@ from packprep.support.problems import BadRow, Problem, no_problems, problem_arra
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
 # Types of numbers as JSON has them, by the names that Arrow gives them.
-_TYPES = {str(kind): kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))}
+_TYPES = {
+    str(kind): kind
+    for single in (pa.bool_(), pa.int64(), pa.float64())
+    for kind in (single, pa.list_(single))
+}
 _JSON = pa.large_binary()
 _GROUP = pa.large_string()
-_GROUP_TYPES = (_GROUP, pa.int64(), pa.bool_())  # that the compiled parser is asked for, one after another
+_GROUP_TYPES = (
+    _GROUP,
+    pa.int64(),
+    pa.bool_(),
+)  # that the compiled parser is asked for, one after another
 Columns = Mapping[str, pa.DataType]
-_WORDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+_WORDS = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 @dataclasses.dataclass
 class JsonRowsConfig(RowsConfig):
-    """numbers: columns that are numbers, and their Arrow types as Arrow names them, such as list<item: int64>. nested:
-    those whose values may be anything. group: one whose values are text, numbers or booleans. begin: the byte where the
-    first row to read begins, of plain JSON lines."""
+    """numbers: columns that are numbers, and their Arrow types as Arrow names them, such as
+    list<item: int64>. nested: those whose values may be anything. group: one whose values are
+    text, numbers or booleans. begin: the byte where the first row to read begins, of plain JSON
+    lines.
+    """
 
     numbers: tuple[tuple[str, str], ...] = ()
     nested: tuple[str, ...] = ()
@@ -64,7 +83,8 @@ class JsonRows(RowBuilder):
 
 
 def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str, pa.DataType]:
-    """Arrow types of columns in the first rows; null where none of them has a value, string where they are at odds.
+    """Arrow types of columns in the first rows; null where none of them has a value, string
+    where they are at odds.
 
     source: the file as messages name it.
     """
@@ -90,11 +110,15 @@ def _first_rows(file: Any, source: str) -> Iterator[Any]:
     if block.lstrip()[:1] == b"[":
         return (row for row, _ in itertools.islice(elements(block, file, 1 << 30, source), 512))
     block += file.readline(1 << 28)
-    return iter(_single_object(block) or (_decoded(line)[0] for line in itertools.islice(_lines(block), 512)))
+    return iter(
+        _single_object(block)
+        or (_decoded(line)[0] for line in itertools.islice(_lines(block), 512))
+    )
 
 
 def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
-    """Lines that begin an object, number from 0 and byte, at least `every` bytes from each other; and how many lines.
+    """Lines that begin an object, number from 0 and byte, at least `every` bytes from each
+    other; and how many lines.
 
     Lines are rows where there are as many of them. No lines of a file that is no JSON lines.
     """
@@ -115,14 +139,21 @@ def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
 
 
 def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...]:
-    """`JsonRowsConfig.numbers` for columns of these types; a type that is no number's is read as whole numbers, so that
-    every row with something else is named."""
-    lists = {name: kind.value_type if pa.types.is_list(kind) else None for name, kind in types.items()}
+    """`JsonRowsConfig.numbers` for columns of these types; a type that is no number's is read as
+    whole numbers, so that every row with something else is named.
+    """
+    lists = {
+        name: kind.value_type if pa.types.is_list(kind) else None for name, kind in types.items()
+    }
     fallback = {name: "int64" if lists[name] is None else "list<item: int64>" for name in types}
-    return tuple((name, str(kind) if str(kind) in _TYPES else fallback[name]) for name, kind in types.items())
+    return tuple(
+        (name, str(kind) if str(kind) in _TYPES else fallback[name]) for name, kind in types.items()
+    )
 
 
-def _tables(file: Any, columns: Columns, limit: int = 1 << 30, source: str = "") -> Iterator[pa.Table]:
+def _tables(
+    file: Any, columns: Columns, limit: int = 1 << 30, source: str = ""
+) -> Iterator[pa.Table]:
     block = file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
         yield from _array(elements(block, file, limit, source), columns)
@@ -132,11 +163,20 @@ def _tables(file: Any, columns: Columns, limit: int = 1 << 30, source: str = "")
         endless = len(rest) > limit
         block = block.rpartition(b"\n")[0] if endless else block + rest
         table = _parse(block, columns) if _longest_line(block, limit) <= limit else None
-        yield _from_values(_single_object(block) or _lines(block), columns, limit) if table is None else table
+        yield (
+            _from_values(_single_object(block) or _lines(block), columns, limit)
+            if table is None
+            else table
+        )
         if endless:
             arrays = [pa.nulls(1, kind) for kind in columns.values()]
-            yield pa.table([*arrays, problem_array([too_large("the line", limit)])], names=[*columns, "problem"])
-            while rest and not rest.endswith(b"\n"):  # the rest of the line is passed over, never kept
+            yield pa.table(
+                [*arrays, problem_array([too_large("the line", limit)])],
+                names=[*columns, "problem"],
+            )
+            while rest and not rest.endswith(
+                b"\n"
+            ):  # the rest of the line is passed over, never kept
                 rest = file.readline(BLOCK_BYTES)
         block = file.read(BLOCK_BYTES)
 
@@ -149,14 +189,20 @@ def _longest_line(block: bytes, limit: int) -> int:
 def _parse(block: bytes, columns: Columns) -> pa.Table | None:
     """The block by the compiled parser, or None when some row needs a closer look."""
     if block.lstrip()[:1] != b"{" or _JSON in columns.values():
-        return None  # the parser crashes on a block that is nothing but null, and gives objects each other's keys
+        # the parser crashes on a block that is nothing but null, and gives objects each other's
+        # keys
+        return None
     for group_type in _GROUP_TYPES if _GROUP in columns.values() else (_GROUP,):
-        schema = pa.schema([(name, group_type if kind == _GROUP else kind) for name, kind in columns.items()])
+        schema = pa.schema(
+            [(name, group_type if kind == _GROUP else kind) for name, kind in columns.items()]
+        )
         try:
             table = paj.read_json(
                 pa.BufferReader(block),
                 read_options=paj.ReadOptions(use_threads=False, block_size=len(block)),
-                parse_options=paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+                parse_options=paj.ParseOptions(
+                    explicit_schema=schema, unexpected_field_behavior="ignore"
+                ),
             )
             table.validate(full=True)
         except pa.ArrowInvalid:
@@ -169,13 +215,18 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
 
 
 def _one_a_line(block: bytes, rows: int) -> bool:
-    """Whether each of these objects has a line of its own; the compiled parser takes {...} {...} and {...\\n...} too.
+    """Whether each of these objects has a line of its own; the compiled parser takes {...} {...}
+    and {...\\n...} too.
 
-    Objects follow each other as }\\n{ there: }, { and a line feed between can stand in no other place of an object.
+    Objects follow each other as }\\n{ there: }, { and a line feed between can stand in no other
+    place of an object.
     """
     content = np.frombuffer(block, np.uint8)
     # In pieces that stay in the cache: fresh memory for a whole block costs four times as much.
-    pieces = [np.flatnonzero(content[at : at + _PIECE] == ord("\n")) + at for at in range(0, len(block), _PIECE)]
+    pieces = [
+        np.flatnonzero(content[at : at + _PIECE] == ord("\n")) + at
+        for at in range(0, len(block), _PIECE)
+    ]
     ends = np.concatenate(pieces)
     if len(ends) and ends[-1] == len(block) - 1:
         ends = ends[:-1]
@@ -202,7 +253,9 @@ def _array(rows: Iterator[tuple[Any, int]], columns: Columns) -> Iterator[pa.Tab
 
 
 def elements(block: bytes, file: Any, limit: int, source: str) -> Iterator[tuple[Any, int]]:
-    """The elements of an array and their characters. block: its beginning, already read from `file`."""
+    """The elements of an array and their characters. block: its beginning, already read from
+    `file`.
+    """
     return iter(JsonArray(block, file, _DECODER, limit, source))
 
 
@@ -225,7 +278,9 @@ def _from_values(rows: Iterable[Any], columns: Columns, limit: int = 0) -> pa.Ta
         if parsed is None:
             parsed = {}  # null is a row without columns, as the compiled parser has it
         if not isinstance(parsed, dict):
-            problem = problem or Problem(BadRow.BAD_JSON, f"it is {_word(parsed)}, expected an object")
+            problem = problem or Problem(
+                BadRow.BAD_JSON, f"it is {_word(parsed)}, expected an object"
+            )
             parsed = {}
         for name, kind in columns.items():
             value, problem = _value(parsed, name, kind, problem)
@@ -236,8 +291,11 @@ def _from_values(rows: Iterable[Any], columns: Columns, limit: int = 0) -> pa.Ta
 
 
 def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, Problem | None]:
-    """The value of a line, or what is wrong with it. A line that the compiled parser takes by itself is good, whatever
-    stands beside it: that parser minds neither deep nesting nor wrong bytes in columns that are not asked for."""
+    """The value of a line, or what is wrong with it.
+
+    A line that the compiled parser takes by itself is good, whatever stands beside it: that parser
+    minds neither deep nesting nor wrong bytes in columns that are not asked for.
+    """
     if len(row) > limit:
         return None, too_large("the line", limit)
     value, problem = _decoded(row)
@@ -254,10 +312,12 @@ def _decoded(row: bytes) -> tuple[Any, Problem | None]:
     except json.JSONDecodeError as error:
         if row.startswith(b"\xef\xbb\xbf"):  # files that were put behind each other
             return None, Problem(
-                BadRow.BAD_JSON, "it begins with a byte order mark, which has its place at the start of a file"
+                BadRow.BAD_JSON,
+                "it begins with a byte order mark, which has its place at the start of a file",
             )
         return None, Problem(
-            BadRow.BAD_JSON, f"it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}"
+            BadRow.BAD_JSON,
+            f"it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}",
         )
     except (ValueError, RecursionError) as error:
         return None, Problem(BadRow.BAD_JSON, f"it is not JSON: {error}")
@@ -283,7 +343,9 @@ def _whole(text: str) -> int | float:
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_whole)
 
 
-def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: Problem | None) -> tuple[Any, Problem | None]:
+def _value(
+    row: dict[str, Any], name: str, kind: pa.DataType, problem: Problem | None
+) -> tuple[Any, Problem | None]:
     value = row.get(name)
     if name in getattr(row, "twice", ()):
         return None, problem or Problem(BadRow.BAD_JSON, f"the key {name!r} stands twice")
@@ -293,7 +355,11 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType, problem: Problem |
         return _json(value, name, problem)
     if kind == _GROUP and not isinstance(value, str):
         return _group(value, name, problem)
-    return _numbers(value, name, kind, problem) if kind in _TYPES.values() else _text(value, name, problem)
+    return (
+        _numbers(value, name, kind, problem)
+        if kind in _TYPES.values()
+        else _text(value, name, problem)
+    )
 
 
 def _json(value: Any, name: str, problem: Problem | None) -> tuple[bytes | None, Problem | None]:
@@ -316,32 +382,46 @@ def _group(value: Any, name: str, problem: Problem | None) -> tuple[str | None, 
     return text[0].as_py(), problem
 
 
-def _numbers(value: Any, name: str, kind: pa.DataType, problem: Problem | None) -> tuple[Any, Problem | None]:
+def _numbers(
+    value: Any, name: str, kind: pa.DataType, problem: Problem | None
+) -> tuple[Any, Problem | None]:
     """A number or a list of them as a column of this type takes it."""
     is_list = pa.types.is_list(kind)
     if isinstance(value, list) != is_list:
         expected = "a list of numbers" if is_list else "a number"
-        return None, problem or Problem(BadRow.NOT_NUMBERS, f"{name!r} is {_word(value)}, expected {expected}")
+        return None, problem or Problem(
+            BadRow.NOT_NUMBERS, f"{name!r} is {_word(value)}, expected {expected}"
+        )
     single = kind.value_type if is_list else kind
     wanted = {pa.bool_(): (bool,), pa.int64(): (int,), pa.float64(): (int, float)}[single]
-    said = {pa.bool_(): "true or false", pa.int64(): "a whole number", pa.float64(): "a number"}[single]
+    said = {pa.bool_(): "true or false", pa.int64(): "a whole number", pa.float64(): "a number"}[
+        single
+    ]
     for item in value if is_list else [value]:
         right = isinstance(item, wanted) and isinstance(item, bool) == (single == pa.bool_())
-        if item is not None and (not right or (isinstance(item, int) and not -(2**63) <= item < 2**63)):
+        if item is not None and (
+            not right or (isinstance(item, int) and not -(2**63) <= item < 2**63)
+        ):
             shown = item if isinstance(item, (int, float)) else _word(item)
             return None, problem or Problem(
                 BadRow.NOT_NUMBERS, f"{name!r} has {shown}, expected {said} as in the first rows"
             )
     if single == pa.float64():
-        value = [item if item is None else float(item) for item in value] if is_list else float(value)
+        value = (
+            [item if item is None else float(item) for item in value] if is_list else float(value)
+        )
     return value, problem
 
 
 def _text(value: Any, name: str, problem: Problem | None) -> tuple[str | None, Problem | None]:
     if not isinstance(value, str):
-        return None, problem or Problem(BadRow.NOT_TEXT, f"{name!r} is {_word(value)}, expected text")
+        return None, problem or Problem(
+            BadRow.NOT_TEXT, f"{name!r} is {_word(value)}, expected text"
+        )
     if (at := escaped_bytes(value)) >= 0:
-        what = "has a lone surrogate" + (" or is not UTF-8" if "\udc80" <= value[at] <= "\udcff" else "")
+        what = "has a lone surrogate" + (
+            " or is not UTF-8" if "\udc80" <= value[at] <= "\udcff" else ""
+        )
         return None, problem or Problem(BadRow.BAD_UTF8, f"{name!r} {what}")
     return value, problem
 

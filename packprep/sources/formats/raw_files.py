@@ -1,6 +1,8 @@
-"""Files of known formats: what a name says of format and compression, and the bytes, as they are or plain.
+"""Files of known formats: what a name says of format and compression, and the bytes, as they are
+or plain.
 
-A file is at a path, or at the URL of an object in a store, which must be the one of a certain version.
+A file is at a path, or at the URL of an object in a store, which must be the one of a certain
+version.
 """
 
 import errno
@@ -12,8 +14,14 @@ from packprep.schemas import Store, StoreError, is_url
 from packprep.sources.formats.gzip_reader import GzipReader
 
 KINDS = {
-    "jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "txt": "text", "parquet": "parquet", "arrow": "arrow",
-}  # fmt: skip
+    "jsonl": "json",
+    "json": "json",
+    "csv": "csv",
+    "tsv": "csv",
+    "txt": "text",
+    "parquet": "parquet",
+    "arrow": "arrow",
+}
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
 SUFFIXES = "/".join(f".{suffix}" for suffix in KINDS) + " (plain, .gz or .zst)"
 
@@ -34,17 +42,24 @@ def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
 
 
 def unpacking(file: BinaryIO, compression: str) -> io.BufferedReader:
-    """The plain bytes of an open file, which is closed with them. compression: see `Source.compression`."""
+    """The plain bytes of an open file, which is closed with them. compression: see
+    `Source.compression`.
+    """
     import pyarrow
 
     plain = (
-        GzipReader(file) if compression == "gz" else pyarrow.input_stream(file, compression=COMPRESSED.get(compression))
+        GzipReader(file)
+        if compression == "gz"
+        else pyarrow.input_stream(file, compression=COMPRESSED.get(compression))
     )
     return io.BufferedReader(plain, 1 << 20)
 
 
 def opened(path: str, version: str) -> BinaryIO:
-    """The bytes as they are. StoreError of EBUSY where an object is not, or no longer, the one of this version."""
+    """The bytes as they are.
+
+    StoreError of EBUSY where an object is not, or no longer, the one of this version.
+    """
     if not is_url(path):
         return Path(path).open("rb")
     store = Store(path)

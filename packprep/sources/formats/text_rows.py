@@ -1,10 +1,12 @@
-"""Plain text through `datasets`: a file is one document, or its paragraphs or its lines are documents.
+"""Plain text through `datasets`: a file is one document, or its paragraphs or its lines are
+documents.
 
-The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says of a byte that is
-not UTF-8 neither file nor line. Here a row is all that is in memory, and the row that is wrong is known.
+The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says
+of a byte that is not UTF-8 neither file nor line. Here a row is all that is in memory, and the row
+that is wrong is known.
 
-Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each table has `text` and `problem`
-(see problems.py).
+Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each table has `text` and
+`problem` (see problems.py).
 """
 
 import dataclasses
@@ -35,7 +37,9 @@ class TextRows(RowBuilder):
     def tables(self, file: Any) -> Iterator[pa.Table]:
         """See `RowBuilder.tables`."""
         text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape")
-        rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[self.config.sample_by]
+        rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[
+            self.config.sample_by
+        ]
         taken: list[tuple[str | None, Problem | None]] = []
         size = 0
         for value, line in rows(text, self.config.max_row_size):
@@ -49,7 +53,9 @@ class TextRows(RowBuilder):
 
 
 def _document(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
-    """The whole file, None where it is longer than `limit`, and the line it begins in; so do the others."""
+    """The whole file, None where it is longer than `limit`, and the line it begins in; so do the
+    others.
+    """
     whole = text.read(limit + 1)
     if whole:
         yield (whole if len(whole) <= limit else None), 1
@@ -85,7 +91,9 @@ def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
         yield (None if endless or len(rest) > limit else rest), number
 
 
-def _checked(value: str | None, line: int, what: str, limit: int) -> tuple[str | None, Problem | None]:
+def _checked(
+    value: str | None, line: int, what: str, limit: int
+) -> tuple[str | None, Problem | None]:
     if value is None:
         return None, too_large(f"the {what} in line {line}", limit)
     wrong = "is not UTF-8"

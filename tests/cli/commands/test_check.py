@@ -1,4 +1,6 @@
-"""The CI gate as CI uses it, regressions planted on purpose, and the workflow that README.md shows."""
+"""The CI gate as CI uses it, regressions planted on purpose, and the workflow that README.md
+shows.
+"""
 
 import json
 import os
@@ -33,8 +35,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def build(corpus: Path, name: str, *options: Any, source: str = "?.jsonl", tokenizer: str = "tok") -> Path:
-    arguments = (corpus / source, "-o", corpus / name, "--tokenizer", corpus / tokenizer, "--max-length", 128, "-q")
+def build(
+    corpus: Path, name: str, *options: Any, source: str = "?.jsonl", tokenizer: str = "tok"
+) -> Path:
+    arguments = (
+        corpus / source,
+        "-o",
+        corpus / name,
+        "--tokenizer",
+        corpus / tokenizer,
+        "--max-length",
+        128,
+        "-q",
+    )
     assert run("build", *arguments, *options).code == 0
     return corpus / name
 
@@ -63,7 +76,9 @@ REGRESSIONS: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("planted", REGRESSIONS)
-def test_a_planted_regression_fails_with_the_number_its_baseline_and_the_change(corpus: Path, planted: str) -> None:
+def test_a_planted_regression_fails_with_the_number_its_baseline_and_the_change(
+    corpus: Path, planted: str
+) -> None:
     options, name = REGRESSIONS[planted]
     output = build(corpus, planted.replace(" ", "-"), *options)
     result = check(corpus, output)
@@ -71,9 +86,13 @@ def test_a_planted_regression_fails_with_the_number_its_baseline_and_the_change(
     [line] = [line for line in result.out.splitlines() if line.startswith(f"{name} was ")]
     was, now = (figures(read_report(each)).get(name, 0) for each in (corpus / "good", output))
     assert was != now
-    expected = {"utilization": f"{was:.2%}"[:4], "bos_rate": "100%", "eos_rate": "100%"}.get(name, str(was))
+    expected = {"utilization": f"{was:.2%}"[:4], "bos_rate": "100%", "eos_rate": "100%"}.get(
+        name, str(was)
+    )
     assert line.startswith(f"{name} was {expected}"), line
-    assert "a change of " in line and ("; it may not " in line or "; it may fall by 0.1 points" in line)
+    assert "a change of " in line and (
+        "; it may not " in line or "; it may fall by 0.1 points" in line
+    )
     assert f"FAILED  {name} " in result.out
     assert check(corpus, output, "--json").code == 1
 
@@ -90,19 +109,25 @@ def test_uneven_steps_fail_by_the_straggler_factor(corpus: Path) -> None:
     result = run("check", uneven, "--baseline", baseline)
     assert result.code == 1
     assert re.search(
-        r"^straggler was \S+ and is \S+, a change of \+\S+; it may rise by 0.05$", result.out, re.MULTILINE
+        r"^straggler was \S+ and is \S+, a change of \+\S+; it may rise by 0.05$",
+        result.out,
+        re.MULTILINE,
     )
 
 
 def test_a_source_that_lost_its_bos_is_named(corpus: Path) -> None:
-    """What happened to a team: one dataset of several came from another tokenizer backend. The text keeps its BOS."""
+    """What happened to a team: one dataset of several came from another tokenizer backend.
+
+    The text keeps its BOS.
+    """
     report = read_report(corpus / "good")
     report["bos_rate"], report["sources"][1]["bos_rate"] = 0.6, 0.0
     (corpus / "report.json").write_text(json.dumps(report))
     result = check(corpus, corpus / "report.json")
     assert result.code == 1
     assert (
-        f"bos_rate was 100% and is 60%, a change of -40 points; it may not change ({corpus}/b.jsonl 0%)" in result.out
+        "bos_rate was 100% and is 60%, a change of -40 points; it may not change "
+        f"({corpus}/b.jsonl 0%)" in result.out
     )
 
 
@@ -118,7 +143,10 @@ def test_tolerances_and_limits_are_options(corpus: Path) -> None:
         "gap_share=1",
     )
     assert check(corpus, output, *allowed, "--tolerance", "straggler=9").code == 0
-    assert check(corpus, output, *allowed, "--tolerance", "straggler=9", "--max-loss", loss / 2).code == 1
+    assert (
+        check(corpus, output, *allowed, "--tolerance", "straggler=9", "--max-loss", loss / 2).code
+        == 1
+    )
     assert run("check", output, "--max-loss", loss, "--min-utilization", 0.1).code == 0
     result = run("check", output, "--min-utilization", 0.9999)
     assert result.code == 1
@@ -127,9 +155,13 @@ def test_tolerances_and_limits_are_options(corpus: Path) -> None:
 
 def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corpus: Path) -> None:
     output, baseline = build(corpus, "update", "--strategy", "greedy"), corpus / "updated.json"
-    refused = run("check", output, "--baseline", baseline, "--update-baseline", "--min-utilization", 0.99)
+    refused = run(
+        "check", output, "--baseline", baseline, "--update-baseline", "--min-utilization", 0.99
+    )
     assert refused.code == 1 and not baseline.exists()
-    result = run("check", output, "--baseline", baseline, "--update-baseline", "--tolerance", "packs=0")
+    result = run(
+        "check", output, "--baseline", baseline, "--update-baseline", "--tolerance", "packs=0"
+    )
     assert result.code == 0 and result.out == f"{baseline} holds 10 numbers of {output}\n"
     assert run("check", output, "--baseline", baseline, "--tolerance", "packs=0").code == 0
     assert read_baseline(baseline)["packs"] == read_report(output)["packs"]
@@ -140,8 +172,12 @@ def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
     output = build(corpus, "files", "--bos", "none")
-    result = check(corpus, output, "--junit", tmp_path / "j.xml", "--summary", tmp_path / "s.md", "--json")
-    failed = [figure["name"] for figure in json.loads(result.out)["figures"] if not figure["passed"]]
+    result = check(
+        corpus, output, "--junit", tmp_path / "j.xml", "--summary", tmp_path / "s.md", "--json"
+    )
+    failed = [
+        figure["name"] for figure in json.loads(result.out)["figures"] if not figure["passed"]
+    ]
     assert (result.code, failed[0]) == (1, "bos_rate")
     cases = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == failed
@@ -154,8 +190,14 @@ def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
     ("options", "sentence"),
     [
         ([], "there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss"),
-        (["--update-baseline"], "--update-baseline writes the file that --baseline names; give both"),
-        (["--max-loss", "0", "--tolerance", "packs=1"], "a --tolerance is for a change since the baseline"),
+        (
+            ["--update-baseline"],
+            "--update-baseline writes the file that --baseline names; give both",
+        ),
+        (
+            ["--max-loss", "0", "--tolerance", "packs=1"],
+            "a --tolerance is for a change since the baseline",
+        ),
         (["--baseline", "gone.json"], "gone.json does not exist; write it with --update-baseline"),
         (["--max-loss", "2"], "invalid value for '--max-loss': 2.0 is not in the range 0<=x<=1"),
     ],
@@ -167,18 +209,25 @@ def test_wrong_usage_is_one_sentence(corpus: Path, options: list[str], sentence:
 
 
 def test_a_number_that_the_baseline_does_not_have_is_said(corpus: Path) -> None:
-    baseline = {name: value for name, value in read_baseline(corpus / "baseline.json").items() if name != "straggler"}
+    baseline = {
+        name: value
+        for name, value in read_baseline(corpus / "baseline.json").items()
+        if name != "straggler"
+    }
     (corpus / "older.json").write_text(json.dumps(baseline))
     result = run("check", corpus / "good", "--baseline", corpus / "older.json")
     assert result.code == 0
     assert (
-        result.err == f"{corpus}/older.json does not have straggler: not held; write it anew with --update-baseline\n"
+        result.err == f"{corpus}/older.json does not have straggler: not held; write it anew with "
+        "--update-baseline\n"
     )
 
 
 def test_the_committed_baseline_of_the_demo_holds_what_the_gate_holds_by_default() -> None:
     baseline = read_baseline(ROOT / "scripts" / "demo_baseline.json")
-    always = {rule.pattern for rule in RULES if rule.tolerance is not None and "*" not in rule.pattern}
+    always = {
+        rule.pattern for rule in RULES if rule.tolerance is not None and "*" not in rule.pattern
+    }
     assert set(baseline) == always
     assert all(verdict.passed for verdict in check_figures(baseline, baseline))
     assert "scripts/demo_baseline.json" in (ROOT / "scripts" / "gate").read_text()
@@ -212,15 +261,26 @@ def test_the_workflow_of_the_readme_passes_on_good_data_and_fails_on_worse(tmp_p
 
     def shell(command: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            ["bash", "-e", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            ["bash", "-e", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     steps = workflow_steps()
-    assert [step.split()[:2] for step in steps] == [["pip", "install"], ["packprep", "build"], ["packprep", "check"]]
+    assert [step.split()[:2] for step in steps] == [
+        ["pip", "install"],
+        ["packprep", "build"],
+        ["packprep", "check"],
+    ]
     assert shell(steps[1]).returncode == 0
     baseline = re.search(r"--baseline (\S+)", steps[2])
     assert baseline is not None
-    assert shell(f"packprep check packed --baseline {baseline[1]} --update-baseline").returncode == 0
+    assert (
+        shell(f"packprep check packed --baseline {baseline[1]} --update-baseline").returncode == 0
+    )
     for step in steps:
         done = shell(step)
         assert done.returncode == 0, done.stderr + done.stdout

@@ -15,7 +15,18 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(tmp_path / "a.jsonl", texts(60))
     save_tokenizer(tmp_path / "tok")
     for name, strategy in (("one", "best_fit"), ("two", "greedy"), ("same", "best_fit")):
-        options = ("a.jsonl", "-o", name, "--tokenizer", "tok", "--max-length", 64, "--strategy", strategy, "-q")
+        options = (
+            "a.jsonl",
+            "-o",
+            name,
+            "--tokenizer",
+            "tok",
+            "--max-length",
+            64,
+            "--strategy",
+            strategy,
+            "-q",
+        )
         assert run("build", *options).code == 0
     return tmp_path
 
@@ -30,13 +41,17 @@ def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(outputs:
     assert not any(line[:1] == ["tokens.tokens_in"] for line in lines)
     assert "more numbers are the same; --all shows them" in result.out
     assert next(
-        line[:1] for line in map(str.split, run("compare", "one", "two", "--all").out.splitlines())
+        line[:1]
+        for line in map(str.split, run("compare", "one", "two", "--all").out.splitlines())
         if line[:1] == ["tokens.tokens_in"]
-    ) == ["tokens.tokens_in"]  # fmt: skip
+    ) == ["tokens.tokens_in"]
 
 
 def test_equal_outputs_are_said_to_be_equal(outputs: Path) -> None:
-    assert "the data files of one and same are the same, byte for byte\n" in run("compare", "one", "same").out
+    assert (
+        "the data files of one and same are the same, byte for byte\n"
+        in run("compare", "one", "same").out
+    )
     lines = run("compare", "one", "one").out.splitlines()
     assert lines[0] == "the data files of one and one are the same, byte for byte"
     assert re.fullmatch(r"all \d+ numbers are the same", lines[1])
@@ -47,7 +62,10 @@ def test_reports_by_themselves_are_compared_too(outputs: Path) -> None:
     assert found["options"] == {}
     by_name = {figure["name"]: figure for figure in found["figures"]}
     assert by_name["utilization"]["judgement"] == "worse"
-    assert by_name["utilization"]["change"] == by_name["utilization"]["b"] - by_name["utilization"]["a"]
+    assert (
+        by_name["utilization"]["change"]
+        == by_name["utilization"]["b"] - by_name["utilization"]["a"]
+    )
     both = json.loads(run("compare", "one", "two", "--json").out)
     assert both["options"] == {"strategy": ["best_fit", "greedy"]}
 

@@ -19,13 +19,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
-    result = run("plan", "l.npy", "--max-length", "64,128", "--strategy", "best_fit,greedy", "--overflow", "all")
+    result = run(
+        "plan",
+        "l.npy",
+        "--max-length",
+        "64,128",
+        "--strategy",
+        "best_fit,greedy",
+        "--overflow",
+        "all",
+    )
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == "l.npy: 300 documents"
     rows = [line.split()[:3] for line in lines[2:10]]
     assert rows == [
-        ["64", strategy, overflow] for overflow in ("split", "truncate", "drop") for strategy in ("best_fit", "greedy")
+        ["64", strategy, overflow]
+        for overflow in ("split", "truncate", "drop")
+        for strategy in ("best_fit", "greedy")
     ] + [["128", "best_fit", "any"], ["128", "greedy", "any"]]
     assert sum("padding" in line for line in lines[2:10]) == 1
     assert "no document is longer than 128: every overflow gives the same plan there" in lines
@@ -34,21 +45,45 @@ def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
 
 def test_plans_that_are_exactly_equal_have_no_winner(here: Path) -> None:
     np.save(here / "same.npy", np.full(64, 32))
-    result = run("plan", "same.npy", "--max-length", "64", "--strategy", "best_fit,first_fit,stream")
+    result = run(
+        "plan", "same.npy", "--max-length", "64", "--strategy", "best_fit,first_fit,stream"
+    )
     rows = result.out.splitlines()[2:5]
-    assert not any(name in line for line in rows for name in ("padding", "loss", "cuts", "bias", "straggler", "bytes"))
+    assert not any(
+        name in line
+        for line in rows
+        for name in ("padding", "loss", "cuts", "bias", "straggler", "bytes")
+    )
     assert (
-        "best for padding, loss, cuts, bias, straggler, bytes: several plans are exactly equal, so none is marked"
-        in result.out.splitlines()
+        "best for padding, loss, cuts, bias, straggler, bytes: several plans are exactly equal, so "
+        "none is marked" in result.out.splitlines()
     )
 
 
 def test_json_has_the_same_and_steps(here: Path) -> None:
-    result = run("plan", "l.npy", "--max-length", "64", "--strategy", "all", "--global-batch-size", 4, "--json", "-q")
+    result = run(
+        "plan",
+        "l.npy",
+        "--max-length",
+        "64",
+        "--strategy",
+        "all",
+        "--global-batch-size",
+        4,
+        "--json",
+        "-q",
+    )
     found = json.loads(result.out)
     assert [plan["strategy"] for plan in found["plans"]] == [
-        "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced",
-    ]  # fmt: skip
+        "best_fit",
+        "first_fit",
+        "knapsack",
+        "optimal",
+        "stream",
+        "greedy",
+        "wrapped",
+        "balanced",
+    ]
     assert all(plan["steps_per_epoch"] == plan["packs"] // 4 for plan in found["plans"])
     assert set(found["best"]) == {"padding", "loss", "cuts", "bias", "straggler", "bytes"}
     assert found["notes"][0].startswith("build s: no tokenizing, as the tokens are there")
@@ -64,7 +99,9 @@ def test_a_plan_of_text_has_the_utilization_of_the_build_and_takes_its_options(h
 
 
 def test_the_file_of_a_build_is_the_file_of_a_plan(here: Path) -> None:
-    (here / "packprep.yaml").write_text("sources: a.jsonl\noutput: out\ntokenizer: tok\nmax_length: 32\nmin_len: 3\n")
+    (here / "packprep.yaml").write_text(
+        "sources: a.jsonl\noutput: out\ntokenizer: tok\nmax_length: 32\nmin_len: 3\n"
+    )
     [plan] = json.loads(run("plan", "--json", "-q").out)["plans"]
     assert (plan["max_length"], plan["overflow"]) == (32, "split")
     assert not (here / "out").exists()
@@ -80,7 +117,9 @@ def test_a_sample_says_how_sure_it_is(here: Path) -> None:
 
 
 def test_a_plan_that_cannot_be_is_named_beside_those_that_can(here: Path) -> None:
-    result = run("plan", "l.npy", "--max-length", 64, "--strategy", "best_fit,wrapped", "--stride", 8)
+    result = run(
+        "plan", "l.npy", "--max-length", 64, "--strategy", "best_fit,wrapped", "--stride", 8
+    )
     assert result.code == 0
     assert "left out: 64 wrapped split: stride is for overflow split" in result.out
     result = run("plan", "l.npy", "--max-length", "64,128", "--overflow", "error,drop")
@@ -90,17 +129,24 @@ def test_a_plan_that_cannot_be_is_named_beside_those_that_can(here: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--max-length", "many"], "max_length is 'many', expected whole numbers with commas such as 2048,4096"),
+        (
+            ["--max-length", "many"],
+            "max_length is 'many', expected whole numbers with commas such as 2048,4096",
+        ),
         (["--max-length", "64,1"], "max_length is 1, expected at least 2"),
         (["--strategy", "bestfit"], "strategy is 'bestfit'; did you mean 'best_fit'?"),
-        (["--overflow", "split,cut"], "overflow is 'cut', expected one of split, truncate, drop, error, all"),
+        (
+            ["--overflow", "split,cut"],
+            "overflow is 'cut', expected one of split, truncate, drop, error, all",
+        ),
         (["--sample", "2"], "sample is 2, expected a share of more than 0 and at most 1"),
         (
             ["--overflow", "error", "--max-length", "8"],
-            "nothing can be planned: a document has 85 tokens; choose another --overflow or --strategy",
+            "nothing can be planned: a document has 85 tokens; choose another --overflow or "
+            "--strategy",
         ),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_one_sentence(here: Path, arguments: list[str], sentence: str) -> None:
     result = run("plan", "l.npy", *arguments)
     assert (result.code, result.out, result.err) == (2, "", f"packprep: {sentence}\n")
@@ -108,4 +154,7 @@ def test_wrong_usage_is_one_sentence(here: Path, arguments: list[str], sentence:
 
 def test_a_plan_that_cannot_be_beside_one_that_can_is_no_error(here: Path) -> None:
     assert run("plan", "a.jsonl").err.startswith("packprep: no tokenizer is given")
-    assert run("plan", "gone.jsonl", "--tokenizer", "tok").err == "packprep: no such file: gone.jsonl\n"
+    assert (
+        run("plan", "gone.jsonl", "--tokenizer", "tok").err
+        == "packprep: no such file: gone.jsonl\n"
+    )

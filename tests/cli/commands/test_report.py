@@ -12,7 +12,9 @@ OUT = GOLDEN / "v1-example"
 ELSEWHERE = "choose another place"
 
 
-def test_report_writes_a_page_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_writes_a_page_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = run("report", OUT)
     assert (result.code, result.out, result.err) == (0, "report.html\n", "")
@@ -39,9 +41,19 @@ def test_for_machines_it_is_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "nowhere/manifest.json does not exist; expected the output of a finished packprep build"),
-        ([OUT, "-o", OUT / "r.html"], f"{OUT}/r.html is inside {OUT}, whose manifest lists every file; {ELSEWHERE}"),
-        ([OUT, "--plots", OUT / "p"], f"{OUT}/p is inside {OUT}, whose manifest lists every file; {ELSEWHERE}"),
+        (
+            ["nowhere"],
+            "nowhere/manifest.json does not exist; expected the output of a finished packprep "
+            "build",
+        ),
+        (
+            [OUT, "-o", OUT / "r.html"],
+            f"{OUT}/r.html is inside {OUT}, whose manifest lists every file; {ELSEWHERE}",
+        ),
+        (
+            [OUT, "--plots", OUT / "p"],
+            f"{OUT}/p is inside {OUT}, whose manifest lists every file; {ELSEWHERE}",
+        ),
     ],
     ids=["no output", "page inside", "plots inside"],
 )
@@ -54,7 +66,9 @@ def test_wrong_usage_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_matplotlib_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("report", OUT, "-o", tmp_path / "a.html", "--plots", tmp_path / "plots")
     assert result.code == 2 and "plots need matplotlib" in result.err

@@ -12,9 +12,25 @@ from tests.helpers.tiny_shards import GOLDEN
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    sources = [write_jsonl(tmp_path / "a.jsonl", texts(40)), write_jsonl(tmp_path / "b.jsonl", ["a cat"] * 5)]
+    sources = [
+        write_jsonl(tmp_path / "a.jsonl", texts(40)),
+        write_jsonl(tmp_path / "b.jsonl", ["a cat"] * 5),
+    ]
     tokenizer = save_tokenizer(tmp_path / "tok")
-    assert run("build", *sources, "-o", tmp_path / "out", "--tokenizer", tokenizer, "--max-length", 64, "-q").code == 0
+    assert (
+        run(
+            "build",
+            *sources,
+            "-o",
+            tmp_path / "out",
+            "--tokenizer",
+            tokenizer,
+            "--max-length",
+            64,
+            "-q",
+        ).code
+        == 0
+    )
     return tmp_path / "out"
 
 
@@ -25,8 +41,15 @@ def test_the_report_its_sources_histograms_and_steps_are_printed(output: Path) -
     report = read_report(output)
     for name, value in table(report):
         assert any(line.startswith(name) and line.endswith(value) for line in lines), name
-    assert [line for line in lines if line.endswith("100.00%  100.00%")], "BOS and EOS of both sources"
-    for title in ("document length, tokens (p5", "documents per pack (p5", "fill of a pack (p5", "attention cost of a"):
+    assert [line for line in lines if line.endswith("100.00%  100.00%")], (
+        "BOS and EOS of both sources"
+    )
+    for title in (
+        "document length, tokens (p5",
+        "documents per pack (p5",
+        "fill of a pack (p5",
+        "attention cost of a",
+    ):
         assert any(line.startswith(title) for line in lines), title
     assert f"steps per epoch       {report['packs'] // 4}" in result.out
     assert "packs per step        4, 2 on each of 2 ranks" in lines
@@ -36,7 +59,9 @@ def test_the_report_its_sources_histograms_and_steps_are_printed(output: Path) -
 def test_json_has_the_report_exact_counts_and_steps(output: Path) -> None:
     found = json.loads(run("stats", output, "--json", "--global-batch-size", 4).out)
     assert found["report"] == read_report(output)
-    assert found["counts"]["fill"]["total"] == found["report"]["packs"] == found["training"]["packs"]
+    assert (
+        found["counts"]["fill"]["total"] == found["report"]["packs"] == found["training"]["packs"]
+    )
     assert found["training"]["world_size"] == 1
 
 
@@ -48,5 +73,8 @@ def test_loss_tokens_are_shown_where_there_are_labels() -> None:
 def test_what_is_no_output_is_a_sentence(tmp_path: Path) -> None:
     result = run("stats", tmp_path)
     assert result.code == 2
-    assert "manifest.json does not exist; expected the output of a finished packprep build" in result.err
+    assert (
+        "manifest.json does not exist; expected the output of a finished packprep build"
+        in result.err
+    )
     assert run("stats", GOLDEN / "v1-example" / "report.json").code == 2

@@ -47,9 +47,13 @@ def test_ids_that_are_read_only_are_taken_as_they_are() -> None:
 
 def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() -> None:
     here, there = np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)
-    values = Pointers.joined([Pointers.into(there, int64(0)), Pointers.into(here, int64(1)), Pointers.null(1)])
+    values = Pointers.joined(
+        [Pointers.into(there, int64(0)), Pointers.into(here, int64(1)), Pointers.null(1)]
+    )
     out = np.zeros(8, np.int32)
-    gather.fill_values(values, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out)
+    gather.fill_values(
+        values, int64(2, 2, 0), int64(2, 4, 2), np.array([False, True, False]), 1, 3, out
+    )
     assert out.tolist() == [20, 21, 1, 11, 12, 3, 3, 3]
 
 
@@ -58,13 +62,15 @@ def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
         arrays = [np.arange(first, first + 100_000, dtype=np.int32) for first in (0, 100_000)]
         parts = [Pointers.into(values, int64(0, 50_000, 99_999)) for values in arrays]
         joined = Pointers.joined([part.take(int64(2, 1)) for part in parts])
-        return joined.take(np.array([True, False, True, True])).take(slice(1, None)).at(int64(0, 1), int64(-1, 2)), [
-            weakref.ref(values) for values in arrays
-        ]
+        return joined.take(np.array([True, False, True, True])).take(slice(1, None)).at(
+            int64(0, 1), int64(-1, 2)
+        ), [weakref.ref(values) for values in arrays]
 
     pointers, memory = made()
     gc.collect()
-    _reused = [np.full(100_000, 7, np.int32) for _ in range(8)]  # what was free would be overwritten
+    _reused = [
+        np.full(100_000, 7, np.int32) for _ in range(8)
+    ]  # what was free would be overwritten
     assert [values() is not None for values in memory] == [True, True]
     assert len(pointers) == 2
     assert gather.tokens_at(pointers).tolist() == [199_998, 150_002]
@@ -79,12 +85,16 @@ def test_pointers_of_two_types_are_never_joined() -> None:
     narrow, wide = (Pointers.into(np.zeros(1, dtype), int64(0)) for dtype in (np.uint16, np.int32))
     with pytest.raises(ValueError, match="pointers to int32, uint16 cannot be joined"):
         Pointers.joined([narrow, wide])
-    assert Pointers.joined([Pointers.null(0), narrow]).dtype == np.uint16, "where there are none, there is no type"
+    assert Pointers.joined([Pointers.null(0), narrow]).dtype == np.uint16, (
+        "where there are none, there is no type"
+    )
 
 
 @pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
 def test_addresses_are_never_sent_to_another_process(send: Any) -> None:
-    with pytest.raises(TypeError, match="addresses mean nothing in another process; send the values"):
+    with pytest.raises(
+        TypeError, match="addresses mean nothing in another process; send the values"
+    ):
         send(Pointers.into(np.zeros(1, np.int32), int64(0)))
 
 
@@ -100,9 +110,13 @@ def test_only_pointers_make_addresses_and_only_kernels_get_them() -> None:
         for path in package.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
-        and (node.attr in ("address", "__array_interface__") or ast.unparse(node).endswith(".ctypes"))
+        and (
+            node.attr in ("address", "__array_interface__") or ast.unparse(node).endswith(".ctypes")
+        )
     }
-    assert found == {(name, attribute) for name, attributes in allowed.items() for attribute in attributes}
+    assert found == {
+        (name, attribute) for name, attributes in allowed.items() for attribute in attributes
+    }
 
 
 def test_positions_restart_at_every_segment() -> None:
@@ -115,7 +129,9 @@ def test_positions_restart_at_every_segment() -> None:
 def test_values_of_every_type_are_copied_like_tokens(dtype: str) -> None:
     here = np.array([1, 2, 3], dtype)
     out = np.ones(4, dtype)
-    gather.fill_values(Pointers.into(here, int64(1)), int64(2), int64(4), np.array([True]), 0, 0, out)
+    gather.fill_values(
+        Pointers.into(here, int64(1)), int64(2), int64(4), np.array([True]), 0, 0, out
+    )
     assert out.tolist() == [0, 2, 3, 0]
 
 
@@ -148,7 +164,9 @@ def test_the_token_at_each_address(dtype: str) -> None:
 
 def test_narrow_tokens_come_out_wide() -> None:
     here, out = np.array([65_535, 40_000], np.uint16), np.zeros(3, np.int32)
-    gather.fill_values(Pointers.into(here, int64(0)), int64(2), int64(3), np.array([True]), 1, 3, out)
+    gather.fill_values(
+        Pointers.into(here, int64(0)), int64(2), int64(3), np.array([True]), 1, 3, out
+    )
     assert out.tolist() == [1, 65_535, 40_000]
     gather.add_ends(np.array([65_535], np.int32), int64(0, 1), int64(0, 2), -1, 40_000, here)
     assert here.tolist() == [65_535, 40_000]

@@ -13,7 +13,11 @@ from tests.helpers.corpus import rows_of
 
 def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
     reader = CsvRows(columns=("text",), source="a.csv", data_files=[__file__], **options)
-    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in rows_of(table)]
+    return [
+        row
+        for table in reader.tables(io.BufferedReader(io.BytesIO(data)))
+        for row in rows_of(table)
+    ]
 
 
 def texts_of(data: bytes) -> list[str | None]:
@@ -21,7 +25,13 @@ def texts_of(data: bytes) -> list[str | None]:
 
 
 def test_every_value_is_text_as_it_stands_in_the_file() -> None:
-    assert texts_of(b"text,id\n007,1\nNA,2\nnull,3\n,4\n1e5,5\n") == ["007", "NA", "null", "", "1e5"]
+    assert texts_of(b"text,id\n007,1\nNA,2\nnull,3\n,4\n1e5,5\n") == [
+        "007",
+        "NA",
+        "null",
+        "",
+        "1e5",
+    ]
 
 
 def test_quotes_commas_and_line_ends_may_stand_inside_quotes() -> None:
@@ -52,7 +62,9 @@ def test_bytes_that_are_not_utf8_are_a_finding_only_in_the_column_that_is_read()
 
 
 def test_a_quote_that_is_never_closed_stops_with_the_line() -> None:
-    with pytest.raises(InputError, match=r"a\.csv line 2: a quote in this row is never closed; quote it"):
+    with pytest.raises(
+        InputError, match=r"a\.csv line 2: a quote in this row is never closed; quote it"
+    ):
         rows(b'id,text\n1,"abc\n2,d\n')
 
 
@@ -65,7 +77,10 @@ def test_text_behind_a_closed_quote_is_a_finding_of_its_line() -> None:
 
 def test_a_nul_is_no_text() -> None:
     assert rows(b"text,id\nb\0,2\nc,\0\n") == [
-        {"text": None, "problem": "bad_utf8: 'text' holds a NUL, as text in UTF-8 does not; save it as UTF-8"},
+        {
+            "text": None,
+            "problem": "bad_utf8: 'text' holds a NUL, as text in UTF-8 does not; save it as UTF-8",
+        },
         {"text": "c", "problem": None},
     ]
 

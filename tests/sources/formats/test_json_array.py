@@ -11,12 +11,17 @@ from packprep.sources.formats.json_array import JsonArray
 from packprep.support.errors import InputError
 
 
-def elements(data: bytes, *, first: int = 1 << 20, block: int = 1 << 20, limit: int = 1 << 20) -> list[Any]:
+def elements(
+    data: bytes, *, first: int = 1 << 20, block: int = 1 << 20, limit: int = 1 << 20
+) -> list[Any]:
     """Elements of an array of which `first` bytes are read before, and then `block` at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_array, "BLOCK_CHARACTERS", block)
         file = io.BytesIO(data)
-        return [value for value, _ in JsonArray(file.read(first), file, json.JSONDecoder(), limit, "a.json")]
+        return [
+            value
+            for value, _ in JsonArray(file.read(first), file, json.JSONDecoder(), limit, "a.json")
+        ]
 
 
 def test_an_array_gives_its_elements_whatever_they_are() -> None:
@@ -26,12 +31,20 @@ def test_an_array_gives_its_elements_whatever_they_are() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
-@given(st.lists(JSON), st.booleans(), st.integers(0, 1) | st.none(), st.integers(1, 9), st.integers(1, 9))
+@given(
+    st.lists(JSON),
+    st.booleans(),
+    st.integers(0, 1) | st.none(),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
 def test_it_gives_what_json_loads_gives_however_the_file_is_cut(
     values: list[Any], escaped: bool, indent: int | None, first: int, block: int
 ) -> None:
@@ -65,7 +78,9 @@ def test_what_is_wrong_is_said_of_its_row(data: bytes, sentence: str) -> None:
 
 def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
     file = io.BytesIO(b'["a", "' + b"x" * 10_000_000 + b'"]')
-    with pytest.raises(InputError, match=r"row 1: it is not JSON, or has more than 1,000 bytes \(--max-row-size\)"):
+    with pytest.raises(
+        InputError, match=r"row 1: it is not JSON, or has more than 1,000 bytes \(--max-row-size\)"
+    ):
         list(JsonArray(file.read(100), file, json.JSONDecoder(), 1000, "a.json"))
     assert file.tell() <= 100 + json_array.BLOCK_CHARACTERS
 

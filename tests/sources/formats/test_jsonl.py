@@ -14,7 +14,9 @@ from packprep.support.errors import InputError
 from tests.helpers.corpus import rows_of
 
 
-def rows(data: bytes, columns: Sequence[str] = ("text",), **numbers: pa.DataType) -> list[dict[str, Any]]:
+def rows(
+    data: bytes, columns: Sequence[str] = ("text",), **numbers: pa.DataType
+) -> list[dict[str, Any]]:
     types = {name: numbers.get(name, pa.string()) for name in [*columns, *numbers]}
     return [row for table in _tables(io.BytesIO(data), types) for row in rows_of(table)]
 
@@ -44,16 +46,28 @@ def problem(line: bytes) -> str | None:
         (b'{"text": "\\ud800"}', "bad_utf8: 'text' has a lone surrogate"),
         (b'{"text": "a", "text": "b"}', "bad_json: the key 'text' stands twice"),
         (b"nonsense", "bad_json: it is not JSON: Expecting value at character 0"),
-        (b'{"text": "a\x00"}', "bad_json: it is not JSON: Invalid control character at character 11"),
-        (b'{"text": "half', "bad_json: it is not JSON: Unterminated string starting at character 9"),
+        (
+            b'{"text": "a\x00"}',
+            "bad_json: it is not JSON: Invalid control character at character 11",
+        ),
+        (
+            b'{"text": "half',
+            "bad_json: it is not JSON: Unterminated string starting at character 9",
+        ),
         (b"[1, 2]", "bad_json: it is a list, expected an object"),
         (b"7", "bad_json: it is a number, expected an object"),
         (b"[" * 100_000, None),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(line: bytes, expected: str | None) -> None:
+def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(
+    line: bytes, expected: str | None
+) -> None:
     found = problem(line)
-    assert found == expected if expected else found is not None and found.startswith("bad_json: it is not JSON")
+    assert (
+        found == expected
+        if expected
+        else found is not None and found.startswith("bad_json: it is not JSON")
+    )
 
 
 @pytest.mark.parametrize("line", [b'{"text": null}', b'{"other": "a"}', b"{}", b"null"])
@@ -63,7 +77,10 @@ def test_a_row_without_text_is_null_and_no_problem_of_the_reader(line: bytes) ->
 
 
 def test_other_columns_may_differ_from_row_to_row() -> None:
-    data = b'{"text": "a", "x": 1}\n{"x": {"y": []}, "text": "b"}\n{"text": "c", "x": "z", "w": null}\n'
+    data = (
+        b'{"text": "a", "x": 1}\n{"x": {"y": []}, "text": "b"}\n{"text": "c", "x": "z", "w": '
+        b"null}\n"
+    )
     assert texts_of(data) == ["a", "b", "c"]
 
 
@@ -77,7 +94,9 @@ def test_an_array_and_an_object_over_many_lines_are_rows_too() -> None:
     assert texts_of(json.dumps(values, indent=1).encode()) == ["a", None, "c"]
     assert texts_of(json.dumps(values[0], indent=1).encode()) == ["a"]
     assert texts_of(b"[]") == []
-    with pytest.raises(InputError, match="row 1: a comma or the end of the array is missing before it"):
+    with pytest.raises(
+        InputError, match="row 1: a comma or the end of the array is missing before it"
+    ):
         texts_of(b'[{"text": "a"}')
 
 
@@ -97,7 +116,10 @@ def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named
     data = b'{"text": "a", "ids": [1, 2], "reward": 1}\n'
     good = {"text": "a", "ids": [1, 2], "reward": 1.0, "problem": None}
     assert rows(data, ids=lists, reward=pa.float64()) == [good]
-    wrong = b'{"text": "b", "ids": [1, 0.5], "reward": 0.5}\n{"text": "c", "ids": 7}\n{"ids": [true], "reward": "x"}\n'
+    wrong = (
+        b'{"text": "b", "ids": [1, 0.5], "reward": 0.5}\n{"text": "c", "ids": 7}\n{"ids": '
+        b'[true], "reward": "x"}\n'
+    )
     found = rows(data + wrong, ids=lists, reward=pa.float64())
     assert found[0] == good
     assert [row["problem"] for row in found[1:]] == [
@@ -151,7 +173,8 @@ def test_two_objects_on_a_line_are_a_finding_and_not_two_rows(between: bytes) ->
 # fmt: off
 LINES = st.sampled_from([
     b'{"text": "a"}', b'{"text": "b", "n": {}}', b"{", b"}", b'"text": "c"}', b'{"text":', b"{}{}",
-    b'{"text": "d"} {"text": "e"}', b"", b" ", b"null", b"[]", b'{"text": 7}', b'{"text": "\xff"}', b'{"n": "\xff"}',
+    b'{"text": "d"} {"text": "e"}', b"", b" ", b"null", b"[]",
+    b'{"text": 7}', b'{"text": "\xff"}', b'{"n": "\xff"}',
     b"{}", b"\r", b'{"n": {}',
 ])
 # fmt: on
@@ -159,14 +182,19 @@ LINES = st.sampled_from([
 
 @given(st.lists(LINES, min_size=1, max_size=6))
 def test_a_line_means_the_same_whatever_stands_beside_it(lines: list[bytes]) -> None:
-    before = b'{"text": "first"}\n'  # so that the file is neither an array nor one object over many lines
+    # so that the file is neither an array nor one object over many lines
+    before = b'{"text": "first"}\n'
     alone = [row for line in lines for row in rows(before + line)[1:]]
     assert rows(before + b"\n".join(lines))[1:] == alone
 
 
 def test_utf16_is_never_guessed() -> None:
     line = '{"text": "a"}'.encode("utf-16-le")
-    assert problem(line) == "bad_json: it is not JSON: Expecting property name enclosed in double quotes at character 1"
+    assert (
+        problem(line)
+        == "bad_json: it is not JSON: Expecting property name enclosed in double quotes at "
+        "character 1"
+    )
 
 
 @pytest.mark.parametrize("block", [1, 30, 1 << 20])
@@ -201,9 +229,15 @@ def test_an_endless_line_is_not_kept() -> None:
     assert (file.left, file.largest) == (0, jsonl.BLOCK_BYTES)
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.booleans(), st.integers(1, 60))
-def test_any_text_comes_back_however_the_file_is_cut_into_blocks(texts: list[str], escaped: bool, block: int) -> None:
-    data = "".join(json.dumps({"text": text}, ensure_ascii=escaped) + "\n" for text in texts).encode()
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.booleans(), st.integers(1, 60)
+)
+def test_any_text_comes_back_however_the_file_is_cut_into_blocks(
+    texts: list[str], escaped: bool, block: int
+) -> None:
+    data = "".join(
+        json.dumps({"text": text}, ensure_ascii=escaped) + "\n" for text in texts
+    ).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl, "BLOCK_BYTES", block)
         assert texts_of(data) == texts

@@ -16,8 +16,14 @@ TOO_LARGE = "too_large: the {} has more than 4 bytes (--max-row-size)"
 
 
 def rows(data: bytes, by: By = "line", **options: Any) -> list[dict[str, Any]]:
-    reader = TextRows(columns=("text",), source="a.txt", sample_by=by, data_files=[__file__], **options)
-    return [row for table in reader.tables(io.BufferedReader(io.BytesIO(data))) for row in rows_of(table)]
+    reader = TextRows(
+        columns=("text",), source="a.txt", sample_by=by, data_files=[__file__], **options
+    )
+    return [
+        row
+        for table in reader.tables(io.BufferedReader(io.BytesIO(data)))
+        for row in rows_of(table)
+    ]
 
 
 def texts_of(data: bytes, by: By = "line") -> list[str | None]:
@@ -37,7 +43,9 @@ def test_rows_are_those_of_the_text_builder_of_datasets(text: str, by: By, block
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_rows, "BLOCK", block)
         found = texts_of(text.encode(), by)
-    expected = [value for table in _datasets_tables(text, by) for value in table["text"].to_pylist()]
+    expected = [
+        value for table in _datasets_tables(text, by) for value in table["text"].to_pylist()
+    ]
     assert found == (expected if text else [])
 
 
@@ -46,14 +54,20 @@ def _datasets_tables(text: str, by: By) -> Any:
     module = importlib.import_module("datasets.packaged_modules.text.text")
     builder = module.Text(sample_by=by, data_files=[__file__])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("builtins.open", lambda *_, **__: io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8"))
+        patch.setattr(
+            "builtins.open", lambda *_, **__: io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8")
+        )
         return [table for _, table in builder._generate_tables([""], [["a.txt"]])]
 
 
 def test_bytes_that_are_not_utf8_are_a_finding_of_their_row_and_line() -> None:
     data = b"a\n\n\nb\nc\xff\n\nd\n"
     assert rows(data)[4] == {"text": None, "problem": "bad_utf8: line 5 is not UTF-8"}
-    assert [row["problem"] for row in rows(data, "paragraph")] == [None, "bad_utf8: line 5 is not UTF-8", None]
+    assert [row["problem"] for row in rows(data, "paragraph")] == [
+        None,
+        "bad_utf8: line 5 is not UTF-8",
+        None,
+    ]
     assert rows(data, "document") == [{"text": None, "problem": "bad_utf8: line 5 is not UTF-8"}]
 
 
@@ -99,7 +113,9 @@ def test_an_endless_line_is_not_kept(tmp_path: Path) -> None:
             buffer[:] = b"x" * len(buffer)
             return len(buffer) if self.given < 100_000_000 else 0
 
-    reader = TextRows(columns=("text",), sample_by="document", max_row_size=1000, data_files=[__file__])
+    reader = TextRows(
+        columns=("text",), sample_by="document", max_row_size=1000, data_files=[__file__]
+    )
     file = Endless()
     assert [len(table) for table in reader.tables(io.BufferedReader(file))] == [1]
     assert file.given < 1_000_000
