@@ -151,7 +151,8 @@ def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
         assert loader.state_dict()["epoch"] == epoch
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+# One worker: a second one might still be starting when the first one's refusal ends the iteration.
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_state(
     shards: Path, workers: int
 ) -> None:
