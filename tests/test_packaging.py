@@ -1,0 +1,116 @@
+"""The wheel, the sdist and a bare checkout hold all of packprep: a build from each gives the same
+shards.
+
+The editable install is the one that runs these tests.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from packprep import BuildConfig, build
+from packprep.schemas import read_manifest
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+
+ROOT = Path(__file__).parents[1]
+# setuptools of this environment makes both, so that nothing is fetched.
+MAKE = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracked files of this checkout, and nothing else."""
+    folder = tmp_path_factory.mktemp("checkout")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if names.returncode:
+        pytest.skip("the tests do not run in a git checkout")
+    for name in map(os.fsdecode, filter(None, names.stdout.split(b"\0"))):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_symlink():
+            (folder / name).symlink_to((ROOT / name).readlink())
+        elif (ROOT / name).exists():
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    return folder
+
+
+def made(kind: str, source: Path, target: Path) -> Path:
+    """The wheel or sdist of `source`."""
+    code = MAKE.format(kind, str(target))
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    ran = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return target / ran.stdout.splitlines()[-1]
+
+
+def of_wheel(checkout: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(made("wheel", checkout, folder)) as wheel:
+        wheel.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def of_sdist(checkout: Path, folder: Path) -> Path:
+    with tarfile.open(made("sdist", checkout, folder)) as sdist:
+        sdist.extractall(folder / "source", filter="data")
+    [source] = (folder / "source").iterdir()
+    return of_wheel(source, folder)
+
+
+def of_checkout(checkout: Path, _: Path) -> Path:
+    return checkout
+
+
+def bring_compiled_kernels(installed: Path) -> None:
+    """Copy what numba has compiled of this checkout, which saves half a minute for each place.
+
+    numba takes a cached kernel for that of a source with the same time and size.
+    """
+    for compiled in (ROOT / "packprep").rglob("__pycache__/*.nb[ic]"):
+        source = compiled.parents[1] / f"{compiled.name.split('.')[0]}.py"
+        target = installed / compiled.relative_to(ROOT)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(compiled, target)
+        if source.exists():
+            shutil.copystat(source, installed / source.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("install", [of_wheel, of_sdist, of_checkout])
+def test_a_build_runs_from_the_wheel_the_sdist_and_a_bare_checkout(
+    install: Callable[[Path, Path], Path], checkout: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    source = write_jsonl(tmp_path / "a.jsonl", texts(40))
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    installed = install(checkout, tmp_path)
+    bring_compiled_kernels(installed)
+    packed, page = tmp_path / "out", tmp_path / "report.html"
+
+    def python(*arguments: object) -> str:
+        command = [sys.executable, *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": str(installed)}
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    imported = python("-c", "import packprep.loaders as loaders; print(loaders.__file__)")
+    assert imported.startswith(str(installed))
+    options = ("--tokenizer", tokenizer, "--max-length", 64, "--quiet")
+    python("-m", "packprep", "build", source, "-o", packed, *options)
+    python("-m", "packprep", "report", packed, "-o", page)
+    assert "</html>" in page.read_text()
+    config = BuildConfig(
+        sources=(str(source),),
+        output=str(tmp_path / "here"),
+        tokenizer=str(tokenizer),
+        max_length=64,
+    )
+    build(config)
+    assert read_manifest(packed).data == read_manifest(tmp_path / "here").data
