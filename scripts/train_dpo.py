@@ -1,7 +1,7 @@
 r"""Train on packed preference pairs by direct preference optimization (DPO; Rafailov et al., 2023).
 
-    (echo prompt,chosen,rejected
-     for a in $(seq 200); do echo "Is $a a number?,Yes: $a.,No: $a."; done) > pairs.csv
+    echo prompt,chosen,rejected > pairs.csv
+    for a in $(seq 200); do echo "Is $a a number?,Yes: $a.,No: $a."; done >> pairs.csv
     packprep build pairs.csv -o pairs --tokenizer qwen3 --prompt-column prompt \
         --pair-columns chosen,rejected --overflow truncate --max-length 512
     python scripts/train_dpo.py pairs --steps 20

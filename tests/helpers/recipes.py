@@ -199,7 +199,7 @@ def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losse
     losses.
     """
     code = readme(word).replace('"demo/packed"', repr(str(shards)))
-    code = code.replace('("out", ', f"({str(folder)!r}, **settings, ")
+    code = re.sub(r'\(\s*"out", ', lambda _: f"({str(folder)!r}, **settings, ", code)
     code = re.sub(r"= (\w*Trainer)\(", r"= recorded(\1)(", code)
     settings = SETTINGS | ({"bf16": False} if "SFTConfig" in code else {})
     names: dict[str, Any] = {
