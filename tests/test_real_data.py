@@ -59,7 +59,8 @@ def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
     pieces: dict[int, list[tuple[int, np.ndarray]]] = {}
     for pack in PackedShards(output):
         for segment in pack.segments():
-            assert segment.document_id is not None and segment.start is not None
+            assert segment.document_id is not None
+            assert segment.start is not None
             pieces.setdefault(segment.document_id, []).append((segment.start, segment.tokens))
     found = {}
     for document, parts in pieces.items():

@@ -221,7 +221,8 @@ def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFil
             else:
                 _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
-            assert entry.packs is not None and entry.tokens is not None
+            assert entry.packs is not None
+            assert entry.tokens is not None
             yield ShardFile(
                 name=path.name,
                 split=split,

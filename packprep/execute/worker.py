@@ -77,7 +77,10 @@ class _Tasks:
             }
 
     def _tokenize(
-        self, slice: dict[str, Any], text: str, only: list[int] | None = None
+        self,
+        slice: dict[str, Any],  # noqa: A002 - a key of the task
+        text: str,
+        only: list[int] | None = None,
     ) -> dict[str, Any] | None:
         import numpy as np
         import pyarrow as pa

@@ -228,7 +228,8 @@ class _Worker:
 
     def answer(self, timeout: float, memory: int) -> dict[str, Any]:
         """The next line of the worker, unless it dies, takes longer, or takes more memory."""
-        assert self._process.stdout is not None and self._process.stderr is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
         answers, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
         reading = [answers, errors]
         deadline = time.monotonic() + timeout

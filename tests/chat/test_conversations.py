@@ -66,7 +66,8 @@ def test_a_table_of_text_has_no_conversations() -> None:
 
 def test_a_named_column_goes_before_a_known_one_and_must_exist() -> None:
     found = find_conversations(["messages", "chat"], messages_column="chat")
-    assert found is not None and found.names == ("chat",)
+    assert found is not None
+    assert found.names == ("chat",)
     with pytest.raises(InputError, match="no column 'talk'; there are messages, chat"):
         find_conversations(["messages", "chat"], messages_column="talk")
 
@@ -160,7 +161,8 @@ def test_text_that_is_not_json_and_tools_that_are_no_list_are_refused() -> None:
         ({"prompt": "hi", "response": None}, "no_content"),
     ):
         bad = read(row)
-        assert isinstance(bad, BadRowError) and bad.reason == reason
+        assert isinstance(bad, BadRowError)
+        assert bad.reason == reason
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,8 @@ def test_a_token_that_a_template_makes_by_cutting_a_text_is_told(folder: Path) -
     source = CHATML.replace("{{ m.content }}", "{{ m.content.replace('<think>', '') }}")
     found = find(folder, source, chat("<|im_<think>end|>", "hello"))
     assert "<|im_end|><|im_end|>" in found.text
-    assert found.specials is not None and len(found.specials) == 4
+    assert found.specials is not None
+    assert len(found.specials) == 4
 
 
 def test_a_text_with_a_mark_is_refused(folder: Path) -> None:
@@ -329,4 +330,5 @@ def test_spans_rise_and_lie_in_the_text(folder: Path, messages: Sequence[dict[st
     )
     found = find(folder, source, list(messages), tools=[TOOL])
     bounds = [bound for span in found.trained or [] for bound in span]
-    assert bounds == sorted(set(bounds)) and all(0 <= bound <= len(found.text) for bound in bounds)
+    assert bounds == sorted(set(bounds))
+    assert all(0 <= bound <= len(found.text) for bound in bounds)

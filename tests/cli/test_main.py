@@ -44,7 +44,8 @@ def error_of(*arguments: object) -> str:
     """The sentence of a wrong usage."""
     result = run("build", *arguments)
     assert (result.code, result.out) == (2, ""), result
-    assert result.err.startswith("packprep: ") and result.err.count("\n") == 1, result.err
+    assert result.err.startswith("packprep: "), result.err
+    assert result.err.count("\n") == 1, result.err
     return result.err.removeprefix("packprep: ").rstrip("\n")
 
 
@@ -82,7 +83,8 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
     words = " ".join(page.split())
     assert "best_fit, first_fit, knapsack" in words
     assert "[default: 0]" in words
-    assert "[default: 4096]" in words and "[default: all cores]" in words
+    assert "[default: 4096]" in words
+    assert "[default: all cores]" in words
     assert max(map(len, page.splitlines())) <= 90
 
 
@@ -228,7 +230,8 @@ def test_every_option_of_a_command_is_on_its_help_page_with_a_sentence(name: str
     assert options
     for option in options:
         assert not option.hidden
-        assert option.help and option.help.strip().split("  [")[0].endswith("."), option.name
+        assert option.help, option.name
+        assert option.help.strip().split("  [")[0].endswith("."), option.name
         spelled = [*option.opts, f"--[no-]{option.opts[-1].removeprefix('--')}"]
         assert any(f" {spelling}" in page for spelling in spelled), option.name
 
@@ -491,7 +494,8 @@ def test_dry_run_shows_options_and_prediction_and_writes_nothing(here: Path) -> 
     )
     assert result.code == 0
     assert sorted(here.rglob("*")) == before
-    assert "the whole input" in result.out and "max_length" in result.out
+    assert "the whole input" in result.out
+    assert "max_length" in result.out
     assert result.err == ""
 
 
@@ -555,7 +559,8 @@ def test_a_stopped_build_ends_at_once_with_one_line_and_no_output(
     )
     deadline = time.monotonic() + 60
     while not (here / "out.incomplete" / "tokens").exists():
-        assert running.poll() is None and time.monotonic() < deadline
+        assert running.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.3)  # now a unit is in the hands of a thread
     running.send_signal(number)
@@ -586,7 +591,8 @@ def test_a_build_may_be_stopped_while_it_is_still_loading(
     running = command(
         "build", "a.jsonl", "-o", "out", "--tokenizer", "tok", env=os.environ | {"PYTHONPATH": path}
     )
-    assert running.stdout is not None and running.stdout.readline() == "loading\n"
+    assert running.stdout is not None
+    assert running.stdout.readline() == "loading\n"
     running.send_signal(number)
     _, err = running.communicate()
     assert running.returncode == code
@@ -616,4 +622,5 @@ def test_a_terminal_is_given_back_its_cursor(here: Path) -> None:
     assert running.returncode == 0
     assert b"tokenize" in shown
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
-    assert b"utilization" in out and b"\x1b" not in out
+    assert b"utilization" in out
+    assert b"\x1b" not in out

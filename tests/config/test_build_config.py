@@ -226,7 +226,8 @@ def test_yaml_leaves_out_what_was_not_given_tokenizer_objects_and_leave_to_throw
     keys = yaml.safe_load(
         to_yaml(BuildConfig(tokenizer=object(), overwrite=True, restart=True, limit=3))
     ).keys()
-    assert "limit" in keys and not {"max_tokens", "tokenizer", "overwrite", "restart"} & keys
+    assert "limit" in keys
+    assert not {"max_tokens", "tokenizer", "overwrite", "restart"} & keys
 
 
 def test_every_option_has_one_stage_and_only_run_and_once_are_never_part_of_the_identity() -> None:

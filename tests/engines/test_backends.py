@@ -438,7 +438,9 @@ def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
         assert "".join(pieces) == text
         whole = tokenizer.encode(text, add_special_tokens=False).ids
         assert [
-            id for piece in pieces for id in tokenizer.encode(piece, add_special_tokens=False).ids
+            token
+            for piece in pieces
+            for token in tokenizer.encode(piece, add_special_tokens=False).ids
         ] == whole
 
     law()

@@ -270,7 +270,7 @@ def test_the_difference_shown_is_the_shortest_text_found() -> None:
 def lists_as_arrays(
     documents: Sequence[Sequence[int]],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    ids = np.array([id for document in documents for id in document], np.int32)
+    ids = np.array([token for document in documents for token in document], np.int32)
     return ids, np.cumsum([0, *map(len, documents)], dtype=np.int64)
 
 

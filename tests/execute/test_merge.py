@@ -153,7 +153,8 @@ def test_filler_stays_filler(tmp_path: Path) -> None:
     )
     merge([first, second], tmp_path / "all")
     ids = np.concatenate(load_from_disk(str(tmp_path / "all")).with_format("numpy")["document_ids"])
-    assert sorted(set(ids[ids >= 20])) and (ids == -1).sum() == sum(
+    assert sorted(set(ids[ids >= 20]))
+    assert (ids == -1).sum() == sum(
         (np.concatenate(load_from_disk(str(path)).with_format("numpy")["document_ids"]) == -1).sum()
         for path in (first, second)
     )

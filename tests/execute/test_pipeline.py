@@ -51,7 +51,8 @@ def documents_in(output: Path) -> dict[int, list[int]]:
     pieces: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for pack in PackedShards(output):
         for segment in pack.segments():
-            assert segment.document_id is not None and segment.start is not None
+            assert segment.document_id is not None
+            assert segment.start is not None
             pieces[segment.document_id].append((segment.start, segment.tokens.tolist()))
     return {
         document: functools.reduce(operator.iadd, (tokens for _, tokens in sorted(found)), [])

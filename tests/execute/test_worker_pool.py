@@ -58,7 +58,8 @@ def test_a_worker_that_dies_once_is_replaced_and_its_slice_retried(
     isolated = build(BuildConfig(**corpus | options), progress=said)
     assert isolated.data == in_threads(corpus, tmp_path)
     retried = [line for line in said.lines if line.endswith("; trying again")]
-    assert len(retried) == 1 and "b.jsonl rows" in retried[0]
+    assert len(retried) == 1
+    assert "b.jsonl rows" in retried[0]
 
 
 def test_a_slice_that_fails_three_times_stops_the_build_and_names_its_rows(
@@ -69,9 +70,8 @@ def test_a_slice_that_fails_three_times_stops_the_build_and_names_its_rows(
     with pytest.raises(StoppedError) as stopped:
         build(BuildConfig(**corpus), progress=said)
     assert len([line for line in said.lines if line.endswith("; trying again")]) == 2
-    assert "unit 2, " in str(stopped.value) and f"{tmp_path / 'b.jsonl'} rows " in str(
-        stopped.value
-    )
+    assert "unit 2, " in str(stopped.value)
+    assert f"{tmp_path / 'b.jsonl'} rows " in str(stopped.value)
     assert "3 times the process that tokenized them ended with SIGSEGV" in str(stopped.value)
     assert not (tmp_path / "out").exists()
 

@@ -28,7 +28,8 @@ def refused(folder: Path, *arguments: object) -> str:
     """The one sentence of a build that is refused."""
     result = build(folder, *arguments)
     assert (result.code, result.out) == (2, ""), result
-    assert result.err.startswith("packprep: ") and result.err.count("\n") == 1, result.err
+    assert result.err.startswith("packprep: "), result.err
+    assert result.err.count("\n") == 1, result.err
     return result.err.removeprefix("packprep: ").rstrip("\n")
 
 

@@ -107,7 +107,8 @@ def check_build(
         rows = [row for _, _, rows in corpus for row in rows][: chosen["limit"]]
         skipped = _reasons(corpus, len(rows))
     tokenizer = load_tokenizer(save_tokenizer(folder / "tokenizer"))
-    assert tokenizer.bos is not None and tokenizer.eos is not None
+    assert tokenizer.bos is not None
+    assert tokenizer.eos is not None
     reference = tiny_tokenizer()
     reference.encode_special_tokens = True
     expected = []
@@ -167,7 +168,8 @@ def _check_output(
             tokens = values.tolist()
             if document == -1:
                 continue
-            assert document is not None and start is not None
+            assert document is not None
+            assert start is not None
             real += len(tokens)
             if config.continuation_bos and start > 0:
                 assert tokens[0] == bos
@@ -184,7 +186,8 @@ def _check_output(
     # Packs left out to make a multiple take repeated tokens and BOS with them: those are dropped
     # tokens too.
     left_out = book["overlap"] + book["continuation_bos"] - overlap - continuation
-    assert left_out >= 0 and (left_out == 0 or "remainder" in book["dropped"])
+    assert left_out >= 0
+    assert left_out == 0 or "remainder" in book["dropped"]
     assert book["truncated"] + sum(book["dropped"].values()) == lost + left_out
 
 

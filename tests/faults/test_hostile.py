@@ -515,7 +515,8 @@ def test_text_that_spells_a_special_token_stays_text_in_every_format(
     tmp_path: Path, suffix: str
 ) -> None:
     tokenizer = load_tokenizer(save_tokenizer(tmp_path / "tokenizer"))
-    assert tokenizer.bos is not None and tokenizer.eos is not None
+    assert tokenizer.bos is not None
+    assert tokenizer.eos is not None
     lines = [text.replace("\n", " ") for text in SPELLED]
     path = tmp_path / f"a{suffix}"
     if suffix == ".parquet":

@@ -152,7 +152,8 @@ def test_what_may_not_be_read_is_named_and_never_left_out(locked: str, named: st
         found = (
             f"packprep: {folder / locked}(/dataset_dict.json)? cannot be read: Permission denied\n"
         )
-        assert done.returncode == 2 and re.fullmatch(found, done.stderr), done
+        assert done.returncode == 2, done
+        assert re.fullmatch(found, done.stderr), done
         assert not (home / "out").exists()
 
 

@@ -80,7 +80,8 @@ class Chromium:
             stderr=subprocess.DEVNULL,
             bufsize=0,
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._out, self._in = self._process.stdin, self._process.stdout
         self._ids = itertools.count(1)
         self._unread = b""

@@ -230,7 +230,8 @@ def source_of(package: str, path: str) -> Path:
     imported.
     """
     spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / path
 
 
@@ -244,7 +245,8 @@ def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     )
     path = source_of("axolotl", "utils/collators/batching.py")
     spec = importlib.util.spec_from_file_location("axolotl_batching", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module: Any = ModuleType(spec.name)
     sys.modules[spec.name] = module  # its dataclasses look there for their types
     spec.loader.exec_module(module)

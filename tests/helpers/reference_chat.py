@@ -39,7 +39,8 @@ def trained_by_prefixes(
             messages[:turn], tokenize=False, add_generation_prompt=True, **options
         )
         upto = tokenizer.apply_chat_template(messages[: turn + 1], tokenize=False, **options)
-        assert text.startswith(before) and text.startswith(upto)
+        assert text.startswith(before)
+        assert text.startswith(upto)
         for at in range(len(before), upto.rindex(end) + len(end)):
             characters[at] = True
     encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)

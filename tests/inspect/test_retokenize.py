@@ -65,7 +65,8 @@ def test_the_seed_chooses_other_rows() -> None:
 
     drawn = [Sample(Rows(), 50, seed).rows.tolist() for seed in (0, 0, 1)]  # type: ignore[arg-type]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0] == sorted(set(drawn[0])) and len(drawn[0]) == 50
+    assert drawn[0] == sorted(set(drawn[0]))
+    assert len(drawn[0]) == 50
 
 
 def test_ids_that_another_tokenizer_gave_are_found_though_every_digest_is_right(here: Path) -> None:

@@ -157,7 +157,8 @@ def test_rows_that_were_ids_are_shown_as_ids_unless_a_tokenizer_is_given(here: P
 def test_json_holds_tokens_labels_and_text(here: Path) -> None:
     (first, second) = json.loads(run("show", "padded", "--json").out)[:2]
     assert first["text"] == "<s>The cat sat.</s>"
-    assert first["labels"][0] == NO_LOSS and first["labels"][1:] == first["tokens"][1:]
+    assert first["labels"][0] == NO_LOSS
+    assert first["labels"][1:] == first["tokens"][1:]
     assert (second["row"], second["document"], second["start"]) == ("a.jsonl row 1", 1, 0)
 
 

@@ -67,11 +67,9 @@ def test_a_running_build_says_who_runs_it(
         found = status(Path(corpus["output"]))
         assert (found["state"], found["pid"]) == ("running", os.getpid())
         shown = run("status", corpus["output"])
-        assert (
-            shown.code == 0
-            and "running" in shown.out
-            and re.search(rf"pid +{os.getpid()}\n", shown.out)
-        )
+        assert shown.code == 0
+        assert "running" in shown.out
+        assert re.search(rf"pid +{os.getpid()}\n", shown.out)
     with locked(tmp_path / "other", "other is being built"):
         assert status(tmp_path / "other")["state"] == "starting"
 
@@ -82,10 +80,12 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
     output = Path(corpus["output"])
     build_share(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="0"))
     found = status(output)
-    assert found["state"] == "waiting" and 0 < found["documents"] < 100
+    assert found["state"] == "waiting"
+    assert 0 < found["documents"] < 100
     with locked(member_of(output), "a task is at work"):
         found = status(output)
-        assert (found["state"], found["tasks_at_work"]) == ("running", 1) and "pid" not in found
+        assert (found["state"], found["tasks_at_work"]) == ("running", 1)
+        assert "pid" not in found
         assert re.search(r"tasks at work +1\n", run("status", output).out)
     with locked(staging_of(output) / CLAIMS / "join", "a task is joining"):
         assert status(output)["state"] == "running"

@@ -49,7 +49,8 @@ def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
         tmp_path / "packed"
     )
     verdict = verify(tmp_path / "packed")
-    assert verdict.sound and verdict.segments >= 3
+    assert verdict.sound
+    assert verdict.segments >= 3
     assert verdict.not_checked[1] == "ids against the vocabulary: give --vocab-size"
 
 
@@ -105,7 +106,8 @@ def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
 )
 def test_a_defect_is_named(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     (said, *_) = found(saved(tmp_path, **columns), vocab_size=50)
-    assert said.startswith("data-00000-of-00001.arrow") and message in said
+    assert said.startswith("data-00000-of-00001.arrow")
+    assert message in said
 
 
 def test_each_split_of_a_dataset_dict_is_checked(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def shard_paths(out: Path) -> list[str]:
 def test_a_clean_output_is_sound_and_everything_was_looked_at(built: Path) -> None:
     verdict = verify(built)
     manifest = read_manifest(built)
-    assert verdict.sound and not len(verdict.findings)
+    assert verdict.sound
+    assert not len(verdict.findings)
     assert len(shard_paths(built)) >= 4
     assert verdict.not_checked == []
     assert verdict.files == len([path for path in built.rglob("*") if path.is_file()])
@@ -472,9 +473,8 @@ def test_state_json_that_leaves_a_shard_out_is_found_under_right_digests(out: Pa
     }
     write_manifest(out, data, manifest.run)
     (said,) = found(out)
-    assert said.startswith("state.json: it lists ") and said.endswith(
-        "the manifest lists other shards of train"
-    )
+    assert said.startswith("state.json: it lists ")
+    assert said.endswith("the manifest lists other shards of train")
 
 
 def test_columns_that_were_left_out_are_said_not_to_be_checked(
@@ -613,7 +613,8 @@ def test_the_command_prints_findings_by_kind_and_exits_1(out: Path) -> None:
     result = run("verify", out)
     assert result.code == 1
     assert result.out.startswith(f"doubled BOS  {place}")
-    assert "result" in result.out and "1 finding\n" in result.out
+    assert "result" in result.out
+    assert "1 finding\n" in result.out
     as_json = run("verify", out, "--json")
     loaded = json.loads(as_json.out)
     assert (as_json.code, loaded["sound"], loaded["counts"]) == (1, False, {"doubled BOS": 1})
@@ -624,4 +625,5 @@ def test_the_command_prints_findings_by_kind_and_exits_1(out: Path) -> None:
 def test_the_command_on_nothing_exits_2(tmp_path: Path) -> None:
     result = run("verify", tmp_path)
     assert result.code == 2
-    assert result.err.startswith("packprep: ") and result.err.count("\n") == 1
+    assert result.err.startswith("packprep: ")
+    assert result.err.count("\n") == 1

@@ -88,7 +88,7 @@ def test_check_trl_hands_back_a_config_that_keeps_the_boundaries() -> None:
     ],
 )
 def test_check_trl_refuses_what_drops_the_boundaries(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"^the SFTConfig has ") as error:
         check_trl(SimpleNamespace(**(RIGHT | wrong)))
     assert str(error.value).startswith(sentence)
 
@@ -116,7 +116,7 @@ def test_check_trl_refuses_what_drops_the_boundaries(wrong: dict[str, Any], sent
 def test_check_trl_refuses_what_keeps_rows_from_our_collator(
     wrong: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"^the SFTConfig has ") as error:
         check_trl(SimpleNamespace(**(RIGHT | OURS | wrong)), data_collator=to_trl)
     assert str(error.value).startswith(sentence)
 

@@ -125,7 +125,8 @@ def test_threads_may_read_through_a_cache_that_holds_one_shard(
 def test_pickled_shards_open_the_same_url_and_cache(url: str, tmp_path: Path) -> None:
     shards = PackedShards(url, cache_dir=tmp_path, cache_size=50_000)
     again = pickle.loads(pickle.dumps(shards))
-    assert again.path == url and tokens_of(again) == tokens_of(shards)
+    assert again.path == url
+    assert tokens_of(again) == tokens_of(shards)
     assert [path.parent for path in tmp_path.iterdir()] == [tmp_path]
 
 

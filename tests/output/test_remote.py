@@ -103,7 +103,8 @@ def test_no_shard_is_ever_on_this_machine(
 
     monkeypatch.setattr(storeoutput, "prepared", looked)
     build(BuildConfig(**corpus))
-    assert here and all(name.startswith("tokens/") for name in here)
+    assert here
+    assert all(name.startswith("tokens/") for name in here)
 
 
 def test_the_same_command_again_does_nothing_and_other_settings_are_refused(
@@ -210,7 +211,8 @@ def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
         StoppedError, match="was published by another build meanwhile; run the same command to see"
     ):
         publish.begin(output.store, output.work, record)
-    assert output.store.list() == before and output.work.list() == {}
+    assert output.store.list() == before
+    assert output.work.list() == {}
     assert RemoteOutput(corpus["output"]).manifest == other
 
 
@@ -309,7 +311,8 @@ def test_a_build_that_was_passed_over_publishes_nothing(
             match=r"packed is being built by process [0-9]+ on elsewhere now, after this",
         ):
             build(BuildConfig(**corpus))
-    assert output.store.list() == {} and publish.pending(output.work) is None
+    assert output.store.list() == {}
+    assert publish.pending(output.work) is None
 
 
 def test_a_working_directory_is_of_one_output(
@@ -336,7 +339,8 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     ]
     ended = command.run("build", *corpus["sources"], *options, "-q")
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
-    assert "the store says: " in ended.err and "so run the same command to go on" in ended.err
+    assert "the store says: " in ended.err
+    assert "so run the same command to go on" in ended.err
     tap.cut = False
     assert command.run("build", *corpus["sources"], *options, "-q").code == 0
     check_there(corpus, local(corpus))
@@ -443,12 +447,11 @@ def test_an_output_in_s3_can_be_merged_and_looked_at(
     rows = [
         [line.split()[:8] for line in plan.out.splitlines()[2:4]] for plan in plans
     ]  # behind them it says seconds
-    assert rows[0] == rows[1] and [row[0] for row in rows[0]] == ["32", "64"]
+    assert rows[0] == rows[1]
+    assert [row[0] for row in rows[0]] == ["32", "64"]
     refused = command.run("reshard", url, "-o", f"{url}-small", "--shard-size", "1MB")
-    assert (
-        refused.code == 2
-        and "where only packprep build writes; give a directory, and copy it" in refused.err
-    )
+    assert refused.code == 2
+    assert "where only packprep build writes; give a directory, and copy it" in refused.err
 
 
 def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
@@ -466,11 +469,13 @@ def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
         (finding["kind"], finding["file"]) for finding in found["findings"] if "file" in finding
     }
     assert {("sha256", shard), ("surplus file", "note.txt"), ("file", other)} <= kinds
-    assert not found["sound"] and not (tmp_path / "cache").exists()
+    assert not found["sound"]
+    assert not (tmp_path / "cache").exists()
     manifest = Store(url).read("manifest.json")
     Store(url).write("manifest.json", manifest[:-10] + b" " + manifest[-9:])
     damaged = command.run("verify", url)
-    assert damaged.code == 1 and "manifest" in damaged.out
+    assert damaged.code == 1
+    assert "manifest" in damaged.out
     assert command.run("verify", f"{url}/nothing").code == 2
 
 

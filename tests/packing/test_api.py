@@ -229,9 +229,8 @@ class TestEveryStrategy:
                 )
             )
         for plan in plans[1:]:
-            assert np.array_equal(plan.order, plans[0].order) and np.array_equal(
-                plan.offsets, plans[0].offsets
-            )
+            assert np.array_equal(plan.order, plans[0].order)
+            assert np.array_equal(plan.offsets, plans[0].offsets)
 
     def test_takes_any_integers(self, strategy: str) -> None:
         plain = pack_lengths([5, 6, 2, 3], 8, strategy)
@@ -344,7 +343,8 @@ def test_limited_best_fit_is_never_worse_than_its_plain_twin(
 def test_stream_is_full_and_fair() -> None:
     lengths = instruction_lengths(100_000)
     stream, best = (pack_lengths(lengths, 2048, strategy) for strategy in ("stream", "best_fit"))
-    assert stream.utilization >= 0.999 and abs(stream.bias) <= 0.15
+    assert stream.utilization >= 0.999
+    assert abs(stream.bias) <= 0.15
     assert best.bias > 0.7
 
 

@@ -80,7 +80,8 @@ def test_every_epoch_is_packed_anew_and_alike_for_the_same_seed() -> None:
 def test_group_size_limits_which_documents_meet() -> None:
     sampler = MultipackSampler(LENGTHS, 256, group_size=50)
     groups = sampler.plan.groups
-    assert groups is not None and np.bincount(groups).tolist() == [50] * 20
+    assert groups is not None
+    assert np.bincount(groups).tolist() == [50] * 20
     assert all(len(set(groups[pack])) == 1 for batch in sampler for pack in batch)
 
 

@@ -190,7 +190,8 @@ def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(
     part = [min(value, whole) for value in values]
     for found in (drawn_amounts(values), shown(percents(counts(part), whole), part)):
         texts = [text for _, text in found.ticks]
-        assert 1 <= len(texts) <= 8 and len(set(texts)) == len(texts)
+        assert 1 <= len(texts) <= 8
+        assert len(set(texts)) == len(texts)
         notations = {re.sub(r"\d", "9", re.sub(r"^<?[\d,]+", "9", text)) for text in texts}
         assert len(notations) == 1, "digits grouped by commas, the same decimals, the same sign"
         ticks = drawing(found).ticks
@@ -227,7 +228,8 @@ def test_a_document_behind_narrow_padding_keeps_its_colour() -> None:
         (996, 4, "filler", "padding"),
     ]
     narrow = pieces([3, 1, 3, 1, 3, 1] * 100, ["c0", "filler"] * 300, ["x", "padding"] * 300, 3000)
-    assert {piece.css for piece in narrow} == {"c0"} and len(narrow) <= 251
+    assert {piece.css for piece in narrow} == {"c0"}
+    assert len(narrow) <= 251
     assert narrow[0].title == "3 documents, 9 tokens"
 
 

@@ -73,7 +73,8 @@ def test_a_bar_in_the_name_of_a_source_does_not_break_the_table() -> None:
         name="bos_rate", baseline=1.0, value=0.0, allowed="a|b", passed=False, sources=("x|y 0%",)
     )
     text = markdown("out", [verdict])
-    assert "a\\|b" in text and "x\\|y 0%" in text
+    assert "a\\|b" in text
+    assert "x\\|y 0%" in text
 
 
 def test_junit_has_a_case_for_each_number_and_a_failure_for_each_that_failed(
@@ -90,7 +91,8 @@ def test_junit_has_a_case_for_each_number_and_a_failure_for_each_that_failed(
     ]
     failures = [case.find("failure") for case in suite]
     assert [failure is not None for failure in failures] == [True, False, True]
-    assert failures[0] is not None and failures[0].get("message") == VERDICTS[0].sentence
+    assert failures[0] is not None
+    assert failures[0].get("message") == VERDICTS[0].sentence
 
 
 def test_the_github_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,8 @@ def test_every_picture_has_a_name_and_every_id_is_there_once(facts: Facts) -> No
     assert len(ids) == len(set(ids))
     assert all(a["aria-labelledby"] in ids for _, a in tags if "aria-labelledby" in a)
     levels = [int(tag[1]) for tag, _ in tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 def test_names_that_look_like_html_or_a_template_are_text(
@@ -359,4 +360,5 @@ def test_the_browser_tells_of_a_page_that_breaks_the_rules(
         (tmp_path / "open.html").as_uri(), width=1280, dark=False, questions=QUESTIONS
     )
     assert "http://192.0.2.1/x" in seen.requests
-    assert seen.answers["overflow"] > 0 and seen.answers["outside"]
+    assert seen.answers["overflow"] > 0
+    assert seen.answers["outside"]

@@ -68,9 +68,8 @@ def test_plots_draw_the_bars_and_ticks_of_the_page(
             [text for _, text in shown.ticks],
             shown.title,
         )
-    assert len(counts) > 20 and all(re.fullmatch(r"\d{1,3}(,\d{3})*", text) for text in counts), (
-        counts
-    )
+    assert len(counts) > 20
+    assert all(re.fullmatch(r"\d{1,3}(,\d{3})*", text) for text in counts), counts
 
 
 def test_without_matplotlib_a_sentence_says_what_to_install(

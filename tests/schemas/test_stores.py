@@ -39,7 +39,8 @@ def test_who_meets_others_that_create_the_same_comes_again(
         return real(*given, **more)
 
     monkeypatch.setattr(folder._fs, "pipe_file", conflict)
-    assert folder.create("a", b"") and calls == [2]
+    assert folder.create("a", b"")
+    assert calls == [2]
     assert not folder.create("a", b"")
 
 
@@ -68,10 +69,11 @@ def test_an_object_appears_when_it_is_whole_and_never_where_writing_it_fails(buc
         for _ in range(5):
             upload.write(bytes(size // 5))
         assert folder.find("large") is None
-    assert (found := folder.find("large")) is not None and found.bytes == size
+    assert (found := folder.find("large")) is not None
+    assert found.bytes == size
     for written in (10, size):
-        with pytest.raises(ZeroDivisionError), folder.writing("broken") as upload:
-            upload.write(bytes(written))
+        with pytest.raises(ZeroDivisionError), folder.writing("broken") as upload:  # noqa: PT012
+            upload.write(bytes(written))  # the error must come from within the block
             raise ZeroDivisionError
         assert folder.find("broken") is None
 
@@ -101,8 +103,10 @@ def test_a_version_changes_with_the_object_and_time_is_the_stores(folder: Store)
     before = folder.find("a")
     folder.write("a", b"two")
     after = folder.find("a")
-    assert before is not None and after is not None
-    assert before.bytes == after.bytes and before.version != after.version
+    assert before is not None
+    assert after is not None
+    assert before.bytes == after.bytes
+    assert before.version != after.version
     folder.write("b", b"")
     assert folder.modified("b") >= folder.modified("a")
 
@@ -181,6 +185,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_url_is_text_with_a_protocol() -> None:
-    assert is_url("s3://bucket/x") and is_url("memory://x")
-    assert not is_url("s3/bucket") and not is_url(Path("s3://bucket"))
+    assert is_url("s3://bucket/x")
+    assert is_url("memory://x")
+    assert not is_url("s3/bucket")
+    assert not is_url(Path("s3://bucket"))
     assert Stored(3, "a") == (3, "a")

@@ -399,14 +399,14 @@ def test_a_number_of_each_row_is_carried_beside_text_too(tmp_path: Path) -> None
             )
         )
         assert [weight for _, weight in segments(out, ["weight"]).values()] == [1, 0.25]
+    write_jsonl(tmp_path / "lists.jsonl", [{"text": "a", "weight": [1]}])
+    config = BuildConfig(
+        sources=(str(tmp_path / "lists.jsonl"),),
+        output=str(tmp_path / "o"),
+        tokenizer=str(tokenizer),
+        carry=("weight",),
+    )
     with pytest.raises(InputError, match="a value per token needs the tokens it belongs to"):
-        write_jsonl(tmp_path / "lists.jsonl", [{"text": "a", "weight": [1]}])
-        config = BuildConfig(
-            sources=(str(tmp_path / "lists.jsonl"),),
-            output=str(tmp_path / "o"),
-            tokenizer=str(tokenizer),
-            carry=("weight",),
-        )
         build(config)
 
 

@@ -29,9 +29,8 @@ def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
         for table in read_rows(source, settings, scratch)
         for row in rows_of(table)
     ]
-    assert not any(scratch.glob("*.arrow")) and not any(scratch.glob("*.parquet")), (
-        "a copy was left behind"
-    )
+    assert not any(scratch.glob("*.arrow")), "a copy was left behind"
+    assert not any(scratch.glob("*.parquet")), "a copy was left behind"
     return found
 
 

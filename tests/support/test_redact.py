@@ -86,4 +86,5 @@ def test_a_sentence_that_quotes_megabytes_is_short_and_takes_no_square_of_them(p
     sentence = str(InputError("a.jsonl row 7: " + part * (3_000_000 // len(part)) + "; mend it"))
     assert time.process_time() - began < 30  # the square would take days
     assert len(sentence) < 2000
-    assert sentence.startswith("a.jsonl row 7: ") and sentence.endswith("; mend it")
+    assert sentence.startswith("a.jsonl row 7: ")
+    assert sentence.endswith("; mend it")

@@ -357,7 +357,8 @@ def test_a_repeated_document_keeps_its_id_and_its_tokens_and_is_counted(
     found: dict[int, dict[int, Counter[tuple[int, ...]]]] = {}
     for pack in PackedShards(three["output"]):
         for segment in pack.segments():
-            assert segment.document_id is not None and segment.start is not None
+            assert segment.document_id is not None
+            assert segment.start is not None
             pieces = found.setdefault(segment.document_id, {}).setdefault(segment.start, Counter())
             pieces[tuple(segment.tokens.tolist())] += 1
     times = Counter[int]()
@@ -461,10 +462,8 @@ def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path
         )
     )
     manifest = read_manifest(tmp_path / "out")
-    assert (
-        manifest.data["repeated"]["documents"] == 18
-        and "few_loss_tokens" in manifest.ledger["dropped"]
-    )
+    assert manifest.data["repeated"]["documents"] == 18
+    assert "few_loss_tokens" in manifest.ledger["dropped"]
     assert list(map(str, verify(tmp_path / "out", level="full").findings)) == []
 
 

@@ -176,7 +176,8 @@ def test_show_names_the_side_of_each_segment(
         f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")
     ]
     alone = run("show", "out", "--doc", "pairs.jsonl:1").out
-    assert "pairs.jsonl row 1, chosen\n" in alone and "pairs.jsonl row 1, rejected\n" in alone
+    assert "pairs.jsonl row 1, chosen\n" in alone
+    assert "pairs.jsonl row 1, rejected\n" in alone
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
     ] + [["128", "best_fit", "any"], ["128", "greedy", "any"]]
     assert sum("padding" in line for line in lines[2:10]) == 1
     assert "no document is longer than 128: every overflow gives the same plan there" in lines
-    assert not any(line.endswith(" ") for line in lines) and "\x1b" not in result.out
+    assert not any(line.endswith(" ") for line in lines)
+    assert "\x1b" not in result.out
 
 
 def test_plans_that_are_exactly_equal_have_no_winner(here: Path) -> None:
@@ -106,7 +107,8 @@ def test_the_file_of_a_build_is_the_file_of_a_plan(here: Path) -> None:
     assert (plan["max_length"], plan["overflow"]) == (32, "split")
     assert not (here / "out").exists()
     swept = json.loads(run("plan", "--max-length", "32,64", "--json", "-q").out)["plans"]
-    assert swept[0]["utilization"] == plan["utilization"] and swept[1]["max_length"] == 64
+    assert swept[0]["utilization"] == plan["utilization"]
+    assert swept[1]["max_length"] == 64
 
 
 def test_a_sample_says_how_sure_it_is(here: Path) -> None:

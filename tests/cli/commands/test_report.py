@@ -71,4 +71,5 @@ def test_without_matplotlib_nothing_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("report", OUT, "-o", tmp_path / "a.html", "--plots", tmp_path / "plots")
-    assert result.code == 2 and "plots need matplotlib" in result.err
+    assert result.code == 2
+    assert "plots need matplotlib" in result.err

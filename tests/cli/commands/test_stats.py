@@ -53,7 +53,8 @@ def test_the_report_its_sources_histograms_and_steps_are_printed(output: Path) -
         assert any(line.startswith(title) for line in lines), title
     assert f"steps per epoch       {report['packs'] // 4}" in result.out
     assert "packs per step        4, 2 on each of 2 ranks" in lines
-    assert not any(line.endswith(" ") for line in lines) and "\x1b" not in result.out
+    assert not any(line.endswith(" ") for line in lines)
+    assert "\x1b" not in result.out
 
 
 def test_json_has_the_report_exact_counts_and_steps(output: Path) -> None:
