@@ -1,6 +1,4 @@
-"""Reads what packprep wrote, with numpy and pyarrow alone; torch is imported where tensors are
-asked for.
-"""
+"""Readers of packed shards, with numpy and pyarrow; torch is imported where it is needed."""
 
 from .adapters import (
     check_trl,

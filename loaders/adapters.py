@@ -22,8 +22,9 @@ Tensor = Any
 
 
 def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Keyword arguments of a transformers causal LM: `model(**to_hf(batch))`, SDPA, eager, flex
-    or flash-attention.
+    """Keyword arguments of a transformers causal LM: `model(**to_hf(batch))`.
+
+    With SDPA, eager, flex or flash-attention.
 
     input_ids, position_ids, labels: int64 [1, T]. cu_seq_lens_q and _k: int32 [S + 1], the same
     tensor. max_length_q and _k: int. use_cache: False, for with a cache transformers no longer
@@ -39,8 +40,9 @@ def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:
 
 
 def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> dict[str, Any]:
-    """`to_hf` with the boundaries as a mask, for models that do not read them from position_ids;
-    SDPA or eager.
+    """Arguments of `to_hf` with the boundaries as a mask.
+
+    For models that do not read them from position_ids, with SDPA or eager.
 
     config: `model.config`, for its sliding windows. dtype: of the mask, by default the config's, or
     float32. attention_mask: float [1, 1, T, T], 0 where a token sees another and the dtype's least
@@ -69,8 +71,9 @@ def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> di
 
 
 def to_flattening(batch: PackedBatch | Rows, *, return_seq_idx: bool = False) -> dict[str, Any]:
-    """Fields that DataCollatorWithFlattening(return_flash_attn_kwargs=True) makes of the
-    documents, and use_cache.
+    """Fields of DataCollatorWithFlattening, and use_cache.
+
+    As it makes them of the documents with return_flash_attn_kwargs=True.
 
     Shapes and dtypes are those of `to_hf`; return_seq_idx adds seq_idx, int32 [1, T]. As in that
     collator, a row with input_ids and no boundaries is one document; so packed rows must keep their
@@ -88,8 +91,9 @@ def to_flattening(batch: PackedBatch | Rows, *, return_seq_idx: bool = False) ->
 
 
 def to_trl(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Fields that TRL's padding-free collator makes of rows with input_ids and seq_lengths:
-    `to_flattening`, seq_idx.
+    """Fields that TRL's padding-free collator makes of rows with input_ids and seq_lengths.
+
+    Those of `to_flattening`, and seq_idx.
 
     SFTTrainer(data_collator=to_trl, args=SFTConfig(remove_unused_columns=False,
     dataset_kwargs={"skip_prepare_dataset": True}, ...)) trains on load_from_disk rows as they are;
@@ -99,8 +103,9 @@ def to_trl(batch: PackedBatch | Rows) -> dict[str, Any]:
 
 
 def to_trl_row(row: Any) -> dict[str, Any]:
-    """One row by TRL's own column names, for `dataset.map(to_trl_row,
-    remove_columns=dataset.column_names)`.
+    """One row by TRL's own column names.
+
+    Use: `dataset.map(to_trl_row, remove_columns=dataset.column_names)`.
 
     input_ids: list of int, as stored. labels: list of int, as stored, or the ids where none are;
     -100 on the first token of every segment, so that no label crosses a boundary. seq_lengths: list
@@ -120,8 +125,9 @@ def to_trl_row(row: Any) -> dict[str, Any]:
 
 
 def check_trl(config: Any, *, data_collator: Any = None) -> Any:
-    """Return the SFTConfig if packed rows stay isolated with it; ValueError with each wrong
-    setting if not.
+    """Return the SFTConfig if packed rows stay isolated with it.
+
+    ValueError with each wrong setting if not.
 
     data_collator: the one SFTTrainer gets; None for TRL's own, on rows of `to_trl_row`, else e.g.
     `to_trl`. Example: SFTTrainer(model, check_trl(SFTConfig(padding_free=True, max_length=None)),
@@ -153,8 +159,9 @@ def check_trl(config: Any, *, data_collator: Any = None) -> Any:
 
 
 def to_axolotl(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Fields of Axolotl's V2 collator where it packs: input_ids, position_ids, labels int64 [1,
-    T]; use_cache False.
+    """Fields of Axolotl's V2 collator where it packs.
+
+    input_ids, position_ids, labels int64 [1, T]; use_cache False.
 
     No attention_mask: Axolotl itself drops it since 0.19. Do not set sample_packing: true for
     packed rows, for its add_position_ids then numbers a pack as one document. Proven in Trainers of
@@ -165,8 +172,9 @@ def to_axolotl(batch: PackedBatch | Rows) -> dict[str, Any]:
 
 
 def to_llama_factory(batch: PackedBatch | Rows, *, mask_dtype: Any = None) -> dict[str, Any]:
-    """Fields of LLaMA-Factory's neat_packing: input_ids, position_ids, labels int64 [1, T];
-    use_cache False.
+    """Fields of LLaMA-Factory's neat_packing.
+
+    input_ids, position_ids, labels int64 [1, T]; use_cache False.
 
     mask_dtype: None for flash-attention, where LLaMA-Factory drops the mask too; SDPA, eager and
     flex are right as well. The model's dtype for what LLaMA-Factory gives SDPA and eager:
@@ -184,7 +192,8 @@ def to_llama_factory(batch: PackedBatch | Rows, *, mask_dtype: Any = None) -> di
 
 
 def to_forgather(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Fields of Forgather's DataCollatorForCausalLM on packed sequences, and use_cache False:
+    """Fields of Forgather's DataCollatorForCausalLM on packed sequences, and use_cache False.
+
     input_ids, labels, position_ids int64 [1, T].
 
     Do not give its own collator these shards' rows: there document_starts means offsets in the
@@ -194,9 +203,10 @@ def to_forgather(batch: PackedBatch | Rows) -> dict[str, Any]:
 
 
 def to_megatron(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Fields of Megatron-Core's models: tokens, position_ids, labels of the next token int64 [1,
-    T], loss_mask float32 [1, T], and packed_seq_params, the keyword arguments of
-    PackedSeqParams.
+    """Fields of Megatron-Core's models.
+
+    tokens, position_ids, labels of the next token int64 [1, T], loss_mask float32 [1, T], and
+    packed_seq_params, the keyword arguments of PackedSeqParams.
 
     cu_seqlens_q and _kv: int32 [S + 1]; where segments end in padding they count real tokens, and
     the _padded ones say where segments lie. max_seqlen_q and _kv: int. total_tokens: int, T, from
@@ -232,8 +242,10 @@ def to_megatron(batch: PackedBatch | Rows) -> dict[str, Any]:
 
 
 def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
-    """Fields of OLMo-core's collator: input_ids, labels of the next token int64 [n, T], doc_lens
-    int32 [n, S], max_doc_lens list of n ints.
+    """Fields of OLMo-core's collator.
+
+    input_ids, labels of the next token int64 [n, T], doc_lens int32 [n, S], max_doc_lens list of n
+    ints.
 
     Rows give an instance each, as OLMo-core counts them: shorter ones end in a document of padding,
     and doc_lens in 0 where a row has fewer documents. A PackedBatch is one instance, n = 1: use
@@ -275,8 +287,9 @@ def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
 def to_torchtitan(
     batch: PackedBatch | Rows, *, version: Literal["0.3", "main"]
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Batch of torchtitan's dataloader: ({"input", "positions"}, labels of the next token), all
-    int64.
+    """Batch of torchtitan's dataloader.
+
+    ({"input", "positions"}, labels of the next token), all int64.
 
     version: "0.3" for release 0.3.0, [1, T]; "main" for what follows (since 73aed7f6c), [T]. There
     is no default, for main takes [1, T] without an error and merges the documents. The trainer
@@ -299,8 +312,9 @@ def to_torchtitan(
 def to_torchtune(
     batch: PackedBatch | Rows, *, padding_idx: int = 0, ignore_idx: int = NO_LOSS
 ) -> dict[str, Any]:
-    """Batch of torchtune's padded_collate_packed: tokens, labels, input_pos int64 [1, T], labels
-    unshifted, mask.
+    """Batch of torchtune's padded_collate_packed.
+
+    tokens, labels, input_pos int64 [1, T], labels unshifted, mask.
 
     mask: bool [1, T, T], True where a token sees another; of a batch on a GPU a BlockMask, as
     torchtune makes there. padding_idx, ignore_idx: torchtune's recipes pass them to a collate_fn.
@@ -335,8 +349,9 @@ def to_seq_idx(batch: PackedBatch | Rows) -> Tensor:
 def to_flex_block_mask(
     batch: PackedBatch | Rows, *, causal: bool = True, window: int | None = None
 ) -> Any:
-    """FlexAttention's BlockMask for q, k, v of [1, heads, T, head_dim]: every token sees its own
-    segment, as `varlen_attention` does with the same causal and window.
+    """FlexAttention's BlockMask for q, k, v of [1, heads, T, head_dim].
+
+    Every token sees its own segment, as `varlen_attention` does with the same causal and window.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -361,9 +376,7 @@ def _tensors(batch: PackedBatch | Rows) -> PackedBatch:
 
 
 def _as_documents(batch: PackedBatch | Rows) -> PackedBatch | Rows:
-    """The same, where rows with input_ids and nothing that tells of boundaries are packs of one
-    document.
-    """
+    """The same batch; rows with input_ids and no boundaries are packs of one document."""
     if isinstance(batch, PackedBatch):
         return batch
     packed = {"tokens", "cu_seqlens", "seq_lengths", "position_ids"}
@@ -393,9 +406,10 @@ def _labels(batch: PackedBatch, kind: LabelKind) -> Tensor:
 
 
 def _sequence(batch: PackedBatch) -> dict[str, Any]:
-    """input_ids, position_ids and unshifted labels, int64 [1, T]; no labels where the batch has
-    none. use_cache False: transformers before 5 turns the cache on in a Trainer, every version
-    in a bare call.
+    """Fields input_ids, position_ids and unshifted labels, int64 [1, T].
+
+    No labels where the batch has none. use_cache is False: transformers before 5 turns the cache on
+    in a Trainer, every version in a bare call.
     """
     fields = {
         "input_ids": batch.tokens[None],
@@ -406,8 +420,9 @@ def _sequence(batch: PackedBatch) -> dict[str, Any]:
 
 
 def _segment_mask(batch: PackedBatch) -> Tensor:
-    """int32 [1, T]: number of each token's segment from 1, 0 on filler, which stands behind all
-    others in each pack.
+    """Number of each token's segment, from 1, int32 [1, T].
+
+    0 on filler, which comes behind all others in each pack.
     """
     import torch
 
@@ -424,8 +439,9 @@ def _segment_mask(batch: PackedBatch) -> Tensor:
 
 
 def _block_diagonal(mask: Tensor, dtype: Any, window: int | None = None) -> Tensor:
-    """float [1, 1, T, T] of an int [1, T] mask: 0 where a token sees another, the dtype's least
-    value elsewhere.
+    """Additive mask, float [1, 1, T, T], of an int [1, T] mask.
+
+    0 where a token sees another, the dtype's least value elsewhere.
 
     window: a token sees that many, itself among them, as transformers counts.
     """

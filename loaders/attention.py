@@ -1,5 +1,4 @@
-"""varlen_attention: attention within each segment of a packed sequence, by the fastest kernel
-there is.
+"""Attention within each segment of a packed sequence, by the fastest kernel there is.
 
 The kernels differ in argument order, in how they say "causal", and in what they demand; here is one
 call. The reference runs each segment through torch's scaled_dot_product_attention: on any device,

@@ -1,5 +1,6 @@
-"""PackedBatch: what one training step gets, packs one behind the other in one sequence,
-boundaries beside them.
+"""The batch of one training step.
+
+Packs one behind the other in one sequence, boundaries beside them.
 """
 
 from collections.abc import Mapping
@@ -53,8 +54,9 @@ class PackedBatch:
     _block: Block | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """Shapes and types, no values, on a few lines: PackedBatch(tokens=int64[8192], ...,
-        max_seqlen=2048).
+        """Shapes and types, no values, on a few lines.
+
+        PackedBatch(tokens=int64[8192], ..., max_seqlen=2048).
         """
         parts = [
             f"{each.name}={_described(getattr(self, each.name))}"
@@ -131,8 +133,10 @@ class PackedBatch:
         return replace(self.torch()._map(lambda array: array.pin_memory()), _block=None)
 
     def to(self, device: Any, non_blocking: bool = False) -> "PackedBatch":
-        """As torch tensors on a device. non_blocking: copies out of pinned memory overlap with
-        other work; the loader does not write to that memory before they are done.
+        """As torch tensors on a device.
+
+        non_blocking: copies out of pinned memory overlap with other work; the loader does not write
+        to that memory before they are done.
         """
         batch = self.torch()
         moved = batch._map(lambda array: array.to(device, non_blocking=non_blocking))

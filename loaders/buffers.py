@@ -1,5 +1,6 @@
-"""Memory that batches are made in, used again when nobody holds a batch any more: no page
-faults, no allocation.
+"""Memory that batches are made in, used again when nobody holds a batch any more.
+
+No page faults, no allocation.
 
 A block is lent as an array of its own. numpy keeps that array alive for as long as any view of it
 lives, and a torch tensor made from one keeps it too, so the block comes home when the last of them
@@ -19,8 +20,9 @@ from packprep.schemas import FormatError
 
 @dataclass(eq=False)
 class Block:
-    """memory: what is lent, an array or tensor's buffer. copies: CUDA events of copies out of it
-    that may still run.
+    """Memory that is lent, and the copies out of it.
+
+    memory: an array or tensor's buffer. copies: CUDA events of copies out of it that may still run.
     """
 
     memory: Any
@@ -28,8 +30,9 @@ class Block:
 
 
 class BlockPool:
-    """Blocks of `values` int64. keep: free blocks kept at most. pinned: page-locked, for copies
-    that overlap with work.
+    """Blocks of `values` int64.
+
+    keep: free blocks kept at most. pinned: page-locked, for copies that overlap with work.
 
     `lend` never waits for a block to come home: where all are in use it makes a new one, so
     list(loader) is safe.

@@ -1,5 +1,6 @@
-"""A rank's slice of a batch for context parallelism: the tokens are shared out, cu_seqlens stay
-those of the whole.
+"""A rank's slice of a batch for context parallelism.
+
+The tokens are shared out, cu_seqlens stay those of the whole.
 
 "contiguous": equal runs of the packed sequence, as ring attention over packs takes them
 (`ring_flash_attn`, slime). "zigzag": every segment is cut into 2 * cp_size chunks and rank r takes
@@ -64,8 +65,9 @@ def context_indices(
 def context_slice(
     batch: PackedBatch, cp_rank: int, cp_size: int, layout: Layout = "contiguous"
 ) -> PackedBatch:
-    """The batch with one rank's tokens, positions, labels, weights and token columns; the rest
-    is of the whole batch.
+    """The batch with one rank's tokens, positions, labels, weights and token columns.
+
+    The rest is of the whole batch.
 
     Its labels must be "shifted": at the end of a slice the next token is another rank's. Copies.
     """

@@ -1,5 +1,6 @@
-"""Packs to a batch: one pass of numpy copies from the mapped files into a buffer, and int32
-becomes int64 on the way.
+"""Packs to a batch.
+
+One pass of numpy copies from the mapped files into a buffer; int32 becomes int64 on the way.
 
 Per pack about 10 microseconds and its tokens' way through memory. Positions are made from
 cu_seqlens, which have been checked, so a stored column of positions is never read, nor its pages.
@@ -31,7 +32,7 @@ Found = tuple[Rows, int]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """How the packs of a batch are laid out.
+    """Layout of the packs of a batch.
 
     tokens: at most, or, if fixed, always. multiple: the number of tokens is a multiple of this.
     max_segments: entries of cu_seqlens are always one more than this; None: as many as there are.
@@ -46,8 +47,9 @@ class BatchShape:
 
 
 class BatchMaker:
-    """Makes batches of packs given by number; -1 is a filler pack: a segment of document -1 with
-    no loss.
+    """Makes batches of packs given by number.
+
+    -1 is a filler pack: a segment of document -1 with no loss.
 
     labels, weights, columns: as PackedLoader has them.
     """
@@ -78,8 +80,9 @@ class BatchMaker:
 
     @staticmethod
     def values(shape: BatchShape) -> int:
-        """int64 values of a block: tokens, positions, and labels, one place longer so that they
-        can be shifted.
+        """Number of int64 values of a block.
+
+        Tokens, positions, and labels, one place longer so that they can be shifted.
         """
         return 3 * shape.tokens + 2 * _SKEW + 1
 
@@ -146,7 +149,9 @@ class BatchMaker:
         longest: int,
         found: list[Found | None],
     ) -> PackedBatch:
-        """own: segments of documents, before those of filler and padding. longest: tokens of the
+        """Fill the rest of the batch.
+
+        own: segments of documents, before those of filler and padding. longest: tokens of the
         longest segment.
         """
         room, total, segments = self._shape.tokens, int(cu_seqlens[-1]), len(cu_seqlens) - 1
@@ -210,8 +215,9 @@ class BatchMaker:
         )
 
     def _column(self, found: list[Found | None], name: str, length: int, fill: int) -> NDArray[Any]:
-        """A column of all packs, one behind the other, `fill` where a filler pack or padding has
-        none.
+        """A column of all packs, one behind the other.
+
+        `fill` where a filler pack or padding has none.
         """
         dtype = self._dtypes[name]
         each = self._shape.filler if self._columns.get(name) == "token" else 1

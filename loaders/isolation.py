@@ -1,5 +1,6 @@
-"""verify_isolation: does this model, called this way, keep the documents of a pack apart?
-Measured, not assumed.
+"""A measured test that a model keeps the documents of a pack apart.
+
+It depends on the way the model is called, so it is measured and not assumed.
 
 Runs the model on the pack and on each document alone, and compares logits. If they differ, some
 token saw another document, or had another position: usually an argument that is missing or one too
@@ -25,7 +26,7 @@ _TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
-    """What verify_isolation found.
+    """Result of verify_isolation.
 
     largest: the largest difference of a logit; inf where one is NaN. leaking: the same in a call
     that says nothing of documents. tolerance: the share of it that counts as equal. segment: where
@@ -57,8 +58,10 @@ class Isolation:
 
 
 class _Documents(NamedTuple):
-    """The segments of a batch, its rows end to end. tokens: [B * T]. width: T. bounds: 0, then
-    the end of each segment, none empty. compared: for each segment, false for filler.
+    """The segments of a batch, its rows end to end.
+
+    tokens: [B * T]. width: T. bounds: 0, then the end of each segment, none empty. compared: for
+    each segment, false for filler.
     """
 
     tokens: Any
@@ -187,7 +190,7 @@ def _checked(documents: _Documents) -> _Documents:
 
 
 def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
-    """[tokens, vocabulary]"""
+    """Logits of the call, [tokens, vocabulary]."""
     output = model(**call)
     logits = output.logits if hasattr(output, "logits") else output
     logits = logits.reshape(-1, logits.shape[-1])
@@ -199,8 +202,9 @@ def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
 
 
 def _plain(model: Any, call: Mapping[str, Any], rows: Any) -> Any:
-    """Logits of rows of tokens, called with as little as can be: nothing that could leak or be
-    lost.
+    """Logits of rows of tokens, called with as little as can be.
+
+    Nothing that could leak or be lost.
     """
     name = "input_ids" if "input_ids" in call else next(iter(call))
     quiet = {"use_cache": False} if "use_cache" in call or hasattr(model, "config") else {}
@@ -214,8 +218,9 @@ def _difference(logits: Any, others: Any) -> float:
 
 
 class _Precision:
-    """While it is entered, notes whether any module of the model gives bfloat16 or float16, as
-    under autocast.
+    """Note whether any module of the model gives bfloat16 or float16, while it is entered.
+
+    As under autocast.
     """
 
     def __init__(self, model: Any) -> None:
@@ -285,9 +290,7 @@ def _is_flash(model: Any) -> bool:
 
 
 def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iterator[str]:
-    """What is known to make transformers lose boundaries, of all that this call does; the most
-    harmful first.
-    """
+    """Known causes in this call of lost boundaries in transformers, the most harmful first."""
     import torch
 
     boundaries = call.get("cu_seq_lens_q")

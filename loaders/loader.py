@@ -1,5 +1,6 @@
-"""PackedLoader: batches of packs in a shuffled, resumable order, the same number of steps on
-every rank.
+"""Batches of packs in a shuffled, resumable order.
+
+The same number of steps on every rank.
 
 There are no workers to start and nothing to wait for on other ranks: which packs a rank gets at a
 step is arithmetic, so no rank can run dry before another. One thread makes the next batches while
@@ -31,8 +32,9 @@ _STEPS_AT_ONCE = 64
 
 
 class PackedLoader:
-    """Yields the PackedBatches of one rank for one epoch; `for batch in loader`, or
-    `loader[step]` by number.
+    """Yields the PackedBatches of one rank for one epoch.
+
+    `for batch in loader`, or `loader[step]` by number.
 
     shards: what to read. packs_per_batch: packs of one rank's batch. seed, epoch: decide the order,
     with `shuffle`, which mixes packs in windows of `shuffle_window` shuffled shards. rank,
@@ -159,8 +161,9 @@ class PackedLoader:
         return self._steps(0)
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
-        """This rank's batch at `step` of the epoch, whatever has been iterated; or the batch of
-        a list of packs.
+        """Batch of this rank at `step` of the epoch, whatever has been iterated.
+
+        Also the batch of a list of packs.
 
         IndexError outside the epoch. ValueError if step 0 is the first after load_state_dict: a
         DataLoader made by hand counts from there, and would train the first part of the epoch
@@ -189,8 +192,9 @@ class PackedLoader:
         )
 
     def dataloader(self, **options: Any) -> Any:
-        """torch's DataLoader over this loader, for a collate_fn or worker processes: the same
-        batches, in order.
+        """torch's DataLoader over this loader, for a collate_fn or worker processes.
+
+        The same batches, in order.
 
         options: those of DataLoader, but for batch_size, shuffle and samplers. Each iteration
         resumes and is counted by this loader's `state_dict` as the loader's own are, with any
@@ -208,15 +212,16 @@ class PackedLoader:
         return Counted(loader, batch_size=None, sampler=_Steps(self), **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Iterate this epoch next, from its beginning; a loaded state of the same epoch keeps
-        its place.
+        """Iterate this epoch next, from its beginning.
+
+        A loaded state of the same epoch keeps its place.
         """
         if epoch != self.epoch:
             self.epoch, self._order, self._start, self._handed_out = epoch, None, 0, 0
             self._check()
 
     def state_dict(self) -> dict[str, int]:
-        """Where the latest iteration stands: a few integers.
+        """Position of the latest iteration: a few integers.
 
         Counts batches handed out, not those made ahead.
         """
@@ -274,8 +279,9 @@ class PackedLoader:
         return self._maker.make(packs)
 
     def _packs(self, start: int, first: int, last: int) -> list[list[int]]:
-        """Pack numbers of this rank's batches at steps first to last - 1; -1 behind the last
-        pack.
+        """Pack numbers of this rank's batches at steps first to last - 1.
+
+        -1 behind the last pack.
         """
         order, batch = self._epoch_order(), self.packs_per_batch
         places = rank_places(
@@ -350,8 +356,9 @@ class PackedLoader:
 
 
 class _Steps:
-    """The sampler of `dataloader`: what is left of the epoch, a list of packs a step, so that
-    workers need no order.
+    """The sampler of `dataloader`: the rest of the epoch, a list of packs a step.
+
+    So workers need no order.
     """
 
     def __init__(self, loader: PackedLoader) -> None:

@@ -1,5 +1,6 @@
-"""Loss over packs: every token's weight, so that training on packs optimises what training on
-documents would.
+"""Loss over packs: a weight for every token.
+
+Training on packs then optimises what training on documents would.
 
 A mean over the tokens of a pack weighs documents by their length, and by what happened to be packed
 with them. Weights repair that at no cost: the loss is (weights * losses).sum(), in whatever pieces
@@ -79,8 +80,9 @@ def _torch_weights(cu_seqlens: Tensor, mask: Tensor, ids: Tensor | None) -> Tens
 
 
 def segment_means(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Mean of the values of each segment where the mask is True: [S], 0 for a segment without
-    any; differentiable.
+    """Mean of the values of each segment where the mask is True.
+
+    [S], 0 for a segment without any; differentiable.
 
     values: float [T]. mask: bool [T]. Its sum is what slime calls the sum of sample means. Where
     the mask is known ahead, (loss_weights * values).sum() is the same and faster.
@@ -97,8 +99,9 @@ def segment_means(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def unpack(values: Any, batch: Any) -> list[Any]:
-    """The values of each document's segment, without padding: views, in pack order; filler is
-    left out.
+    """The values of each document's segment, without padding.
+
+    Views, in pack order; filler is left out.
 
     values: [T, ...], for instance a batch's tokens, or log-probabilities of them.
     """
@@ -117,8 +120,9 @@ def unpack(values: Any, batch: Any) -> list[Any]:
 def selective_log_probs(
     hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int = 1024
 ) -> Tensor:
-    """Log-probability of each label under softmax(hidden @ weight.T): float32 [T], 0 where the
-    label is -100.
+    """Log-probability of each label under softmax(hidden @ weight.T).
+
+    float32 [T], 0 where the label is -100.
 
     hidden: [T, width]. weight: [vocabulary, width]. labels: int64 [T], of the next token. Works on
     `chunk` tokens at a time and computes their logits again in the backward pass, so memory is
@@ -139,8 +143,9 @@ def selective_log_probs(
 
 
 class PairLogProbs(NamedTuple):
-    """Log-probabilities of the preference pairs of a batch, each field [pairs], in the order of
-    their chosen sides.
+    """Log-probabilities of the preference pairs of a batch, each field [pairs].
+
+    In the order of their chosen sides.
 
     `chosen / chosen_tokens` is the mean over the tokens of a side, for losses that are normalised
     by length.
@@ -159,8 +164,9 @@ class PairLogProbs(NamedTuple):
 
 
 def pair_log_probs(values: Tensor, batch: PackedBatch, chunk: int = 1024) -> PairLogProbs:
-    """Sum the log-probabilities of the trained tokens of both sides of each pair, as DPO needs
-    them; differentiable.
+    """Sum the log-probabilities of the trained tokens of both sides of each pair, for DPO.
+
+    Differentiable.
 
     values: the model's logits of the batch, float [T, vocabulary] or [1, T, vocabulary], or the
     log-probability of each next token, float [T], as `selective_log_probs` gives it for
@@ -223,8 +229,7 @@ def _pair_fields(batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _paired_segments(ids: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
-    """Segments of the chosen sides, in rising order, and those of the rejected ones that belong
-    to them, int64 [pairs].
+    """Segments of the chosen sides, rising, and of their rejected sides, int64 [pairs].
 
     A pair that is in the batch twice has its n-th chosen side with its n-th rejected one.
     Example: ids=[4, 4, 2, 2, -1], sides=[1, 0, 0, 1, -1] -> [1, 2] and [0, 3]
@@ -250,8 +255,9 @@ def _paired_segments(ids: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _label_log_probs(logits: Tensor, labels: Tensor, chunk: int) -> Tensor:
-    """Log-probability of each label under softmax(logits), [T], 0 where it is -100; at least
-    float32.
+    """Log-probability of each label under softmax(logits), [T], 0 where it is -100.
+
+    At least float32.
     """
     import torch
     from torch.nn.functional import cross_entropy

@@ -1,5 +1,6 @@
-"""One shard file, mapped: its record batches as views, and every pack checked once, a record
-batch at a time.
+"""One shard file, mapped: its record batches as views.
+
+Every pack is checked once, a record batch at a time.
 
 Nothing is read at construction but the schema. The boundaries of a record batch are checked in
 numpy passes when its first pack is asked for (under a microsecond per pack); a pack that fails
@@ -71,8 +72,9 @@ class Rows:
 
 
 class MappedShard:
-    """The packs of one Arrow stream file. where: its name in messages. packs: how many it must
-    hold, if that is known.
+    """The packs of one Arrow stream file.
+
+    where: its name in messages. packs: how many it must hold, if that is known.
 
     columns: what its schema must be, where a manifest says it. mapping: maps it, where it must be
     brought here first.
@@ -217,8 +219,9 @@ class MappedShard:
 
 
 def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
-    """Whether every pack of a record batch holds what `MappedShard._check` checks: a few passes,
-    no loop.
+    """True if every pack of a record batch holds what `MappedShard._check` checks.
+
+    A few passes, no loop.
     """
     lengths, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
     if not (lengths > 0).all() or not (entries > 1).all():

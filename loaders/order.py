@@ -1,5 +1,6 @@
-"""The order of an epoch: which pack stands at which place, a pure function of the seed and the
-epoch.
+"""The order of an epoch.
+
+Each pack's place is a pure function of the seed and the epoch.
 
 Shards are shuffled, then packs within each window of neighbouring shards: random enough to train
 on, local enough that the next window can be read ahead. The order is global. Ranks take their share
@@ -19,8 +20,9 @@ _MASK = (1 << 64) - 1
 
 
 class EpochOrder:
-    """Packs 0..n-1 in the order of one epoch. order.take([0, 1]) are the numbers of the first
-    two packs.
+    """Packs 0..n-1 in the order of one epoch.
+
+    order.take([0, 1]) are the numbers of the first two packs.
 
     packs_per_shard: in stored order. window: shards whose packs are mixed; 0 keeps stored order.
     """
@@ -86,15 +88,17 @@ def rank_places(
 
 
 def _permutation(values: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-    """The values sorted by a keyed hash of each: every order as likely as every other, but for
-    2^-64 ties.
+    """The values sorted by a keyed hash of each.
+
+    Every order as likely as every other, but for 2^-64 ties.
     """
     return values[np.argsort(_hash(values.astype(np.uint64) + np.uint64(key)), kind="stable")]
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's output function (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-    Generators, 2014).
+    """Output function of splitmix64.
+
+    Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014.
     """
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

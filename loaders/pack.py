@@ -23,15 +23,16 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pack:
-    """One packed sequence. columns: every column that was written, by name, as a read-only view
-    of the file.
+    """One packed sequence.
+
+    columns: every column that was written, by name, as a read-only view of the file.
     """
 
     columns: Mapping[str, NDArray[Any]]
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """int32 [tokens]"""
+        """Token ids, int32 [tokens]."""
         return self.columns["tokens"]
 
     @property
@@ -41,8 +42,9 @@ class Pack:
 
     @property
     def position_ids(self) -> NDArray[np.int32]:
-        """int32 [tokens], from 0 in every segment: the stored column, or made from cu_seqlens
-        when there is none.
+        """Position ids, int32 [tokens], from 0 in every segment.
+
+        The stored column, or made from cu_seqlens when there is none.
         """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored
@@ -51,22 +53,25 @@ class Pack:
 
     @property
     def document_ids(self) -> NDArray[np.int64] | None:
-        """int64 [segments]: input row of each segment, -1 for filler; None if it was not
-        written.
+        """Input row of each segment, int64 [segments].
+
+        -1 for filler; None if it was not written.
         """
         return self.columns.get("document_ids")
 
     @property
     def document_starts(self) -> NDArray[np.int32] | None:
-        """int32 [segments]: offset in its document of each segment's first own token; None if it
-        was not written.
+        """Offset in its document of each segment's first own token, int32 [segments].
+
+        None if it was not written.
         """
         return self.columns.get("document_starts")
 
     @property
     def segment_lengths(self) -> NDArray[np.int32] | None:
-        """int32 [segments]: tokens of each segment without the padding at its end; None if
-        nothing is padded.
+        """Tokens of each segment without the padding at its end, int32 [segments].
+
+        None if nothing is padded.
         """
         return self.columns.get("segment_lengths")
 

@@ -38,8 +38,9 @@ from .plain import plain_fields
 
 
 class PackedShards:
-    """The packs of one split of a packprep output: `len`, `shards[i]`, iteration, all in stored
-    order.
+    """The packs of one split of a packprep output.
+
+    `len`, `shards[i]`, iteration, all in stored order.
 
     path: a directory that `packprep build` wrote, the directory of one split in it, or any
     `load_from_disk` directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths;
@@ -104,7 +105,10 @@ class PackedShards:
         return shard
 
     def _changed(self, manifest: Manifest) -> list[str]:
-        """What of the files is not as the manifest says. Fetching checks the digest of each."""
+        """Differences between the files and the manifest.
+
+        Fetching checks the digest of each.
+        """
         if self._remote is None:
             return check_files(Path(self.path), manifest, "sha256")
         return [
@@ -119,8 +123,9 @@ class PackedShards:
                 shard.release()
 
     def read_ahead(self, shards: Sequence[int]) -> None:
-        """Bring these shards, counted in stored order, closer: from the store to the disk, from
-        the disk to memory.
+        """Bring these shards, counted in stored order, closer.
+
+        From the store to the disk, from the disk to memory.
         """
         for number in shards:
             shard = self._shards[number]
@@ -187,7 +192,7 @@ class PackedShards:
 
     @property
     def manifest(self) -> Manifest:
-        """What the build says of itself. FormatError if this is a plain dataset, which has none."""
+        """The manifest of the build; FormatError for a plain dataset, which has none."""
         if self._manifest is None:
             raise FormatError(
                 f"{self.path} has no {MANIFEST}; expected the output of packprep build"
@@ -203,8 +208,9 @@ class PackedShards:
 
     @property
     def segment_multiple(self) -> int:
-        """Every segment's length is a multiple of this: what pad_segment_to_multiple was, 1
-        where nothing says it.
+        """Number that every segment's length is a multiple of.
+
+        The value of pad_segment_to_multiple, 1 where nothing says it.
         """
         options = (
             self._manifest.data["inputs"].get("options", {}) if self._manifest is not None else {}

@@ -1,6 +1,4 @@
-"""The contract between the writer and every reader, as README.md words it: columns, manifest,
-files and checks.
-"""
+"""The contract between the writer and every reader: columns, manifest, files and checks."""
 
 from .canonical import canonical_json, digest_of, file_digest, file_size, same_file
 from .columns import (

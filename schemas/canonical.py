@@ -33,8 +33,9 @@ def digest_of(value: Any) -> str:
 
 
 def parse_canonical(content: bytes, where: str) -> Any:
-    """The value of `content`, FormatError unless it is byte for byte what `canonical_json`
-    writes for that value.
+    """Parse `content`, which must be byte for byte what `canonical_json` writes.
+
+    FormatError if it is not.
     """
     try:
         value = json.loads(content.decode())
@@ -67,7 +68,7 @@ def file_size(path: Path) -> int | None:
 
 
 def same_file(path: Path, size: int, sha256: str) -> bool:
-    """Whether a file is there with this size and digest."""
+    """True if a file is there with this size and digest."""
     return path.is_file() and path.stat().st_size == size and file_digest(path) == sha256
 
 

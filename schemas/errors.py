@@ -2,6 +2,7 @@
 
 
 class FormatError(ValueError):
-    """A file is damaged, or is not what it claims to be: one sentence with file, place, what was
-    found and expected.
+    """A file is damaged, or is not what it claims to be.
+
+    One sentence with file, place, what was found and expected.
     """

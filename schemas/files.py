@@ -85,8 +85,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Where to write a file until it is whole: another name in each process, for two may write
-    the same one.
+    """Name of a file until it is whole.
+
+    Another one in each process, for two may write the same file.
     """
     return path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
 
@@ -141,8 +142,9 @@ def write_dataset_files(
 
 
 def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
-    """dataset_dict.json, which makes `directory` a DatasetDict of the sub-directories named, in
-    this order.
+    """Write dataset_dict.json, which makes `directory` a DatasetDict.
+
+    Of the sub-directories named, in this order.
     """
     path = directory / "dataset_dict.json"
     write_file(

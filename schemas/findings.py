@@ -1,5 +1,6 @@
-"""What is wrong with an output: each finding with its place, and a collection that counts all
-and keeps the first.
+"""Faults of an output: each finding with its place.
+
+A collection counts all and keeps the first.
 
 A check tells a `Findings` what it found. One that collects lets the check go on; `StopAtFirst`
 raises instead, so the writer, which stops at the first defect, and `verify`, which wants them all,
@@ -19,8 +20,9 @@ from .errors import FormatError
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One defect. kind: a word or two, the same for defects of a kind. pack: number in the file,
-    from 0.
+    """One defect.
+
+    kind: a word or two, the same for defects of a kind. pack: number in the file, from 0.
 
     >>> str(Finding(kind="position", file="a.arrow", pack=17, segment=2, token=5, what="it is 6;
     expected 5"))
@@ -66,8 +68,9 @@ class Findings:
     def many(
         self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]
     ) -> None:
-        """Any number of findings of one kind. found: what `make` turns into a finding, only for
-        those that are kept.
+        """Any number of findings of one kind.
+
+        found: what `make` turns into a finding, only for those that are kept.
         """
         if len(found):
             self.counts[kind] += len(found)

@@ -17,8 +17,9 @@ LEDGER_KEYS = (
 
 
 def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
-    """FormatError unless tokens_in + overlap + continuation_bos + filler == tokens_packed +
-    truncated + sum(dropped).
+    """Raise FormatError unless the ledger adds up.
+
+    tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated + sum(dropped).
 
     ledger: the keys LEDGER_KEYS and no other; counts of tokens, 0 or more; `dropped` maps a reason
     to its count.

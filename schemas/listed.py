@@ -38,8 +38,9 @@ def check_file(directory: Output, entry: FileEntry, level: Level = "size") -> Pa
 
 
 def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> list[str]:
-    """What is missing, changed or surplus, a sentence each; [] when `directory` holds exactly
-    what the manifest lists.
+    """Missing, changed and surplus files, a sentence each.
+
+    [] when `directory` holds exactly what the manifest lists.
 
     level "size" costs a stat per file, "sha256" about 0.6 s of CPU per GB.
     """
@@ -53,7 +54,7 @@ def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> l
 
 
 def surplus_files(directory: Path, manifest: Manifest) -> list[Path]:
-    """What lies in `directory` and is not in the manifest."""
+    """Files in `directory` that are not in the manifest."""
     listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
     found = []
     for folder, folders, names in os.walk(directory):

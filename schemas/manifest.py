@@ -24,8 +24,9 @@ _FILE = ("path", "bytes", "sha256")
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """A file of the output. packs, tokens and split are there for shards, None for every other
-    file.
+    """A file of the output.
+
+    packs, tokens and split are there for shards, None for every other file.
     """
 
     path: str
@@ -42,7 +43,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """What one split holds."""
+    """Packs, documents and tokens of one split."""
 
     packs: int
     segments: int
@@ -51,8 +52,9 @@ class SplitCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest that has been checked. data, run: plain JSON values; the properties are what
-    most readers want.
+    """A manifest that has been checked.
+
+    data, run: plain JSON values; the properties are what most readers want.
     """
 
     data: dict[str, Any]
@@ -71,8 +73,9 @@ class Manifest:
 
     @cached_property
     def all_files(self) -> tuple[FileEntry, ...]:
-        """Every file of the output but manifest.json itself: `files` and those that hold facts
-        of the run.
+        """Every file of the output but manifest.json itself.
+
+        `files` and those that hold facts of the run.
         """
         return self.files + tuple(FileEntry(**value) for value in self.run.get("files", []))
 
@@ -101,7 +104,7 @@ class Manifest:
 
     @property
     def ledger(self) -> dict[str, Any]:
-        """What became of every token: see `check_ledger`."""
+        """Outcome of every token: see `check_ledger`."""
         return dict(self.data["ledger"])
 
     @property
@@ -145,7 +148,8 @@ Output = Path | FetchedOutput
 
 
 def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
-    """Write directory/manifest.json, after the same checks that `read_manifest` makes:
+    """Write directory/manifest.json, after the same checks that `read_manifest` makes.
+
     FormatError if they fail.
     """
     path = directory / MANIFEST
@@ -197,7 +201,7 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
 
 
 def _check(data: Any, run: Any, where: str) -> None:
-    """What a reader relies on.
+    """Check all that a reader relies on.
 
     The version first: a newer format may have changed everything below it.
     """
@@ -234,8 +238,9 @@ def _check(data: Any, run: Any, where: str) -> None:
 
 
 def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
-    """Every path inside the directory and there once; the shards of a split numbered and adding
-    up to its counts.
+    """Every path inside the directory and there once.
+
+    The shards of a split numbered and adding up to its counts.
     """
     splits = _field(data, "splits", dict, where)
     if not splits:

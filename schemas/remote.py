@@ -27,8 +27,9 @@ _BLOCK = 8 << 20
 
 
 class RemoteOutput:
-    """The files of an output at a URL. path: its manifest is read at once, any other file when
-    it is asked for.
+    """The files of an output at a URL.
+
+    path: its manifest is read at once, any other file when it is asked for.
 
     cache_dir: where they are kept, in a folder of their own for each output; default: packprep in
     the user's cache. cache_size: bytes of shards kept there, at least one; default: no limit.
@@ -85,8 +86,9 @@ class RemoteOutput:
         return path
 
     def map(self, entry: FileEntry) -> pa.MemoryMappedFile:
-        """The file, mapped: it stays readable when another thread or process drops it from the
-        cache.
+        """The file, mapped.
+
+        It stays readable when another thread or process drops it from the cache.
         """
         while True:
             path = self.fetch(entry)
@@ -131,8 +133,9 @@ class RemoteOutput:
             Path(temporary).unlink(missing_ok=True)
 
     def _use(self, entry: FileEntry) -> None:
-        """Note the use of a shard and drop those used longest ago, but never the one just asked
-        for.
+        """Note the use of a shard and drop those used longest ago.
+
+        But never the one just asked for.
         """
         if not entry.is_shard:
             return

@@ -1,5 +1,6 @@
-"""A folder of S3, or of any other store that fsspec opens, by its URL: whole objects, never
-renamed, never appended to.
+"""A folder of S3, or of any other store that fsspec opens, by its URL.
+
+Whole objects, never renamed, never appended to.
 
 An object appears under its name when it is whole, so reading is safe at any time; what is missing
 here is the rename, and `create`, which makes an object only where there is none, takes its place.
@@ -38,9 +39,10 @@ _NO_BUCKET = "bucket does not exist"
 
 
 class StoreError(OSError):
-    """A store does not answer or refuses: its URL, and what it said. errno: EACCES where it is a
-    matter of rights, ENOENT where there is no such bucket, EBUSY where an object was replaced
-    while it was read, EIO for the rest.
+    """A store that does not answer or refuses: its URL, and its message.
+
+    errno: EACCES where it is a matter of rights, ENOENT where there is no such bucket, EBUSY where
+    an object was replaced while it was read, EIO for the rest.
     """
 
     def __init__(self, number: int, reason: str, url: str) -> None:
@@ -48,8 +50,9 @@ class StoreError(OSError):
 
 
 class Stored(NamedTuple):
-    """An object of a store. version: changes with its bytes, an ETag in S3; "" where a store has
-    no such thing.
+    """An object of a store.
+
+    version: changes with its bytes, an ETag in S3; "" where a store has no such thing.
     """
 
     bytes: int
@@ -57,7 +60,10 @@ class Stored(NamedTuple):
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether this names a file of a store, such as s3://bucket/packed, and not of this machine."""
+    """True if this names a file of a store, such as s3://bucket/packed.
+
+    False for one of this machine.
+    """
     return isinstance(path, str) and "://" in path
 
 
@@ -77,8 +83,9 @@ class Store:
 
     @property
     def _fs(self) -> Any:
-        """The client, a new one in a process forked from the one that had it: workers of a
-        DataLoader are.
+        """The client, a new one in a process forked from the one that had it.
+
+        Workers of a DataLoader are.
         """
         if self._process != os.getpid():
             self._open()
@@ -93,7 +100,7 @@ class Store:
         return f"{self.url}/{name}" if name else self.url
 
     def find(self, name: str) -> Stored | None:
-        """What is there under a name."""
+        """The object under a name; None where there is none."""
         with self._says(name):
             try:
                 return _stored(self._fs.info(self._at(name)))
@@ -103,8 +110,9 @@ class Store:
                 return None
 
     def list(self, folder: str = "") -> dict[str, Stored]:
-        """Every object in a folder and its folders, by name, sorted bytewise; a request for a
-        thousand of them.
+        """Every object in a folder and its folders, by name, sorted bytewise.
+
+        A request returns a thousand of them.
         """
         with self._says(folder):
             try:
@@ -139,8 +147,9 @@ class Store:
             return content
 
     def open(self, name: str) -> io.BufferedReader:
-        """An object to read from begin to end, or anywhere; StoreError once it is replaced by
-        another one.
+        """An object to read from begin to end, or anywhere.
+
+        StoreError once it is replaced by another one.
 
         FileNotFoundError where there is none.
         """
@@ -169,8 +178,9 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator["Upload"]:
-        """An object that is sent while it is written, and appears at the end of the block; never
-        where that raises.
+        """An object that is sent while it is written, and appears at the end of the block.
+
+        Never where that raises.
         """
         with self._says(name, writing=True):
             file = self._fs.open(self._at(name), "wb", block_size=_PART)
@@ -214,8 +224,9 @@ class Store:
             return found
 
     def forget_uploads(self, folder: str) -> None:
-        """Drop the parts of objects in a folder that killed processes have begun to send, where
-        the store lets us.
+        """Drop the parts of objects in a folder that killed processes have begun to send.
+
+        Where the store allows it.
         """
         if not hasattr(self._fs, "call_s3"):
             return
@@ -241,8 +252,9 @@ class Store:
 
     @contextlib.contextmanager
     def _says(self, name: str, *, writing: bool = False) -> Iterator[None]:
-        """What clients of stores raise as a StoreError. writing: nothing can be missing then but
-        the bucket.
+        """Raise the errors of clients of stores as a StoreError.
+
+        writing: nothing can be missing then but the bucket.
         """
         try:
             yield
@@ -351,7 +363,7 @@ def _stored(facts: dict[str, Any]) -> Stored | None:
 
 
 def _said(error: Exception) -> str:
-    """What an exception says, on one line."""
+    """Message of an exception, on one line."""
     return " ".join(
         str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
     )[:300]

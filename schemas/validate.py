@@ -1,5 +1,6 @@
-"""Every invariant of a shard, checked a record batch at a time, in numpy passes and no loop over
-packs.
+"""Every invariant of a shard, checked a record batch at a time.
+
+In numpy passes and no loop over packs.
 
 The writer runs `check_batch` on what it is about to write, `verify` goes through `sound_parts` of
 what it reads; the reader runs `check_boundaries` on each pack. The messages name file, pack and
@@ -30,8 +31,9 @@ def check_batch(
     where: str,
     first_pack: int = 0,
 ) -> None:
-    """FormatError at the first thing in `batch` that breaks the format, of all that README.md
-    ("Invariants") lists.
+    """Raise FormatError at the first thing in `batch` that breaks the format.
+
+    All invariants are in README.md ("Invariants").
 
     columns: as the manifest gives them. max_length: tokens of a pack at most. vocab_size: ids lie
     in 0..vocab_size - 1. where: the file's name, for messages. first_pack: number, in that file, of
@@ -55,8 +57,9 @@ def sound_parts(
     first_pack: int,
     findings: Findings,
 ) -> Iterator["BatchView"]:
-    """Tells `findings` all that breaks the format in `batch`; gives the runs of packs whose
-    boundaries are right.
+    """Report all that breaks the format in `batch` to `findings`.
+
+    Gives the runs of packs whose boundaries are right.
 
     A pack whose boundaries or list lengths are wrong is told once and left out: nothing else can be
     said of it. Arguments as for `check_batch`.
@@ -94,8 +97,9 @@ def sound_parts(
 
 
 def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> None:
-    """FormatError unless one pack's cu_seqlens start at 0, rise strictly and end at `length`,
-    its number of tokens.
+    """Raise FormatError unless one pack's cu_seqlens are right.
+
+    They start at 0, rise strictly and end at `length`, its number of tokens.
     """
     if (
         len(cu_seqlens) < 2
@@ -111,8 +115,9 @@ def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    """Packs of a record batch whose boundaries are right: where they and their segments lie, and
-    what they hold.
+    """Packs of a record batch whose boundaries are right.
+
+    Where they and their segments lie, and what they hold.
 
     columns: the values of all packs, one behind the other. pack_tokens, pack_segments: int64 [packs
     + 1], the first token and segment of each pack. starts, ends: int64 [segments], first token and
@@ -175,8 +180,9 @@ def _bad_packs(
     first_pack: int,
     findings: Findings,
 ) -> NDArray[np.bool_]:
-    """Packs whose boundaries are wrong, or whose lists are not as long as their kind says; each
-    is told once.
+    """Packs with wrong boundaries, or with lists not as long as their kind says.
+
+    Each is reported once.
     """
     cu, lengths = views["cu_seqlens"], np.diff(views["tokens"].offsets)
     entries = np.diff(cu.offsets)

@@ -1,5 +1,6 @@
-"""A list column of a record batch as two numpy arrays, without a copy and without trusting the
-file.
+"""A list column of a record batch as two numpy arrays.
+
+Without a copy and without trusting the file.
 
 Arrow checks nothing when it maps a file: an offset may point anywhere. All that is read from a
 shard passes here.
@@ -18,8 +19,9 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 class ListView(NamedTuple):
-    """Row r of the column is `values[offsets[r]:offsets[r + 1]]`. offsets: int32 [rows + 1], not
-    always from 0.
+    """A list column: row r is `values[offsets[r]:offsets[r + 1]]`.
+
+    offsets: int32 [rows + 1], not always from 0.
     """
 
     offsets: NDArray[np.int32]
@@ -61,8 +63,9 @@ def list_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:
 
 
 def _numpy(array: pa.Array) -> NDArray[Any]:
-    """The array's own memory. to_numpy and to_pandas_dtype import pandas where it is installed:
-    0.2 s and 55 MB.
+    """The array's own memory.
+
+    to_numpy and to_pandas_dtype import pandas where it is installed: 0.2 s and 55 MB.
     """
     name = str(array.type)
     dtype = np.dtype(_FLOATS.get(name, name))

@@ -1,5 +1,6 @@
-"""What packing saves in a training step: one packed sequence through varlen attention, against
-the padded batch.
+"""Savings of packing in a training step.
+
+One packed sequence through varlen attention, against the padded batch.
 
     python scripts/bench_attention.py --device cuda
     python scripts/bench_attention.py --width 256 --heads 4 --kv-heads 2 --only "mix of eight"

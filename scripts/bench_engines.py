@@ -39,8 +39,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data" / "tokenizers"
 
 
 def read_texts(files: tuple[Path, ...]) -> list[str]:
-    """The `text` of JSON Lines files, plain or .gz; without files, the sources of the standard
-    library.
+    """The `text` of JSON Lines files, plain or .gz.
+
+    Without files, the sources of the standard library.
     """
     if not files:
         library = Path(sysconfig.get_path("stdlib"))

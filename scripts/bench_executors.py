@@ -1,5 +1,6 @@
-"""What executors cost and how they scale: CPU of `ray` over `local`, `local` with 1 and 2
-workers, flat memory.
+"""Costs of executors and their scaling.
+
+CPU of `ray` over `local`, `local` with 1 and 2 workers, flat memory.
 
     python scripts/bench_executors.py overhead|scaling|memory --text FILE --tokenizer DIR
 
@@ -33,8 +34,10 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes whose parents end stay desc
 
 @dataclass(frozen=True)
 class Run:
-    """seconds: the build's own, without imports. cpu: seconds, of all processes. anonymous,
-    peak: bytes.
+    """Measurements of one build.
+
+    seconds: the build's own, without imports. cpu: seconds, of all processes. anonymous, peak:
+    bytes.
     """
 
     seconds: float
@@ -85,8 +88,9 @@ class Bench:
         return Run(seconds, sum(cpu.values()), anonymous, peak)
 
     def cut(self, source: Path, name: str, size: float) -> Path:
-        """The first `size` bytes of a file of JSON lines, the file again and again where it has
-        less.
+        """The first `size` bytes of a file of JSON lines.
+
+        The file again and again where it has less.
         """
         path, left = self.folder / name, int(size)
         with path.open("wb") as into:
@@ -171,8 +175,9 @@ def main(
 
 
 def overhead(bench: Bench, text: Path, size: float, runs: int) -> None:
-    """CPU seconds of `ray` over `local`, two workers each, alternating; the text is in eight
-    files.
+    """CPU seconds of `ray` over `local`, two workers each, alternating.
+
+    The text is in eight files.
     """
     few, whole = bench.cut(text, "few.jsonl", size / 4), bench.cut(text, "all.jsonl", size)
     all_ = bench.folder / "parts"

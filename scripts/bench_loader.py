@@ -1,5 +1,6 @@
-"""How fast shards become batches, against the other ways to read packed data: CPU seconds of one
-thread, warm, medians.
+"""Speed from shards to batches, against the other ways to read packed data.
+
+CPU seconds of one thread, warm, medians.
 
     python scripts/bench_loader.py [--tokens 64M] [--repeats 5] [--without-peers]
 
@@ -133,8 +134,9 @@ def views(path: Path) -> Callable[[], int]:
 
 
 def memmap(path: Path) -> Callable[[], int]:
-    """Megatron's way: a slice of a flat file of ids, as int64; no boundaries, no positions, no
-    labels.
+    """Megatron's way: a slice of a flat file of ids, as int64.
+
+    No boundaries, no positions, no labels.
     """
     tokens = np.concatenate([pack.tokens for pack in PackedShards(path)])
     flat = path.parent / f"{path.name}.bin"
@@ -152,8 +154,9 @@ def memmap(path: Path) -> Callable[[], int]:
 
 
 def flattening(path: Path, limit: int) -> Callable[[], int]:
-    """Documents as rows of a dataset, DataCollatorWithFlattening in torch's DataLoader: a pack's
-    documents a batch.
+    """Documents as rows of a dataset, DataCollatorWithFlattening in torch's DataLoader.
+
+    A pack's documents a batch.
     """
     import datasets
     from torch.utils.data import DataLoader
@@ -252,7 +255,7 @@ def _python_bytes(path: Path) -> int:
 
 
 def size_of(text: str) -> int:
-    """64M -> 64 * 10^6"""
+    """Number that a size spells: 64M -> 64 * 10^6."""
     units = {"K": 10**3, "M": 10**6, "G": 10**9}
     return int(float(text[:-1]) * units[text[-1]]) if text[-1] in units else int(text)
 

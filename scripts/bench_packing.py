@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""How fast and how tight every strategy packs, on eight kinds of lengths; with --peers, other
-packers beside it.
+"""Speed and tightness of every strategy on eight kinds of lengths.
+
+With --peers, other packers beside it.
 
 \b
 scripts/bench_packing.py                             all strategies, 10 thousand to 1 million
@@ -49,8 +50,9 @@ PEER_SECONDS = 20.0  # a peer that would take longer is left out
 
 
 def distribution(name: str, documents: int) -> tuple[Lengths, int]:
-    """Lengths, max_length: a instructions, b4, b8 web text cut at max_length, c long tail, d2,
-    d3, d9 hard, e even.
+    """Lengths, max_length.
+
+    a instructions, b4, b8 web text cut at max_length, c long tail, d2, d3, d9 hard, e even.
     """
     random = np.random.default_rng(0)
     if name == "a":
@@ -234,8 +236,9 @@ PEERS: dict[str, tuple[str, Callable[[], Peer]]] = {
 
 
 def install(packages: Iterable[str], folder: str, console: Console) -> None:
-    """pip-installs each package by itself into a throw-away folder and puts that on the import
-    path.
+    """Install each package with pip into a throw-away folder.
+
+    Each by itself; the folder is put on the import path.
     """
     sys.path.append(folder)
     for package in packages:
@@ -258,8 +261,9 @@ def install(packages: Iterable[str], folder: str, console: Console) -> None:
 
 
 def forecast(pack: Peer, lengths: Lengths, capacity: int) -> float:
-    """Seconds a peer will take, from how its time grows from a hundredth to a tenth of the
-    documents.
+    """Seconds a peer will take.
+
+    From the growth of its time from a hundredth to a tenth of the documents.
     """
     small = cpu_seconds(partial(pack, lengths[: lengths.size // 100], capacity), 1)
     if small > PEER_SECONDS / 10:
@@ -305,8 +309,9 @@ def peer_rows(
 
 
 def plan_milliseconds(name: str) -> tuple[float, float]:
-    """Milliseconds of the plan step alone (best_fit, first_fit) for 10 million documents' worth
-    of counts.
+    """Milliseconds of the plan step alone (best_fit, first_fit).
+
+    For 10 million documents' worth of counts.
     """
     lengths, capacity = distribution(name, 1_000_000)
     kinds, counts = np.unique(lengths, return_counts=True)
@@ -323,8 +328,9 @@ def plan_milliseconds(name: str) -> tuple[float, float]:
 
 
 def cold_start(strategy: str, cache: str | None) -> float:
-    """Wall seconds of a new Python that packs ten documents: with compiled kernels in the cache,
-    or in an empty one.
+    """Wall seconds of a new Python that packs ten documents.
+
+    With compiled kernels in the cache, or in an empty one.
     """
     code = f"from packprep import pack_lengths; pack_lengths([1] * 10, 8, {strategy!r})"
     environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
@@ -334,8 +340,9 @@ def cold_start(strategy: str, cache: str | None) -> float:
 
 
 def resident_bytes(documents: int, strategy: str) -> float:
-    """Peak resident bytes per document over what the process and its input take, in a process of
-    its own.
+    """Peak resident bytes per document over those of the process and its input.
+
+    In a process of its own.
     """
     code = f"""if True:
         import numpy as np

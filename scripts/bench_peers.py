@@ -1,5 +1,6 @@
-"""What a build is compared with, each a process of its own: python scripts/bench_peers.py WHAT
-TOKENIZER_DIR FILE OUT.
+"""Peers that a build is compared with, each a process of its own.
+
+python scripts/bench_peers.py WHAT TOKENIZER_DIR FILE OUT.
 
 raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; reading the file is not
                         counted

@@ -1,5 +1,6 @@
-"""The whole build beside its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios;
-medians of runs.
+"""The whole build beside its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios.
+
+Medians of runs.
 
     python scripts/bench_pipeline.py [--text FILE]... [--tokenizer DIR] [--peers] [--markdown]
 
@@ -77,8 +78,9 @@ def main(
 
 
 class _Bench:
-    """The input in three forms (all, all packed by gzip, 20 beginnings of documents), and what
-    each name measured.
+    """The input in three forms, and the measurements of each name.
+
+    All, all packed by gzip, 20 beginnings of documents.
     """
 
     def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
@@ -127,8 +129,9 @@ class _Bench:
         self._add_net(name, [(self.few, options), (source, options)], "tokens_in")
 
     def _replan(self) -> None:
-        """Another strategy and max_length from a token store: the text is only hashed, to know
-        that it is the same.
+        """Another strategy and max_length from a token store.
+
+        The text is only hashed, to know that it is the same.
         """
         again = []
         for source in (self.few, self.all):
@@ -257,8 +260,9 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
-    """Wall and CPU seconds and peak bytes of a Python process with its children, and what it
-    printed.
+    """Wall and CPU seconds and peak bytes of a Python process with its children.
+
+    Also its output.
     """
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)

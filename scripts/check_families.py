@@ -1,5 +1,6 @@
-"""Table of transformers models and of the calls that keep the documents of a pack apart,
-measured on tiny models.
+"""Table of transformers models and of the calls that keep documents apart.
+
+Measured on tiny models.
 
 \b
 scripts/check_families.py                                prints the table
@@ -171,8 +172,9 @@ def cell(model: Any, call: Callable[[PackedBatch, Any], Mapping[str, Any]]) -> s
 
 
 def row(family: str) -> list[str]:
-    """The family, the kinds of attention it has, and a cell for each call: one verdict, or one
-    for each attention.
+    """The family, the kinds of attention it has, and a cell for each call.
+
+    One verdict, or one for each attention.
     """
     models = {}
     for attention in ("sdpa", "eager"):

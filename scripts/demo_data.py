@@ -1,5 +1,6 @@
-"""Text and a tokenizer for the demo: the sources of the standard library, and a small byte-level
-BPE trained on them.
+"""Text and a tokenizer for the demo.
+
+The sources of the standard library, and a small byte-level BPE trained on them.
 
 $ python scripts/demo_data.py demo
 demo/stdlib.jsonl: 612 documents, 10.8 MB; demo/tokenizer: 8192 tokens

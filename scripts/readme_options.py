@@ -1,5 +1,6 @@
-"""The table of options in README.md, made from BuildConfig: python scripts/readme_options.py
-rewrites it.
+"""The table of options in README.md, made from BuildConfig.
+
+`python scripts/readme_options.py` rewrites it.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a build of billions of documents takes: packs, tasks, bytes, hours, money, planned from
-counts of lengths.
+"""Needs of a build of billions of documents.
+
+Packs, tasks, bytes, hours, money, planned from counts of lengths.
 
 \b
 scripts/simulate_scale.py                                    10 billion documents of web text, packs
@@ -47,8 +48,9 @@ _TOKEN_COLUMNS, _SEGMENT_BYTES, _PACK_BYTES = (
 
 @dataclass(frozen=True)
 class Speed:
-    """Core seconds: per token, from text to token file and from there to a shard; and of a
-    process to start.
+    """Core seconds of the stages, and of a process to start.
+
+    Per token, from text to token file and from there to a shard.
     """
 
     tokenize: float
@@ -64,8 +66,9 @@ DEFAULT_SPEED = Speed(tokenize=5.5e-8, write=1.2e-8, start=1.5)
 
 @dataclass(frozen=True)
 class Lengths:
-    """counts[i] documents (or pieces of long ones) have lengths[i] tokens; both [kinds], lengths
-    falling.
+    """Counts of lengths: counts[i] documents (or pieces) have lengths[i] tokens.
+
+    Both [kinds], lengths falling.
     """
 
     lengths: NDArray[np.int32]
@@ -80,8 +83,9 @@ class Lengths:
         return int((self.lengths * self.counts).sum())
 
     def scaled(self, documents: int) -> "Lengths":
-        """The same distribution with so many documents: shares rounded down, the largest
-        remainders up.
+        """The same distribution with so many documents.
+
+        Shares rounded down, the largest remainders up.
         """
         whole = self.counts * (documents / self.documents)
         counts = np.floor(whole).astype(np.int64)
@@ -130,8 +134,9 @@ def _report(output: Path) -> dict[str, Any]:
 
 
 def _speed(reports: Sequence[dict[str, Any]]) -> Speed:
-    """Lines through (tokens, seconds) of builds of one machine; of a single build, its start
-    counts as its work.
+    """Lines through (tokens, seconds) of builds of one machine.
+
+    Of a single build, its start counts as its work.
     """
     tokens = np.array([report["tokens"]["tokens_in"] for report in reports], np.float64)
     cores = reports[0]["cores"]
@@ -150,7 +155,7 @@ def _speed(reports: Sequence[dict[str, Any]]) -> Speed:
 
 @dataclass(frozen=True)
 class Job:
-    """What is built, in tokens and bytes, and how it is cut into tasks."""
+    """A build in tokens and bytes, and its cut into tasks."""
 
     lengths: Lengths
     max_length: int
@@ -181,8 +186,9 @@ class Job:
         )
 
     def seconds(self, workers: int, speed: Speed) -> float:
-        """Wall time on so many one-core workers: tasks go round, and the last one of each kind
-        is waited for.
+        """Wall time on so many one-core workers.
+
+        Tasks go round, and the last one of each kind is waited for.
         """
         tokens = self.lengths.tokens
         tasks = max(1, round(self.text / self.slice))
@@ -292,8 +298,9 @@ def main(
 
 
 def check(source: Path, tokenizer: str, num_proc: int) -> None:
-    """Builds of an eighth and a quarter of the rows predict that of all of them, which then
-    runs.
+    """Predict the build of all rows from those of an eighth and a quarter.
+
+    The build of all of them then runs.
     """
     with tempfile.TemporaryDirectory() as folder:
         rows = source.read_bytes().splitlines(keepends=True)

@@ -59,8 +59,9 @@ def log_probs(model: Any, batch: PackedBatch) -> PairLogProbs:
 
 
 def reward_margins(policy: PairLogProbs, reference: PairLogProbs, beta: float) -> torch.Tensor:
-    """float [pairs]: by how much more than the reference the policy prefers each chosen answer,
-    times beta.
+    """Reward margins, float [pairs].
+
+    By how much more than the reference the policy prefers each chosen answer, times beta.
     """
     margins: torch.Tensor = beta * (
         (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)

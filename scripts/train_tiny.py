@@ -1,5 +1,6 @@
-"""Train a small transformer on packed shards: rotary positions, grouped queries,
-varlen_attention, exact resume.
+"""Train a small transformer on packed shards.
+
+Rotary positions, grouped queries, varlen_attention, exact resume.
 
     packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 4096
     python scripts/train_tiny.py packed --steps 20 --checkpoint tiny.pt
@@ -39,8 +40,9 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Block(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Attention over grouped queries, then a gated layer; both behind a norm and added to what
-    came in.
+    """Attention over grouped queries, then a gated layer.
+
+    Both behind a norm and added to what came in.
     """
 
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
@@ -205,8 +207,9 @@ def train(options: argparse.Namespace) -> None:
 
 
 class Meter:
-    """Tokens, and seconds spent waiting for batches and in whole steps; the first two steps are
-    warm-up.
+    """Tokens, and seconds spent waiting for batches and in whole steps.
+
+    The first two steps are warm-up.
     """
 
     def __init__(self, device: torch.device, room: int) -> None:

@@ -34,8 +34,9 @@ def store(s3_server: dict[str, str]) -> Iterator[Any]:
 
 @pytest.fixture
 def new_clients(store: Any) -> Iterator[None]:
-    """For a test that changes the environment of `store`: clients ask it anew, and so do those
-    of the next test.
+    """Let clients of `store` be created again, for a test that changes its environment.
+
+    The next test gets new ones too.
     """
     s3.file_system()
     yield

@@ -1,5 +1,6 @@
-"""report.json of small builds and of their merge, number by number: users have committed such
-numbers as baselines.
+"""report.json of small builds and of their merge, number by number.
+
+Users have committed such numbers as baselines.
 """
 
 import json
@@ -50,8 +51,9 @@ BUILDS: dict[str, dict[str, Any]] = {
 
 
 def rows(lengths: list[int], first: int) -> list[dict[str, Any]]:
-    """Rows of token ids, so that no number depends on how a tokenizer was trained; the loss is
-    on every third id.
+    """Rows of token ids, so that no number depends on how a tokenizer was trained.
+
+    The loss is on every third id.
     """
     return [
         {
@@ -86,8 +88,9 @@ def report_of(output: Path) -> dict[str, Any]:
 
 
 def numbers(value: Any) -> Any:
-    """A report as it is compared: names of files without their folder, and 12 decimals, as the
-    CI gate compares.
+    """A report as it is compared.
+
+    Names of files without their folder, and 12 decimals, as the CI gate compares.
     """
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}

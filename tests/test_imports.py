@@ -1,5 +1,6 @@
-"""What stays unloaded until it is needed, and which names are public. test_layers.py says who
-may import whom.
+"""Modules that stay unloaded until they are needed, and the public names.
+
+test_layers.py says which room may import which.
 """
 
 import subprocess

@@ -1,4 +1,7 @@
-"""What must hold for every strategy, overflow mode and constraint, on documents drawn at random."""
+"""Laws for every strategy, overflow mode and constraint.
+
+On documents drawn at random.
+"""
 
 import itertools
 import random

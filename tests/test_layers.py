@@ -90,8 +90,9 @@ TWINS = {
 
 
 class Import(NamedTuple):
-    """A statement `by` a module; `name`: of what it imports, absolute; at_top: not inside a
-    function.
+    """A statement `by` a module.
+
+    `name`: of what it imports, absolute; at_top: not inside a function.
     """
 
     by: str
@@ -173,8 +174,9 @@ def arrows_up(root: Path = ROOT) -> set[tuple[str, str]]:
 
 
 def circles(root: Path = ROOT) -> set[str]:
-    """Modules that import each other, directly or through others: a line of names for each
-    circle.
+    """Modules that import each other, directly or through others.
+
+    A line of names for each circle.
     """
     reached: dict[str, set[str]] = {}
     for start in modules(root):
@@ -241,6 +243,18 @@ def test_the_docstring_of_a_room_is_one_sentence() -> None:
         if path.stem == "__init__" and module != "packprep":
             said = ast.get_docstring(ast.parse(path.read_text())) or ""
             assert re.fullmatch(r"[A-Z][^.!?]*(\.\w[^.!?]*)*\.", said), f"{module}: {said!r}"
+
+
+def test_no_docstring_begins_with_a_question_word() -> None:
+    question = re.compile(r"(What|Where|Whether|Which|How|Who)(ever)?\b")
+    found = [
+        f"{module}: {said.splitlines()[0]}"
+        for module, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and question.match(said := ast.get_docstring(node) or "")
+    ]
+    assert found == []
 
 
 def test_no_public_name_is_defined_in_two_modules() -> None:

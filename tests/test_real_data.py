@@ -39,8 +39,9 @@ def rows(name: str, every: int = 1) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Every 40th document of each corpus, the longest book (1 MB), and empty documents: 5 MB of
-    text.
+    """Every 40th document of each corpus, the longest book (1 MB), and empty documents.
+
+    5 MB of text.
     """
     names = sorted(path.name.split(".")[0] for path in (SHARED / "text").glob("*.jsonl.gz"))
     documents = [
@@ -53,8 +54,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
-    """Ids of each document in the order of document_starts, tokens repeated by stride taken
-    once.
+    """Ids of each document in the order of document_starts.
+
+    Tokens repeated by stride are taken once.
     """
     pieces: dict[int, list[tuple[int, np.ndarray]]] = {}
     for pack in PackedShards(output):

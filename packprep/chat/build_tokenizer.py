@@ -1,5 +1,6 @@
-"""The tokenizer of a build: its file, and where rows are conversations the template that they
-are rendered with.
+"""The tokenizer of a build.
+
+Its file, and where rows are conversations the template that they are rendered with.
 """
 
 import hashlib
@@ -76,8 +77,9 @@ def tokenizer_of(config: BuildConfig) -> Tokenizer:
 
 
 def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
-    """The tokenizer with its chat template; with BOS and EOS where it has none, and rows are
-    prompts and responses.
+    """The tokenizer with its chat template.
+
+    With BOS and EOS where it has none, and rows are prompts and responses.
     """
     from packprep.chat.template import load_chat_template
 

@@ -1,5 +1,6 @@
-"""Rows to conversations: whatever a chat dataset's columns are called, messages with role and
-content come out.
+"""Rows to conversations of messages with role and content.
+
+A chat dataset's columns may have any of many names.
 
     messages       [{"role": "user", "content": ...}, ...]                 options: messages_column
     conversations  ShareGPT: [{"from": "human", "value": ...}, ...]        options: messages_column
@@ -64,8 +65,9 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 @dataclass(frozen=True)
 class Conversation:
-    """One row for a template. messages: each with a `role`, and `content` where there is any; no
-    value is None.
+    """One row for a template.
+
+    messages: each with a `role`, and `content` where there is any; no value is None.
     """
 
     messages: list[Message]
@@ -83,7 +85,10 @@ class BadRowError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationColumns:
-    """Where a source has its conversations. said is the sentence for the user."""
+    """Columns of a source that hold its conversations.
+
+    said: the sentence for the user.
+    """
 
     kind: Literal["messages", "pair"]
     names: tuple[str, ...]  # one column of messages, or prompt and response
@@ -108,7 +113,7 @@ def find_conversations(
     prompt_column: str | None = None,
     response_column: str | None = None,
 ) -> ConversationColumns | None:
-    """Where a table with these columns has its conversations; None where it has none.
+    """Columns of a table that hold its conversations; None where it has none.
 
     A column that is named is taken and must exist; else `messages`, `conversations`, or a known
     pair of columns. Either messages_column or both of the others may be named.
@@ -206,8 +211,9 @@ def _messages(value: Any, column: str) -> list[Message]:
 
 
 def _message(value: Any, number: int) -> Message:
-    """A message with its keys as templates expect them: nulls left out, ShareGPT's names
-    translated.
+    """A message with its keys as templates expect them.
+
+    Nulls left out, ShareGPT's names translated.
     """
     if not isinstance(value, dict):
         raise BadRowError(

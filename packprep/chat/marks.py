@@ -1,5 +1,6 @@
-"""Marks: code points that are no characters, put into a conversation to see where its texts come
-out of a template.
+"""Code points that are no characters, as marks in the texts of a conversation.
+
+They show where its texts come out of a template.
 
 A rendering of a marked conversation counts only where it is the plain rendering once the marks are
 taken out; then the positions of the marks say where in the plain text each message stands. U+FDD0
@@ -32,7 +33,7 @@ UNTOUCHED = ("id", "type", "role", "tool_call_id")
 
 @lru_cache(4096)
 def numbered(number: int) -> str:
-    """The mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC"""
+    """The mark of a text: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC."""
     return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
 
 
@@ -71,8 +72,9 @@ def with_texts(
     change: Callable[[int, str], str],
     roles: frozenset[str] | None = None,
 ) -> tuple[Conversation, list[tuple[int, str]]]:
-    """The conversation with each of its texts put through `change(number, text)`, and (message,
-    text) of each.
+    """The conversation with each of its texts put through `change(number, text)`.
+
+    Also (message, text) of each.
 
     A text is what a message says: text content, the text parts of a list of parts, reasoning, names
     and arguments of calls. roles: of these messages only. One thought under several names is one

@@ -151,8 +151,9 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
 def _cut(
     texts: Sequence[str], trained: Sequence[list[int] | None]
 ) -> tuple[list[str], NDArray[np.bool_], NDArray[np.int64]]:
-    """Texts cut where training begins and ends; which pieces are trained; the first piece of
-    each text, and the end.
+    """Texts cut where training begins and ends.
+
+    Also which pieces are trained, the first piece of each text, and the end.
     """
     pieces: list[str] = []
     turns: list[bool] = []
@@ -251,8 +252,9 @@ class ExactEncoder:
         return self._tokenizer(True, True)
 
     def _tokenizer(self, parsed: bool, first: bool) -> Any:
-        """A tokenizer that parses special tokens or not, for a text that begins a document or
-        goes on in it.
+        """A tokenizer that parses special tokens or not.
+
+        For a text that begins a document or continues one.
         """
         import tokenizers
 
@@ -274,15 +276,17 @@ def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
 
 
 def _without_first(tokenizer_json: bytes) -> bytes:
-    """The same tokenizer for text inside of a document, where a space that begins one is not put
-    in.
+    """The same tokenizer for text inside of a document.
+
+    It does not put in a space that begins one.
     """
     return re.sub(rb'("prepend_scheme"\s*:\s*)"first"', rb'\1"never"', tokenizer_json)
 
 
 def _mask(covered: NDArray[np.int64], trained: Sequence[int] | None) -> NDArray[np.bool_]:
-    """Tokens from the first to the last that covers a character of a trained span. covered:
-    [tokens, 2].
+    """Tokens from the first to the last that covers a character of a trained span.
+
+    covered: [tokens, 2].
     """
     if trained is None:
         return np.ones(len(covered), np.bool_)

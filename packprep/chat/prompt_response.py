@@ -1,5 +1,6 @@
-"""Prompt and response for a tokenizer without a chat template: one after the other, as base
-models take them.
+"""Prompt and response for a tokenizer without a chat template.
+
+One after the other, as base models take them.
 
 The ids of a row are BOS, those of the prompt, those of the response, EOS; the response and the EOS
 are trained. Both texts are encoded by themselves, so no token has a part of each: what a model is
@@ -28,8 +29,9 @@ from packprep.engines.backends import Engine, Ids, Offsets
 
 
 class PlainFinder:
-    """Joins prompt and response, in the place of a `TurnFinder`. specials: every special token
-    of the tokenizer.
+    """Joins prompt and response, in the place of a `TurnFinder`.
+
+    specials: every special token of the tokenizer.
     """
 
     def __init__(self, specials: Iterable[str]) -> None:
@@ -61,8 +63,10 @@ class PlainFinder:
 
 @dataclass(frozen=True)
 class Prompted:
-    """tokens: of the rows. pieces, ids, offsets: what the engine encoded, for comparing it with
-    the reference; prompts and responses in turn, empty where the reference has encoded a row.
+    """Prompts and responses of rows, as tokens.
+
+    tokens: of the rows. pieces, ids, offsets: from the engine, for comparing it with the reference;
+    prompts and responses in turn, empty where the reference has encoded a row.
     """
 
     tokens: ChatTokens
@@ -108,8 +112,9 @@ def _ids(tokenizer: Any, text: str) -> Ids:
 
 @lru_cache(maxsize=4)
 def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
-    """The reference tokenizer for text that begins a document and for text that follows; one
-    where they are alike.
+    """The reference tokenizer for text that begins a document and for text that follows.
+
+    One where they are alike.
 
     Neither parses special tokens.
     """
@@ -130,8 +135,9 @@ def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
 
 
 def _without_space(part: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A normalizer or pre-tokenizer that puts no space before a text; None for one that does
-    nothing else.
+    """A normalizer or pre-tokenizer that puts no space before a text.
+
+    None for one that does nothing else.
     """
     if part is None or part["type"] == "Prepend":
         return None

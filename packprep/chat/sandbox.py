@@ -1,5 +1,6 @@
-"""Where chat templates run: Jinja2's immutable sandbox as transformers sets it up, and bounded
-on top.
+"""The sandbox that chat templates run in.
+
+Jinja2's immutable sandbox as transformers sets it up, and bounded on top.
 
 A template is data that somebody else wrote. It sees the values it is given and nothing else, and it
 is stopped, always at the same place, when it takes more than MAX_STEPS loop rounds and calls or
@@ -59,9 +60,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def render(
         self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
     ) -> str:
-        """What the template makes of the variables; any failure of the template is a
-        TemplateError.
-        """
+        """Render the template; any failure of it is a TemplateError."""
         self._here.steps, self._here.mark = 0, self._mark if marked else ""
         parts, size = [], 0
         try:
@@ -244,8 +243,9 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse a call whose result could be larger than MAX_SIZE: a huge number, a huge text, a
-    product of two texts.
+    """Refuse a call whose result could be larger than MAX_SIZE.
+
+    A huge number, a huge text, a product of two texts.
     """
     for argument in arguments:
         if isinstance(argument, int) and abs(argument) > MAX_SIZE:

@@ -46,7 +46,7 @@ class Specials:
         self.is_risky = lru_cache(1 << 14)(self._is_risky)
 
     def spans(self, text: str) -> list[Span]:
-        """Where special tokens stand in a text."""
+        """Spans of special tokens in a text."""
         return [found.span() for found in self._named.finditer(text)]
 
     def closing_spans(self, text: str) -> list[Span]:
@@ -54,7 +54,7 @@ class Specials:
         return [found.span() for found in self._closing.finditer(text)]
 
     def spans_within(self, pieces: Iterable[str]) -> list[Span]:
-        """Where they stand in a text that is laid out in pieces, each within one piece."""
+        """Their spans in a text that is laid out in pieces, each within one piece."""
         spans, start = [], 0
         for piece in pieces:
             spans += [(start + first, start + last) for first, last in self.spans(piece)]
@@ -62,15 +62,11 @@ class Specials:
         return spans
 
     def _is_risky(self, text: str) -> bool:
-        """Whether a special token is or begins in the text, or the text could be a part of one
-        at its ends.
-        """
+        """True if a special token is or begins in the text, or the text could be a part of one."""
         return self._openings.search(text) is not None or any(self._open_ends(text))
 
     def _open_ends(self, text: str) -> tuple[bool, bool]:
-        """Whether what stands before the text could complete a token with it, and what stands
-        behind.
-        """
+        """Pair of bools: the text before, and the text behind, could complete a token with it."""
         if len(text) < self._longest and _SIGN.search(text) and text in self._all:
             return True, True
         sizes = range(1, min(self._longest, len(text) + 1))
@@ -79,8 +75,9 @@ class Specials:
         )
 
     def broken(self, conversation: Conversation) -> Iterator[Conversation]:
-        """The conversation with marks in all risky strings, names of keys too; roles are checked
-        words.
+        """The conversation with marks in all risky strings, names of keys too.
+
+        Roles are checked words.
 
         First wherever a token could begin. Then, for templates that look for a word such as
         </think>, only in whole tokens and at ends, if nothing that a template cuts out of a string
@@ -103,7 +100,7 @@ class Specials:
         return BREAK * before + where.sub(rf"\1{BREAK}", text) + BREAK * behind
 
     def _could_join(self, text: str) -> bool:
-        """Whether two characters or more of a token's beginning stand before the rest of it."""
+        """True if two or more characters of a token's beginning come before the rest of it."""
         for token in self._all.split("\n"):
             for at in range(2, len(token)):
                 start = text.find(token[:at])
@@ -136,8 +133,9 @@ def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conver
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the tokens, the longest where several begin at one place; nothing where
-    there are none.
+    """Matches any of the tokens, the longest where several begin at one place.
+
+    Nothing where there are none.
 
     Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at
     every "<".

@@ -1,5 +1,6 @@
-"""Chat templates: messages to text exactly as transformers renders them, in the bounded sandbox of
-`packprep.chat.sandbox`.
+"""Chat templates: messages to text exactly as transformers renders them.
+
+They run in the bounded sandbox of `packprep.chat.sandbox`.
 
 The template comes from a file given by hand, or from beside the tokenizer (chat_template.jinja, or
 the key of tokenizer_config.json). It writes every special token itself: no BOS or EOS is added to
@@ -43,8 +44,9 @@ class RenderError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatTemplate:
-    """A chat template ready to render. variables: what it sees beside the messages, special
-    tokens among them.
+    """A chat template ready to render.
+
+    variables: what it sees beside the messages, special tokens among them.
 
     notes are sentences for the user.
     """
@@ -55,7 +57,7 @@ class ChatTemplate:
     notes: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """What enters the identity of a build."""
+        """Facts that enter the identity of a build."""
         digests = {
             name: hashlib.sha256(source.encode()).hexdigest()
             for name, source in sorted(self.sources.items())
@@ -83,8 +85,9 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         marked: bool = False,
     ) -> str:
-        """The text of a conversation. marked: with GENERATED marks around what stands in {%
-        generation %} blocks.
+        """The text of a conversation.
+
+        marked: with GENERATED marks around what stands in {% generation %} blocks.
 
         Raises RenderError with the template's own reason.
         """
@@ -105,7 +108,7 @@ class ChatTemplate:
             raise RenderError(f"the chat template cannot render it: {error}") from None
 
     def has_generation_blocks(self, conversation: Conversation) -> bool:
-        """Whether the template itself says what the assistant writes."""
+        """True if the template itself marks what the assistant writes."""
         return self._compiled[self._which(conversation)][0].generates
 
     def _which(self, conversation: Conversation) -> str:

@@ -1,5 +1,6 @@
-"""Which characters of a rendered conversation are trained, and which special tokens in it the
-template wrote.
+"""Trained characters of a rendered conversation, and its special tokens.
+
+Only those special tokens count that the template wrote.
 
 A turn is trained from the end of everything before it rendered with add_generation_prompt=True up
 to its end-of-turn token, that token included. Templates with {% generation %} say it themselves.
@@ -57,8 +58,9 @@ class Rendered:
 
 
 class Finder(Protocol):
-    """What makes text of conversations: a `TurnFinder`, or without a template a
-    `prompted.PlainFinder`.
+    """Protocol of a renderer of conversations.
+
+    A `TurnFinder`, or without a template a `prompted.PlainFinder`.
     """
 
     def render(self, conversation: Conversation) -> Rendered:
@@ -75,8 +77,9 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _Form:
-    """A rendering of a conversation whose texts are marks: the template's own text, and the
-    order of the others.
+    """A rendering of a conversation whose texts are marks.
+
+    The template's own text, and the order of the others.
 
     specials: where the template's special tokens are, with the number of marks before each.
     """
@@ -86,8 +89,9 @@ class _Form:
     specials: list[tuple[int, Span]]
 
     def place(self, text: str, texts: Sequence[str]) -> tuple[list[Span], list[Span]] | None:
-        """Trained spans and the template's special tokens in a rendering; None if it is not this
-        form, filled.
+        """Trained spans and the template's special tokens in a rendering.
+
+        None if it is not this form, filled.
         """
         filled = self._fill(text, [texts[number] for _, number in self.unmarked.marks[1:]])
         if filled is None:
@@ -102,8 +106,9 @@ class _Form:
         ]
 
     def _fill(self, text: str, values: Sequence[str]) -> list[str] | None:
-        """The values as they stand between the literals: whole, or without white space at their
-        ends.
+        """End of a turn, behind the token that closes it.
+
+        That is the last special one in it, in the template's own text.
         """
         if (
             "".join(
@@ -138,8 +143,9 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Key:
-    """A conversation whose texts are marks, equal to all of the same form. owners: the message
-    of each text.
+    """A conversation whose texts are marks, equal to all of the same form.
+
+    owners: the message of each text.
     """
 
     form: str
@@ -164,8 +170,10 @@ class TurnFinder:
         self._form = lru_cache(_FORMS)(self._make_form)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """Raises RenderError where the template fails, or what is trained or whose token it is
-        cannot be told.
+        """Render a conversation.
+
+        Raises RenderError where the template fails, or what is trained or whose token it is cannot
+        be told.
         """
         text = self.template.render(conversation)
         if found := MARKS.search(text):
@@ -181,8 +189,9 @@ class TurnFinder:
     def _by_form(
         self, conversation: Conversation, text: str
     ) -> tuple[list[Span], list[Span]] | None:
-        """Trained spans and the template's special tokens of a conversation that is its form,
-        filled; else None.
+        """Trained spans and the template's special tokens of a conversation that fills its form.
+
+        None for any other.
         """
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every row has a form of its own
@@ -201,8 +210,9 @@ class TurnFinder:
         return self._spans(conversation, text) if self.train_on != "all" else [], own
 
     def _make_form(self, key: _Key) -> _Form | None:
-        """The form of a conversation, or None where the template does not take it or its turns
-        cannot be told.
+        """The form of a conversation.
+
+        None where the template does not take it or its turns cannot be told.
         """
         try:
             whole = unmark(self._render(key.conversation))
@@ -223,8 +233,9 @@ class TurnFinder:
         return self.template.render(conversation, add_generation_prompt=prompt, marked=True)
 
     def _spans(self, conversation: Conversation, text: str) -> list[Span]:
-        """The trained spans of one conversation, by marks in its own texts: behind each, or else
-        in its middle.
+        """The trained spans of one conversation, by marks in its own texts.
+
+        Behind each, or else in its middle.
 
         In the middle because a template may look at how a text begins or ends; or in none of the
         user's texts, because it may compare them.
@@ -288,7 +299,7 @@ class TurnFinder:
         index: int,
         moved: Callable[[Unmarked], Unmarked],
     ) -> tuple[int, int]:
-        """Where a turn begins: behind everything before it, rendered with the generation prompt."""
+        """Begin of a turn: behind everything before it, with the generation prompt."""
         what = f"where message {index} begins"
         earlier = replace(marked, messages=marked.messages[:index])
         try:
@@ -309,8 +320,7 @@ class TurnFinder:
             return _behind(whole, moved(unmark(self._render(earlier) + opening)), what)
 
     def _opening(self, marked: Conversation, index: int) -> str | None:
-        """The part of the generation prompt that message `index` opens with in the whole
-        conversation.
+        """The part of the generation prompt that begins message `index` in the conversation.
 
         None unless the template's own text there is that and no more. With enable_thinking false
         Qwen3's prompt ends with an empty thought, which only the last turn has: the others open
@@ -376,8 +386,9 @@ class TurnFinder:
     def _end_of_turn(
         self, whole: Unmarked, first: tuple[int, int], last: tuple[int, int], index: int
     ) -> tuple[int, int]:
-        """Behind the token that closes a turn: the last special one in it, in the template's own
-        text.
+        """Behind the token that closes a turn.
+
+        The last special one in it, in the template's own text.
         """
         start = max(first[1], whole.marks[last[0] - 1][0])
         ends = self._tokens.closing_spans(whole.text[start : last[1]])
@@ -389,7 +400,7 @@ class TurnFinder:
         return last[0], start + ends[-1][1]
 
     def _generated(self, whole: Unmarked, owners: Sequence[int], after: int) -> list[_Turn]:
-        """What stands in {% generation %}, from behind the message `after` on."""
+        """Spans in {% generation %} blocks, from behind the message `after`."""
         least = 0
         if after >= 0 and self.train_on == "last-turn":
             own = [
@@ -410,9 +421,7 @@ class TurnFinder:
         return [turn for turn in turns if turn.first[0] >= least]
 
     def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
-        """Where the template's own special tokens are in a rendering that is not just its form
-        filled.
-        """
+        """Spans of the template's own special tokens where a rendering does not fill its form."""
         everything = [conversation.messages, conversation.tools, conversation.variables]
         if not any(map(self._tokens.is_risky, strings(everything))):
             return self._tokens.spans(text)
@@ -428,8 +437,9 @@ class TurnFinder:
 
 
 def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int], int]:
-    """Which messages are trained, and the last one before them: -1 where they begin the
-    conversation.
+    """Numbers of the trained messages, and of the last one before each.
+
+    -1 where they begin the conversation.
 
     The last turn is all that the assistant says after the last message that is not its own or a
     tool's. Example: ["user", "assistant", "user", "assistant", "tool", "assistant"], "last-turn" ->
@@ -460,12 +470,12 @@ def _marked(at: Callable[[str], int], number: int, value: str) -> str:
 
 
 def _ends(whole: Unmarked) -> list[tuple[int, int]]:
-    """Where the text behind each mark ends: at the next mark."""
+    """End of the text behind each mark: at the next mark."""
     return [*whole.marks[1:], (len(whole.text), -1)]
 
 
 def _behind(whole: Unmarked, part: Unmarked, what: str) -> tuple[int, int]:
-    """Where the end of `part` lies in `whole`: (marks before, position)."""
+    """Place in `whole` of the end of `part`: (marks before, position)."""
     start, number = part.marks[-1]
     tail = part.text[start:]
     found = []
@@ -484,8 +494,9 @@ def _behind(whole: Unmarked, part: Unmarked, what: str) -> tuple[int, int]:
 
 
 def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
-    """Marks moved over the rest of their texts, to the end; one whose text goes on otherwise is
-    nobody's.
+    """Marks moved over the rest of their texts, to the end.
+
+    One whose text goes on otherwise is nobody's.
     """
     marks = []
     for position, number in unmarked.marks:

@@ -1,5 +1,6 @@
-"""The shell's completion of values: `--strategy <TAB>` lists the strategies, `-o <TAB>` the
-directories.
+"""The shell's completion of values.
+
+`--strategy <TAB>` lists the strategies, `-o <TAB>` the directories.
 
 click completes commands and options by itself. An option whose value is text completes nothing, not
 even a path, unless it has one of these as its `shell_complete`.
@@ -17,8 +18,9 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
-    """Completion of one of `names`; with `several`, of the last one of a list with commas, each
-    name once.
+    """Completion of one of `names`.
+
+    With `several`, of the last one of a list with commas, each name once.
     """
 
     def complete(
@@ -34,8 +36,9 @@ def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
 
 
 def of_paths(kind: str = "file") -> Complete:
-    """Completion of a path by the shell itself. kind: "file", which takes directories too, or
-    "dir".
+    """Completion of a path by the shell itself.
+
+    kind: "file", which takes directories too, or "dir".
     """
 
     def complete(

@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, machine, engines, settings.
+"""Facts for a bug report: versions, machine, engines, settings.
 
 Nothing that identifies a person or opens a door.
 """
@@ -54,8 +54,9 @@ _SETTINGS = (
 
 
 def environment() -> dict[str, Any]:
-    """Versions by package (None where it is not installed), the machine, and settings of the
-    environment.
+    """Versions by package, the machine, and settings of the environment.
+
+    A version is None where the package is not installed.
     """
     return {
         "packprep": __version__,
@@ -87,7 +88,10 @@ def _usable_cores() -> int | None:
 
 
 def _sha256_in_hardware() -> bool | None:
-    """Whether the processor hashes by itself, three times as fast; None where it does not say."""
+    """True if the processor hashes by itself, three times as fast.
+
+    None where it does not say.
+    """
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
             text = file.read()

@@ -36,8 +36,9 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are run, so that help and every other command stay
-    fast.
+    """Commands that are imported when they are run.
+
+    So help and every other command stay fast.
     """
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -78,9 +79,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, message="packprep %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Turn text datasets into packed training shards, once, with an exact account of every
-    token.
-    """
+    """Turn text datasets into packed training shards once, with an exact account of every token."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -106,8 +105,9 @@ def main() -> None:
 
 
 def _of_system(error: OSError) -> str:
-    """The sentence for what the system refused; some libraries say it in many words and name no
-    file.
+    """The sentence for what the system refused.
+
+    Some libraries say it in many words and name no file.
     """
     reason = " ".join(str(error.strerror or error).split())
     return (
@@ -125,8 +125,9 @@ def _path(error: click.ClickException) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """The message of click as the beginning of a sentence, with the nearest option where the one
-    typed is none.
+    """The message of click as the beginning of a sentence.
+
+    With the nearest option where the one typed is none.
     """
     message = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.possibilities:

@@ -1,5 +1,6 @@
-"""The type of a command's argument that is a finished output: a directory, or an address such as
-s3://bucket/packed.
+"""The type of a command's argument that is a finished output.
+
+A directory, or an address such as s3://bucket/packed.
 """
 
 from pathlib import Path
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class OutputType(click.ParamType):  # type: ignore[type-arg]
-    """Gives a `packprep.schemas.Output`. completes: "dir", or "file" where a report.json is
-    taken too.
+    """Gives a `packprep.schemas.Output`.
+
+    completes: "dir", or "file" where a report.json is taken too.
     """
 
     name = "output"
@@ -59,7 +61,7 @@ class DirectoryType(click.ParamType):  # type: ignore[type-arg]
 
 
 def output_at(name: str) -> "Output":
-    """What is at a path or a URL.
+    """The output at a path or a URL.
 
     ConfigError where no store is to be had, FormatError where it holds no output.
     """

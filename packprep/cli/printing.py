@@ -1,5 +1,6 @@
-"""Tables that commands print: in a terminal with colour and never wider than it, anywhere else
-plain and whole.
+"""Tables that commands print.
+
+In a terminal with colour and never wider than it, anywhere else plain and whole.
 
 In a terminal a table with more columns than fit becomes several, one below the other, that repeat
 the first columns; where that would be more than three, each row becomes a block of its own. A pipe
@@ -28,7 +29,7 @@ _NO_WIDTH = 1 << 20  # of a pipe: no row is as long
 
 
 def stopped() -> str:
-    """What a command says that was stopped: how to go on."""
+    """Message of a stopped command: how to resume."""
     return f"stopped; to go on: {shlex.join(['packprep', *sys.argv[1:]])}"
 
 
@@ -114,8 +115,9 @@ def print_grid(
     left: Sequence[int] = (0,),
     colours: Sequence[str | None] = (),
 ) -> None:
-    """Rows of several columns under their heads; the columns `left` begin at the left, numbers
-    end at the right.
+    """Rows of several columns under their heads.
+
+    The columns `left` begin at the left, numbers end at the right.
 
     title: a line above, where there is one. keys: how many of the first columns say what a row is,
     and are repeated where a terminal is too narrow for all. colours: of each row, for a terminal
@@ -157,8 +159,9 @@ def print_grid(
 
 
 def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
-    """Columns of each table that is no wider than `width`; the first `keys` columns are in all
-    of them.
+    """Columns of each table that is no wider than `width`.
+
+    The first `keys` columns are in all of them.
 
     Example: widths [4, 6, 6, 6], keys 1, width 20 -> [[0, 1, 2], [0, 3]]
     """

@@ -1,5 +1,6 @@
-"""The options of one build, checked: what the command line, a YAML file and Python give becomes
-one BuildConfig.
+"""The options of one build, checked.
+
+The command line, a YAML file and Python all give one BuildConfig.
 
 options.py has the fields; checks.py says which values and combinations are refused.
 """
@@ -19,8 +20,9 @@ from packprep.support.errors import ConfigError, nearest
 class BuildConfig(
     Options
 ):  # a frozen dataclass by inheritance: compiling its methods twice is 15 ms at every start
-    """Options of one build, checked at construction: a wrong value raises ConfigError before any
-    work is done.
+    """Options of one build, checked at construction.
+
+    A wrong value raises ConfigError before any work is done.
 
     Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json",
     max_length=8192)
@@ -36,9 +38,7 @@ class BuildConfig(
         )
 
     def _check_sources(self) -> None:
-        """ConfigError with the first thing that is wrong of the options that each source has for
-        itself.
-        """
+        """Raise ConfigError with the first wrong option of those that each source has."""
         for entry in self.entries():
             for key in mix.NUMBERS:
                 if key in entry.reading and (entry.reading[key] is None) != (
@@ -64,8 +64,9 @@ class BuildConfig(
         return replace(self, sources=(), weights=(), max_epochs=1.0, **own)
 
     def identity(self) -> dict[str, Any]:
-        """The options that decide the bytes of the output; sources and tokenizer enter by digest
-        instead.
+        """The options that decide the bytes of the output.
+
+        Sources and tokenizer enter by digest instead.
         """
         return {
             spec.name: list(value)

@@ -1,5 +1,6 @@
-"""What an option of a build may be, by itself and together with others; whatever else is refused
-with a sentence.
+"""Allowed values of the options of a build, alone and together with others.
+
+Anything else is refused with a sentence.
 
 Values come as Python, YAML and the command line write them. "64MB" is 64,000,000 bytes and "64MiB"
 67,108,864.
@@ -58,7 +59,8 @@ _UNITS = {
 
 
 def value_of(spec: "Field[Any]", value: Any) -> Any:
-    """The value of an option as BuildConfig keeps it, from what may be written for it;
+    """The value of an option as BuildConfig keeps it, from what may be written for it.
+
     ConfigError if that is wrong.
     """
     if spec.metadata["size"]:
@@ -226,7 +228,7 @@ def _check_ranges(config: Options) -> None:
 
 
 def _check_columns(config: Options) -> None:
-    """Which columns make a row."""
+    """Check the options that name the columns of a row."""
     if config.text_template is not None and config.text_column != "text":
         raise ConfigError(
             "text_column and text_template both say what the text is; give one of them"

@@ -1,10 +1,12 @@
-"""What `sources:` may say of each source: where it is, how its rows are read, and how many of
-its tokens are wanted.
+"""The entries of `sources:`.
+
+Where each source is, how its rows are read, and how many of its tokens are wanted.
 
     sources:
       - {path: web/*.jsonl.gz, weight: 50}
       - {path: [a.parquet, b.parquet], label: code, text_column: content, weight: 30, max_epochs: 4}
-      - {path: math.jsonl, text_template: "{question}\n{answer}", weight: 20}
+      - {path: math.jsonl, text_template: "{question}
+{answer}", weight: 20}
 
 An amount is `weight` (share of tokens), `epochs` (times its tokens) or `max_tokens`; sources with
 any are a mix. Shares are of tokens in packs, what filters and truncation take away not counted.
@@ -36,8 +38,9 @@ _KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One entry of `sources`. label: what reports call it. reading: options that differ from
-    those of the build.
+    """One entry of `sources`.
+
+    label: what reports call it. reading: options that differ from those of the build.
 
     At most one of weight, epochs and max_tokens is not None. max_epochs: how often a weight may
     repeat it.
@@ -95,12 +98,15 @@ def entries(
 
 
 def is_mix(found: Sequence[Entry]) -> bool:
-    """Whether documents are drawn, rather than all of them taken once."""
+    """True if documents are drawn, rather than all of them taken once."""
     return any(entry.asked for entry in found)
 
 
 def facts(found: Sequence[Entry]) -> list[dict[str, float]]:
-    """What of each source decides the bytes of a mix. Weights 50 and 50 are the same as 1 and 1."""
+    """Facts of each source that decide the bytes of a mix.
+
+    Weights 50 and 50 are the same as 1 and 1.
+    """
     of_weights = shares(found)
     return [
         {"share": float(share), "max_epochs": float(entry.max_epochs)}
@@ -119,8 +125,7 @@ def shares(found: Sequence[Entry]) -> list[Fraction]:
 def targets(
     found: Sequence[Entry], available: Sequence[int], limit: int | None = None
 ) -> tuple[list[int], Entry | None]:
-    """Tokens to draw from each source, and the source that keeps a mix of weights from being
-    larger, if one does.
+    """Tokens to draw from each source, and the source that limits a mix of weights, if one does.
 
     available: tokens there are of each. limit: tokens of the whole mix at most. Weights make the
     largest mix that has exactly their shares and repeats no source beyond its max_epochs. Example:
@@ -242,8 +247,9 @@ def _check_together(found: Sequence[Entry]) -> None:
 
 
 def _number(label: str, key: str, value: Any) -> Fraction:
-    """A number above 0, as it was written: 0.1 is one tenth, so that no rounding decides which
-    documents are drawn.
+    """A number above 0, as it was written.
+
+    0.1 is one tenth, so that no rounding decides which documents are drawn.
     """
     try:
         if isinstance(value, bool) or not math.isfinite(size := float(value)):

@@ -1,5 +1,6 @@
-"""Every option of a build, in one place: the command line, the YAML file and Python all read
-these fields.
+"""Every option of a build, in one place.
+
+The command line, the YAML file and Python all read these fields.
 
 A field's metadata carries its help text, its stage and whether it decides the bytes of the output
 (`identity`).
@@ -446,13 +447,15 @@ class Options:
 
     @property
     def chats(self) -> bool:
-        """Whether rows are conversations."""
+        """True if rows are conversations."""
         return self.messages_column is not None or self.prompt_column is not None
 
     @property
     def parses_special_tokens(self) -> bool:
-        """Whether text that spells a special token becomes it: a template writes the special
-        tokens of conversations, and turns.py sees to it that only those are parsed.
+        """True if text that spells a special token becomes it.
+
+        A template writes the special tokens of conversations, and turns.py sees to it that only
+        those are parsed.
         """
         return self.parse_special_tokens or self.chats
 
@@ -484,11 +487,11 @@ class Options:
 
     @property
     def isolated(self) -> bool:
-        """Whether text is tokenized in worker processes."""
+        """True if text is tokenized in worker processes."""
         return self.isolate or self.unit_timeout is not None
 
     def entries(self) -> tuple[mix.Entry, ...]:
-        """What `sources` and `weights` say, one entry for each source."""
+        """One entry for each source, from `sources` and `weights`."""
         return mix.entries(self.sources, self.weights, self.max_epochs, PER_SOURCE)
 
     @property

@@ -1,5 +1,6 @@
-"""The YAML file of a build: its keys are the options, read without code, aliases or doubles, and
-written back.
+"""The YAML file of a build.
+
+Its keys are the options, read without code, aliases or doubles, and written back.
 """
 
 from collections import Counter
@@ -18,8 +19,9 @@ _YAML_BYTES = 1_000_000
 
 
 def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Options in a YAML file, keys checked; - and _ are the same in a key. extra: keys beside
-    those of BuildConfig.
+    """Options in a YAML file, keys checked; - and _ are the same in a key.
+
+    extra: keys beside those of BuildConfig.
     """
     try:
         with path.open("rb") as file:
@@ -47,8 +49,9 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
-    """`yaml.safe_load` without aliases, which make gigabytes of a few lines, endless numbers,
-    and a key twice.
+    """`yaml.safe_load` without aliases, endless numbers and duplicate keys.
+
+    Aliases make gigabytes of a few lines.
     """
     import yaml
 
@@ -83,8 +86,9 @@ def _load_yaml(text: str) -> Any:
 
 
 def to_yaml(config: BuildConfig) -> str:
-    """The options of a build as the YAML file that `from_yaml` reads back to an equal config;
-    see `_not_kept`.
+    """The options of a build as the YAML file that `from_yaml` reads back to an equal config.
+
+    See `_not_kept`.
     """
     import yaml
 
@@ -104,8 +108,9 @@ def to_yaml(config: BuildConfig) -> str:
 
 
 def _not_kept(key: str, value: Any) -> bool:
-    """What a file of options leaves out: what was not given, a tokenizer that is an object, how
-    it ran this once.
+    """Options that a file of options leaves out.
+
+    Those not given, a tokenizer that is an object, and how this one run was made.
     """
     return (
         value is None

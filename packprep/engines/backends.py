@@ -65,8 +65,7 @@ class Engine(Protocol):
     notes: list[str]
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
-        """Token ids of each document, without BOS, EOS or any other token that the text itself
-        does not give.
+        """Token ids of each document, only those that the text itself gives: no BOS or EOS.
 
         texts: string or large_string array without nulls, [documents]. Returns ids int32 [tokens],
         possibly read-only, and offsets int64 [documents + 1]: document i is
@@ -75,8 +74,9 @@ class Engine(Protocol):
 
 
 class HfEngine:
-    """`tokenizers`: about SUB_BATCH characters a call, documents over PIECE_BYTES in pieces
-    (`packprep.engines.cut_points`).
+    """`tokenizers`, about SUB_BATCH characters a call.
+
+    Documents over PIECE_BYTES go in pieces (`packprep.engines.cut_points`).
 
     Calls are made by as many threads as `tokenizers` would have of its own: RAYON_NUM_THREADS, or
     one for each core.
@@ -122,8 +122,9 @@ class HfEngine:
         )
 
     def _sub_batches(self, texts: pa.Array) -> Iterator[tuple[list[str], list[int]]]:
-        """Pieces of text and the document each belongs to, SUB_BATCH characters or
-        SUB_BATCH_PIECES at a time.
+        """Pieces of text and the document each belongs to.
+
+        SUB_BATCH characters or SUB_BATCH_PIECES at a time.
         """
         pieces: list[str] = []
         documents: list[int] = []
@@ -158,7 +159,7 @@ class HfEngine:
 
     @cached_property
     def _may_cut(self) -> bool:
-        """Whether long documents may be cut.
+        """True if long documents may be cut.
 
         Looking may read the whole vocabulary, so only when there is one.
         """
@@ -196,8 +197,9 @@ class FastokensEngine:
 
 
 class GigatokenEngine:
-    """`gigatoken`: has no switch for special tokens in text, so unless they are parsed it never
-    hears of them.
+    """`gigatoken`, which has no switch for special tokens in text.
+
+    It never sees them unless they are parsed.
     """
 
     name = "gigatoken"
@@ -232,8 +234,9 @@ _ENGINES: dict[str, type[HfEngine] | type[FastokensEngine] | type[GigatokenEngin
 def load_engine(
     name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False
 ) -> Engine:
-    """The engine of this name for this tokenizer; truncation and padding kept in the file are
-    switched off.
+    """The engine of this name for this tokenizer.
+
+    Truncation and padding kept in the file are switched off.
 
     parse_special_tokens: False keeps text that spells a special token as text, True gives that
     token's id. Raises ConfigError for an unknown engine or one that is not installed, InputError
@@ -245,8 +248,9 @@ def load_engine(
 
 
 def text_starts(texts: pa.Array) -> NDArray[np.int64]:
-    """Where each document starts in the array's character buffer: int64 [documents + 1], bytes
-    of UTF-8.
+    """Offset of each document in the array's character buffer.
+
+    int64 [documents + 1], bytes of UTF-8.
     """
     if texts.null_count:
         raise InputError(
@@ -284,8 +288,9 @@ def _package(engine: str, module: str | None = None) -> tuple[Any, str]:
 
 @contextmanager
 def _as_sentence(what: str) -> Iterator[None]:
-    """Whatever a Rust engine raises, as InputError: they raise bare Exception, and a panic is a
-    BaseException.
+    """Turn any error of a Rust engine into InputError.
+
+    They raise bare Exception, and a panic is a BaseException.
     """
     try:
         yield
@@ -298,8 +303,9 @@ def _as_sentence(what: str) -> Iterator[None]:
 
 
 def added_tokens(tokenizer_json: bytes) -> list[dict[str, Any]]:
-    """The `added_tokens` of a tokenizer.json (`id`, `content`, `special` and more), without
-    parsing its model.
+    """The `added_tokens` of a tokenizer.json, without parsing its model.
+
+    Each has `id`, `content`, `special` and more.
     """
     start, stop = _added_tokens_span(tokenizer_json.decode())
     tokens: list[dict[str, Any]] = json.loads(tokenizer_json.decode()[start:stop] or "[]")
@@ -317,7 +323,7 @@ def _without_specials(tokenizer_json: str) -> str:
 
 
 def _added_tokens_span(tokenizer_json: str) -> tuple[int, int]:
-    """Where the list stands; (0, 0) without one.
+    """Begin and end of the list in the text; (0, 0) without one.
 
     Quotes inside JSON strings are escaped, so only the key can match.
     """

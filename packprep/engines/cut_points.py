@@ -1,12 +1,14 @@
-"""Where one huge document may be cut without changing its ids, so that `tokenizers` can take it
-in pieces.
+"""Cuts in one huge document that do not change its ids.
+
+With them `tokenizers` can take it in pieces.
 
 `tokenizers` encodes a document on one thread and needs some 130 bytes per byte of text for it: 100
 MB in one row is 40 seconds and 13 GB. Cut at the right places, the pieces run in parallel and only
 a few stand in memory at a time.
 
 A cut lies behind a line feed that follows a visible character and precedes a letter: "end of
-line.\n|Next line". `why_not` reads the tokenizer and says why such a cut is not proven harmless, or
+line.
+|Next line". `why_not` reads the tokenizer and says why such a cut is not proven harmless, or
 None when it is:
 
 - added tokens: none reaches over the cut (no white space before another character) or swallows
@@ -61,8 +63,9 @@ _AT_WHITE_SPACE = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
 
 
 def pieces(text: memoryview, size: int) -> Iterator[memoryview]:
-    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut; without one, the rest
-    in one piece.
+    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut.
+
+    Without one, the rest in one piece.
     """
     start = 0
     while start < len(text):
@@ -73,8 +76,9 @@ def pieces(text: memoryview, size: int) -> Iterator[memoryview]:
 
 
 def why_not(tokenizer: Any) -> str | None:
-    """Why this `tokenizers.Tokenizer` may not take a document in `pieces`; None when the ids are
-    proven the same.
+    """Reason why this `tokenizers.Tokenizer` may not take a document in `pieces`.
+
+    None when the ids are proven the same.
     """
     for token in tokenizer.get_added_tokens_decoder().values():
         if token.lstrip or re.search(r"\s\S", token.content):

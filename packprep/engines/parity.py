@@ -1,5 +1,6 @@
-"""Parity: a fast engine is trusted because its ids were compared with the reference's, never
-because of its name.
+"""Comparison of a fast engine's ids with the reference's.
+
+A fast engine is trusted because its ids were compared, never because of its name.
 
 `choose_engine` is the gate before a build: `packprep.engines.probes` and a sample of the real
 documents, encoded by both. One different id, and `auto` takes the reference. It costs 0.1
@@ -134,9 +135,7 @@ def trusted_engine(
 
 
 def first_difference(engine: Engine, reference: Engine, texts: Sequence[str]) -> Difference | None:
-    """None where both engines give the same ids for every text; else the first difference,
-    narrowed down.
-    """
+    """First difference between two engines' ids, narrowed down; None where they are the same."""
     array = pa.array(texts, pa.large_string())
     bad = differing(*engine.encode(array), *reference.encode(array))
     return _narrowed(engine, reference, texts[bad[0]]) if len(bad) else None
@@ -145,8 +144,9 @@ def first_difference(engine: Engine, reference: Engine, texts: Sequence[str]) ->
 def differing(
     ids: Ids, offsets: Offsets, expected: Ids, expected_offsets: Offsets
 ) -> NDArray[np.int64]:
-    """Which documents of two encodings of the same texts differ: int64, rising, empty where
-    every id is equal.
+    """Documents that differ between two encodings of the same texts.
+
+    int64, rising, empty where every id is equal.
     """
     documents = len(expected_offsets) - 1
     if len(offsets) != documents + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
@@ -175,8 +175,9 @@ def verify_batch(
     share: float,
     seed: int = 0,
 ) -> int:
-    """Compare a share of a batch with the reference; returns how many documents were compared, 0
-    for `hf` itself.
+    """Compare a share of a batch with the reference.
+
+    Returns how many documents were compared, 0 for `hf` itself.
 
     ids, offsets: what `engine` gave for texts. documents: their numbers, int64 [documents]; with
     seed and share they alone decide which are compared, so batches and workers do not matter.
@@ -201,8 +202,9 @@ def verify_batch(
 
 
 def _candidates(tokenizer_json: bytes) -> list[EngineName]:
-    """Fast engines in the order to try: BPE with byte fallback comes from SentencePiece, there
-    gigatoken is faster.
+    """Fast engines in the order to try.
+
+    BPE with byte fallback comes from SentencePiece, there gigatoken is faster.
     """
     from_sentencepiece = (
         b'"byte_fallback":true' in tokenizer_json or b'"byte_fallback": true' in tokenizer_json
@@ -259,9 +261,7 @@ def _sampled(sample: Sequence[str]) -> Iterator[str]:
 
 
 def _narrowed(engine: Engine, reference: Engine, text: str) -> Difference:
-    """Halve the text as long as one of its halves, or of its middle, still comes out
-    differently.
-    """
+    """Halve the text while one of its halves, or its middle, still differs."""
     while True:
         middle, quarter = len(text) // 2, len(text) // 4
         parts = [

@@ -1,5 +1,6 @@
-"""Texts on which tokenizer engines come apart: what the parity gate encodes with both before it
-trusts the fast one.
+"""Texts on which tokenizer engines differ.
+
+The parity gate encodes them with both engines before it trusts the fast one.
 
 About 200 kB and 22,000 code points, fixed but for the tokenizer's own added tokens; the reference
 needs 0.05 to 0.08 CPU-seconds for them. Every text here stands for a way in which an engine can go
@@ -12,10 +13,10 @@ wrong:
 - white space of every kind and length, line ends, NULs, byte order marks, and runs long enough to
   hit a match limit;
 - spellings of special tokens, which stay text unless the user says otherwise;
-- text that NFC, NFD, NFKC or case folding changes (the long s in "'\u017f" is an s to a pattern
+- text that NFC, NFD, NFKC or case folding changes (the long s in "'ſ" is an s to a pattern
   that ignores case);
-- characters outside the vocabulary, and text that spells the vocabulary's own marks ("\u2581",
-  "\u0120", "<0x0A>").
+- characters outside the vocabulary, and text that spells the vocabulary's own marks ("▁",
+  "Ġ", "<0x0A>").
 """
 
 from __future__ import annotations
@@ -146,8 +147,9 @@ def _contractions() -> list[str]:
 
 
 def _spellings(added: list[Mapping[str, Any]]) -> list[str]:
-    """Added tokens alone, in words, doubled, cut short and in other letter cases; of many tokens
-    an even choice.
+    """Added tokens alone, in words, doubled, cut short and in other letter cases.
+
+    Of many tokens an even choice.
     """
     texts = []
     for special in (True, False):

@@ -52,7 +52,7 @@ class Tokenizer:
     )  # name to Jinja source
 
     def facts(self) -> dict[str, Any]:
-        """What enters the identity of a build."""
+        """Facts that enter the identity of a build."""
         ends = {
             end: token and {"token": token.text, "id": token.id}
             for end, token in self.ends().items()
@@ -64,7 +64,7 @@ class Tokenizer:
 
     @property
     def id_type(self) -> np.dtype[Any]:
-        """What token files hold ids in: half the bytes where the vocabulary allows it."""
+        """Type of the ids in token files: half the bytes where the vocabulary allows it."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.int32)
 
 
@@ -79,9 +79,10 @@ class Special:
 def load_tokenizer(
     source: Any, *, revision: str | None = None, bos: str = "auto", eos: str = "auto"
 ) -> Tokenizer:
-    """The tokenizer at `source`: a tokenizer.json, a directory with one, a hub name, a
-    `tokenizers.Tokenizer` or a transformers fast tokenizer. `bos`, `eos`: "auto", "none" or the
-    token's text.
+    """Load the tokenizer at `source`.
+
+    A tokenizer.json, a directory with one, a hub name, a `tokenizers.Tokenizer` or a transformers
+    fast tokenizer. `bos`, `eos`: "auto", "none" or the token's text.
 
     Raises InputError where `source` is no tokenizer, ConfigError where BOS or EOS cannot be told.
     """
@@ -183,8 +184,9 @@ def recorded_tokenizer(
 
 
 def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Text of each token that has a name in the side files, the first file that speaks of it
-    deciding.
+    """Text of each token that has a name in the side files.
+
+    The first file that has the name decides.
     """
     named = {}
     for key in _NAMED:
@@ -195,8 +197,9 @@ def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, str]:
-    """The chat templates by name: files of their own before the key of tokenizer_config.json,
-    which has one or many.
+    """The chat templates by name.
+
+    Files of their own before the key of tokenizer_config.json, which has one or many.
     """
     found = sides.get(_TEMPLATE_FILE) or sides.get(_SIDE_FILES[0], {}).get("chat_template")
     if isinstance(found, list):
@@ -212,8 +215,9 @@ def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[s
 
 
 def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
-    """Id of every token, read from the file: loading the tokenizer itself would take up to a
-    second.
+    """Id of every token, read from the file.
+
+    Loading the tokenizer itself would take up to a second.
     """
     tokens = parsed["model"]["vocab"]
     vocab = (
@@ -275,8 +279,9 @@ def _content_of(path: Path) -> bytes:
 
 
 def _template_files(folder: Path) -> dict[str, Any]:
-    """Chat templates that are files of their own: chat_template.jinja, and others under
-    additional_chat_templates.
+    """Chat templates that are files of their own.
+
+    chat_template.jinja, and others under additional_chat_templates.
     """
     files = {
         path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
@@ -385,8 +390,9 @@ def _choose(
 
 
 def _content(token: Any, what: str) -> str | None:
-    """Side files write a token as text, as an object with its text in `content`, or null. what:
-    names it in errors.
+    """Text of a token in a side file, where it is text, an object with `content`, or null.
+
+    what: names it in errors.
     """
     text = token.get("content") if isinstance(token, dict) else token
     if text is not None and not isinstance(text, str):

@@ -1,5 +1,6 @@
-"""--append: source files that an output does not hold yet become windows of their own behind
-those that are there.
+"""Source files that an output does not hold yet, added by --append.
+
+They become windows of their own behind those that are there.
 
 They are built as an output of their own in OUT.appended, by any executor and resumed like any
 build, and put together with OUT as `packprep merge OUT OUT.appended` would, in OUT.incomplete,
@@ -33,7 +34,7 @@ _NAMED = 3  # files in a sentence
 
 
 def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput":
-    """What a build makes. Raises ConfigError where that cannot be."""
+    """The output that a build makes; ConfigError where that cannot be."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write")
     if config.append and not is_url(config.output) and _is_there(Path(config.output)):
@@ -45,8 +46,9 @@ def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput
 
 
 def _is_there(output: Path) -> bool:
-    """Whether there is an output to append to, be it that a killed swap has left it one rename
-    short of its place.
+    """True if there is an output to append to.
+
+    A killed swap may have left it one rename short of its place.
     """
     return (output / MANIFEST).exists() or _half_swapped(output)
 
@@ -58,8 +60,9 @@ def _half_swapped(output: Path) -> bool:
 
 
 class GrowingOutput:
-    """An output that is there and gets more; see `output.LocalOutput`. path: where what is new
-    is built.
+    """An output that is there and gets more; see `output.LocalOutput`.
+
+    path: where what is new is built.
     """
 
     def __init__(self, config: BuildConfig) -> None:
@@ -83,8 +86,9 @@ class GrowingOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Also the lock of the old output; what an append before has left beside it is tidied up
-        first.
+        """Hold the lock of the old output too.
+
+        Leftovers of an earlier append are removed first.
         """
         if shared:
             yield
@@ -130,8 +134,9 @@ class GrowingOutput:
         remove_replaced(self.path)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """Sources that the output does not hold; ConfigError for one it holds with other content
-        under this name.
+        """Sources that the output does not hold.
+
+        ConfigError for one it holds with other content under this name.
         """
         manifest = self.manifest
         inputs = manifest.data["inputs"]
@@ -163,8 +168,7 @@ class GrowingOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """The manifest of what is there, where nothing is new, or of what is built and not yet
-        put together with it.
+        """The manifest of an output that lacks nothing, or of a part not yet joined with it.
 
         ConfigError where settings differ from those of the output, or of an append that did not
         finish.
@@ -194,9 +198,7 @@ class GrowingOutput:
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """For what is already built: put it together with the output, where it is not a part of
-        that.
-        """
+        """Put what is already built together with the output, where it is not a part of that."""
         if self.replaces:
             return self._put_together(progress)
         progress.say(f"nothing to append: {self} stays as it is")
@@ -206,9 +208,7 @@ class GrowingOutput:
         """See `LocalOutput.begin`."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Let what is signed in the staging directory become a part of the output, whose
-        manifest is returned.
-        """
+        """Add what is signed in the staging directory to the output; return its manifest."""
         publish(staging, self.path)
         return self._put_together(progress)
 
@@ -230,12 +230,12 @@ def _place(name: str) -> Path:
 
 
 def _key(source: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What makes two sources the same documents."""
+    """Key that two sources share if they are the same documents."""
     return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
 
 
 def _other_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """What differs between the options and tokenizers of two builds, in words.
+    """Differences between the options and tokenizers of two builds, in words.
 
     Of builds put together those options are known that all of them share.
     """
@@ -250,7 +250,7 @@ def _other_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _listed(sources: Sequence[Source]) -> str:
-    """ "2 files (a.jsonl, b.jsonl) are", at most some of them named."""
+    """Subject and verb, such as "2 files (a.jsonl, b.jsonl) are", at most some of them named."""
     names = [source.name for source in sources[:_NAMED]]
     if len(sources) > _NAMED:
         names.append(f"and {len(sources) - _NAMED:,} more")

@@ -1,5 +1,6 @@
-"""Tasks of a job array: each joins the build in OUT.incomplete, does its share and leaves; one
-more signs off.
+"""Tasks of a job array.
+
+Each joins the build in OUT.incomplete, does its share and leaves; one more signs off.
 
 A share is every N-th run of slices, and any window whose token files are there when a task looks.
 Tasks may start at any time, in any order, twice or together: what one works on is claimed by a lock
@@ -28,8 +29,9 @@ _SCHEDULERS = "Slurm, Kubernetes (with --num-tasks) or AWS Batch"
 
 
 def share_of(config: BuildConfig, environment: Mapping[str, str]) -> tuple[int, int, str]:
-    """Index of this task, number of tasks, and where that is from; ConfigError where nothing
-    says it.
+    """Index of this task, number of tasks, and where that is from.
+
+    ConfigError where nothing says it.
     """
     index, total, said = _given_by(environment, config.num_tasks)
     if config.task_index is not None:
@@ -100,7 +102,7 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
 
 
 def member_of(output: Path) -> Path:
-    """What a task has locked while it is at work. Its name says host and process."""
+    """Path that a task locks while it works; its name says host and process."""
     return staging_of(output) / CLAIMS / temporary_name(Path("task")).stem
 
 
@@ -191,8 +193,9 @@ def _measure(shares: Shares, index: int, progress: Progress) -> None:
 
 
 def _write_ready(shares: Shares, index: int) -> int:
-    """Write windows that are ready and that nobody is writing, its own share first; how many
-    that were.
+    """Write windows that are ready and that nobody is writing, its own share first.
+
+    Return their number.
     """
     written = 0
     for window in sorted(
@@ -207,7 +210,7 @@ def _write_ready(shares: Shares, index: int) -> int:
 
 @contextmanager
 def _claimed(shares: Shares, name: str) -> Iterator[bool]:
-    """Whether nobody else works on this; then nobody will, until the end of the block."""
+    """True if nobody else works on this, and nobody will until the end of the block."""
     try:
         lock = locked(shares.job.staging / CLAIMS / name, name)
         lock.__enter__()

@@ -1,6 +1,4 @@
-"""Room on the disk: what a build will write, looked at before it starts, and what to say when
-there is no more.
-"""
+"""Disk space: the forecast before a build starts, and the message when it runs out."""
 
 import errno
 import os
@@ -24,8 +22,9 @@ _DOUBT = 0.7  # a build is stopped only if even this share of the prediction is 
 
 
 def predicted_tokens(job: Job, per_byte: float | None) -> int:
-    """Tokens of a build, from the sizes of its files. per_byte: tokens for a byte of text, of a
-    sample.
+    """Tokens of a build, from the sizes of its files.
+
+    per_byte: tokens for a byte of text, of a sample.
     """
     per_byte = per_byte or _TOKENS_PER_BYTE
     text = sum(
@@ -42,8 +41,9 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
 
 
 def needed_bytes(job: Job, tokens: int) -> int:
-    """Bytes that a build has on disk at most at one time: its token files, and its shards if
-    those are here.
+    """Bytes that a build has on disk at most at one time.
+
+    Its token files, and its shards if those are here.
     """
     in_shards = 4 + 4 * (
         "position_ids" in job.config.columns
@@ -59,8 +59,9 @@ def room_at(path: Path) -> int:
 
 
 def written_bytes(directory: Path) -> int:
-    """Bytes of all files under a directory; others come and go meanwhile, and one that went has
-    none.
+    """Bytes of all files under a directory.
+
+    Others come and go meanwhile, and one that went has none.
     """
     total = 0
     for folder, _, names in os.walk(directory):
@@ -71,7 +72,7 @@ def written_bytes(directory: Path) -> int:
 
 
 def check_room(job: Job, needed: int) -> str | None:
-    """What to say of the room: nothing where there is plenty.
+    """Message about the disk space; "" where there is plenty.
 
     StoppedError where there is clearly too little.
     """
@@ -85,7 +86,7 @@ def check_room(job: Job, needed: int) -> str | None:
 
 
 def full(error: OSError, staging: Path, needed: int) -> StoppedError:
-    """What to say when the disk is full: where, and how much is missing."""
+    """Message for a full disk: where, and how much is missing."""
     written, free = (written_bytes(staging), room_at(staging)) if staging.exists() else (0, 0)
     missing = max(needed - written - free, _LEAST_MISSING)
     where = error.filename if isinstance(error.filename, str) else staging

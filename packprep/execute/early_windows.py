@@ -1,5 +1,6 @@
-"""Windows planned and written while later units are still tokenized, where it is known early
-what they hold.
+"""Windows planned and written while later units are still tokenized.
+
+Only where it is known early what they hold.
 
 In input order a window is known with its last unit. Where units are shuffled it is known only with
 the last unit of the whole input, for the seed decides among all of them; and a mix, or a multiple
@@ -23,8 +24,9 @@ Clock = Callable[[str], AbstractContextManager[None]]
 
 
 class EarlyWindows(Generic[Made]):
-    """Windows of a build whose token files come in order, made one at a time by a thread beside
-    tokenization.
+    """Windows of a build whose token files come in order.
+
+    A thread beside tokenization makes them one at a time.
 
     make: plans and writes a window of a split, given the Windows that it is in.
     """
@@ -71,8 +73,9 @@ class EarlyWindows(Generic[Made]):
                 self._made[split, number] = self._pool.submit(self._make, windows, split, number)
 
     def result(self, split: str, number: int) -> Made | None:
-        """What making the window gave, or will have given; None for one that is not begun, and
-        then never is.
+        """The window's result, waiting for it if it is running; None if it has not started.
+
+        After None it never starts.
         """
         made = self._made.pop((split, number), None)
         return None if made is None or made.cancel() else made.result()

@@ -1,5 +1,6 @@
-"""A build as any process can take part in it: resolved options, tokenizer, sources, and where
-its files lie.
+"""A build as any process can take part in it.
+
+Resolved options, tokenizer, sources, and where its files lie.
 
 The two tasks of a build are pure functions from files to files: `tokens.tokenize_slice` makes the
 token file of a slice, `windowfiles.Windows.write` the shards of a window whose token files are all
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One build and its staging directory. planner: a packer of the user's own, known to this
-    process only.
+    """One build and its staging directory.
+
+    planner: a packer of the user's own, known to this process only.
 
     process: name of the folder for scratch files of this process, where several work on the build.
     """
@@ -79,8 +81,9 @@ class Job:
         )
 
     def save(self, engine: str) -> None:
-        """Write all that another process needs into the staging directory. engine: the one that
-        this build has chosen.
+        """Write all that another process needs into the staging directory.
+
+        engine: the one that this build has chosen.
 
         A planner of the user's own is not in it: windows are then for the process that knows it.
         """

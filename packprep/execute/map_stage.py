@@ -1,5 +1,6 @@
-"""Packing inside Python: the stages of a build on a `datasets.Dataset`, or as a function for
-anyone's own `map`.
+"""Packing inside Python.
+
+The stages of a build on a `datasets.Dataset`, or as a function for anyone's own `map`.
 
 The batch that `map` hands over is the window. A batch of 1,000 rows, the default of `map`, costs
 0.3 % of utilization at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep
@@ -38,8 +39,9 @@ _NOT_HERE = options_in("read", "output", "run", "once") - {"columns"} | {"sample
 
 
 class TokenizeAndPack:
-    """A picklable function for `dataset.map(fn, batched=True, batch_size=None,
-    remove_columns=dataset.column_names)`.
+    """A picklable function for `dataset.map` with whole batches.
+
+    Call `dataset.map(fn, batched=True, batch_size=None, remove_columns=dataset.column_names)`.
 
     tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer; None where rows
     are token ids and vocab_size is given. options: those of `BuildConfig` that concern columns
@@ -209,8 +211,9 @@ def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
 
 
 def _with_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str]]:
-    """A stream that does not know its columns, with those that are read, and their names; a row
-    may lack some.
+    """A stream that does not know its columns, with those that are read, and their names.
+
+    A row may lack some.
     """
     first = next(iter(stream.take(1)), None)
     if first is None:

@@ -106,8 +106,9 @@ def merge(
     shard_size: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """One output of the packs of all, in this order; shards are cut anew to about `shard_size`
-    bytes where it is given.
+    """One output of the packs of all, in this order.
+
+    Shards are cut again to about `shard_size` bytes where it is given.
 
     Raises ConfigError where tokenizer, columns or max_length differ or `output` is there,
     FormatError for damage.
@@ -188,7 +189,7 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
 
 
 def differing(there: Manifest, manifest: Manifest) -> str:
-    """What keeps two outputs from being one, in words; empty where nothing does."""
+    """Reasons why two outputs cannot be one, in words; empty where there is none."""
     for what, was, found in (
         ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
         (
@@ -308,7 +309,7 @@ class _Rows:
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
-    """What decides the bytes.
+    """Facts that decide the bytes.
 
     Options are those that all agree on; each generation's identity says the rest.
     """

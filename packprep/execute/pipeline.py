@@ -127,17 +127,13 @@ def build(
 
 
 def _load_datasets(config: BuildConfig, replaces: bool) -> None:
-    """Import `datasets`, a third of a second, where text will be read as far as one can tell so
-    early.
-    """
+    """Import `datasets`, a third of a second, where text will probably be read."""
     if not config.keep_tokens and not replaces:
         importlib.import_module("datasets")
 
 
 def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
-    """Digests of sources are kept where reading them again is dear, or for other processes to
-    do.
-    """
+    """Keep digests of sources where reading them again is slow or other processes need them."""
     away = any(is_url(path) for entry in config.entries() for path in entry.paths)
     return (
         remembered(staging.path / DIGESTS) if away or config.executor == "array" else nullcontext()
@@ -146,7 +142,7 @@ def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManag
 
 @contextmanager
 def _system_says(work: "_Work") -> Iterator[None]:
-    """What the system refuses becomes a sentence, or an OSError with its path."""
+    """Turn a refusal of the system into a sentence, or an OSError with its path."""
     try:
         yield
     except (PackprepError, FormatError, StoreError):
@@ -229,7 +225,7 @@ def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
 
 
 def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:
-    """What build.json holds."""
+    """Content of build.json."""
     return build_facts(
         inputs,
         names=[source.name for source in job.sources],
@@ -264,7 +260,7 @@ def _inputs(
 
 
 def _skipped(files: Sequence[TokenFile]) -> str:
-    """ " (3 rows were skipped: 2 bad_json, 1 null)", or nothing."""
+    """Words such as " (3 rows were skipped: 2 bad_json, 1 null)", or nothing."""
     reasons: Counter[str] = Counter()
     for file in files:
         for part in file.parts:
@@ -345,7 +341,7 @@ class _Work:
         )
 
     def _shape(self) -> RowShape:
-        """What rows become."""
+        """Columns that rows become."""
         shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
         for note in shape.notes:
             self.progress.say(note)
@@ -363,7 +359,7 @@ class _Work:
             run_on_ray(self.job, self.progress)
 
     def share(self, index: int, total: int) -> dict[str, Any]:
-        """What one of `total` tasks does."""
+        """Do the share of one of `total` tasks."""
         with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
             engine = self._loading(pool, self._shape())
             with self._workers(engine) as elsewhere:
@@ -446,7 +442,7 @@ class _Work:
         return files
 
     def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str | None:
-        """What to say of the room on the disk; StoppedError where that is too little."""
+        """Message about the disk space; StoppedError where there is too little."""
         texts = pa.array([text[:2000] for text in sample], pa.large_string())
         ids, _ = engine.engine.encode(texts)
         size = int(text_bytes(texts).sum())
@@ -460,7 +456,7 @@ class _Work:
     def _workers(
         self, engine: Future[EngineChoice | None]
     ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
-        """What tokenizes a slice in a process of its own, if that is asked for."""
+        """Worker processes that tokenize a slice each, if they are asked for."""
         if not self.job.config.isolated or (choice := engine.result()) is None:
             yield None
             return
@@ -495,7 +491,7 @@ class _Work:
         return pool.submit(self._engine, sample)
 
     def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
-        """What tokenizes; None where rows are token ids."""
+        """The tokenizing engine; None where rows are token ids."""
         if self.job.config.input_ids_column is not None:
             return None
         choice = choose_engine(

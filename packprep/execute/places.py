@@ -1,5 +1,6 @@
-"""Where every slice of the input lies, known before any text is tokenized, so that any process
-can begin anywhere.
+"""Places of all slices of the input, known before any text is tokenized.
+
+So any process can begin anywhere.
 
 Units are cut by amounts of text, so where one begins depends on all rows before it. To know that
 without one process reading everything, the rows of each source are measured by whoever comes first
@@ -75,7 +76,7 @@ class Places:
         return self.slices[-1].unit + 1 if self.slices else 0
 
     def start(self, number: int) -> Start:
-        """Where to read slice `number` from."""
+        """Place to read slice `number` from."""
         place = self.slices[number]
         return Start(
             unit=place.unit,
@@ -88,8 +89,9 @@ class Places:
         )
 
     def runs(self, parts: int) -> list[tuple[int, int]]:
-        """Slices to be made by one task, first and one past the last: about four tasks for each
-        of `parts`.
+        """Slices to be made by one task, first and one past the last.
+
+        About four tasks for each of `parts`.
 
         A run begins in one source, so that none is read from its beginning more often than it must.
         """
@@ -110,8 +112,9 @@ def is_measured(job: Job, source: int) -> bool:
 
 
 def measure(job: Job, source: int, shape: RowShape) -> None:
-    """Read a source and keep the amount of text of each row, and where some rows of a large file
-    begin.
+    """Read a source and keep the amount of text of each row.
+
+    Also the places where some rows of a large file begin.
     """
     sizes: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     own = job.sources[source].reading.get("limit")
@@ -133,8 +136,9 @@ def measure(job: Job, source: int, shape: RowShape) -> None:
 
 
 def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
-    """Rows and bytes of a large file of plain JSON lines where reading may begin; none of other
-    sources.
+    """Rows and bytes of a large file of plain JSON lines where reading may begin.
+
+    None of other sources.
     """
     from packprep.sources.formats.jsonl import row_begins
 
@@ -151,8 +155,9 @@ def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
 
 
 def find_places(job: Job) -> Places:
-    """Cut the measures of all sources, which are there, into slices; or read what another
-    process has found.
+    """Cut the measures of all sources, which are there, into slices.
+
+    Or read what another process has found.
     """
     path = job.staging / PLACES
     try:

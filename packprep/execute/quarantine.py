@@ -1,5 +1,6 @@
-"""Rows that no worker survives: found by halving, kept in quarantine.jsonl, counted as skipped
-with reason "poisoned".
+"""Rows that no worker survives.
+
+Found by halving, kept in quarantine.jsonl, counted as skipped with reason "poisoned".
 
 One line a row: `source`, `row`, `document` (its number over the whole input), `reason` and `text`.
 """

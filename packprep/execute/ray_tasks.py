@@ -1,5 +1,6 @@
-"""Executor ray: the tasks of shares.py, each wherever a Ray cluster has a free core and the
-memory it asks for.
+"""Executor ray: the tasks of shares.py on a Ray cluster.
+
+Each runs on a free core with the memory it asks for.
 
 Ray carries task names and receipts only; text, tokens and shards move through files in the staging
 directory, which all nodes see at the same path. A task whose process or node dies is done again
@@ -113,8 +114,9 @@ def _interrupted(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _watch(head: str, done: threading.Event) -> None:
-    """End this process when the head of the cluster is gone: calls of Ray wait for it, and then
-    end the process too.
+    """End this process when the head of the cluster is gone.
+
+    Calls of Ray wait for it, and then end the process too.
     """
     missed = 0
     while not done.wait(_LOOK_EVERY):
@@ -236,8 +238,9 @@ def _answers(address: str) -> bool:
 
 
 def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
-    """Do one task, in a process of Ray's. folder: working directory of the build. key: digest of
-    its job.json.
+    """Do one task, in a process of Ray's.
+
+    folder: working directory of the build. key: digest of its job.json.
     """
     tell_libraries(RAYON_NUM_THREADS="1")
     os.chdir(folder)
@@ -262,7 +265,7 @@ def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
 
 
 def _node() -> str:
-    """Which node of the cluster this is."""
+    """Node of the cluster that this process is on."""
     import ray
 
     return f"node {ray.get_runtime_context().get_node_id()[:8]}"
@@ -270,8 +273,9 @@ def _node() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _shares(staging: str, key: str) -> Any:
-    """The tasks of a build; its engine is loaded once in a process, when text is tokenized
-    first.
+    """The tasks of a build.
+
+    Its engine is loaded once in a process, when text is tokenized first.
     """
     from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""A build done by many processes that share nothing but its staging directory: what there is to
-do, and doing it.
+"""A build done by many processes that share nothing but its staging directory.
 
 Three kinds of tasks, each from files to files and with its result under its name last, so that it
 may be done by anyone, in any order, twice or by two at once: measuring a source (places.py),
@@ -77,8 +76,9 @@ class Shares:
         return [number for number in range(*run) if self.places.slices[number].receipt not in there]
 
     def end(self) -> int:
-        """One past the last slice that is needed, as far as that is known: where max_tokens is
-        reached, all are not.
+        """One past the last slice that is needed, as far as that is known.
+
+        Fewer than all where max_tokens is reached.
         """
         slices = self.places.slices
         most = self.job.config.tokens_to_read
@@ -97,9 +97,7 @@ class Shares:
         )
 
     def seal(self) -> None:
-        """Write down that all token files are there, if they are and if that is all of the
-        input.
-        """
+        """Write down that all token files are there, if they are and cover all of the input."""
         made = self._made()
         if self.job.config.tokens_to_read is None and all(
             place.receipt in made for place in self.places.slices
@@ -110,8 +108,9 @@ class Shares:
         return sum(place.text_bytes for place in self.places.slices[slice(*run)])
 
     def tokenize(self, run: Run, report: Callable[[TokenFile], None] = lambda _: None) -> None:
-        """Make the token files of a run that are not there. report: hears of each file, in
-        order.
+        """Make the missing token files of a run.
+
+        report: called with each file, in order.
         """
         missing = self.missing(run)
         if not missing:

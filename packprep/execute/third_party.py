@@ -1,6 +1,4 @@
-"""What libraries are told before they are imported or begin to work: threads, one allocator,
-silence.
-"""
+"""Environment variables for third-party libraries: threads, one allocator, silence."""
 
 import ctypes
 import os
@@ -31,8 +29,9 @@ def tell_libraries(**more: str) -> None:
 
 
 def share_machine(config: BuildConfig) -> None:
-    """Threads of the tokenizer follow `num_proc`, and one allocator serves all: what one part
-    frees the next takes.
+    """Threads of the tokenizer follow `num_proc`, and one allocator serves all.
+
+    What one part frees the next takes.
 
     An allocator of Arrow's own was a sixth more memory at four times the text.
     """
@@ -58,9 +57,7 @@ def arenas(config: BuildConfig, cores: int) -> int:
 
 
 def is_fast(config: BuildConfig) -> bool:
-    """Whether the engine will be fastokens, as far as can be told before it is loaded: it reads
-    BPE.
-    """
+    """True if the engine will be fastokens, as far as known before it is loaded: it reads BPE."""
     if config.engine != "auto" or find_spec("fastokens") is None:
         return config.engine == "fastokens"
     path = Path(str(config.tokenizer))

@@ -1,5 +1,6 @@
-"""Token files to shard files, a window at a time; each finished window has a receipt and is
-never written twice.
+"""Token files to shard files, a window at a time.
+
+Each finished window has a receipt and is never written twice.
 """
 
 import json
@@ -48,8 +49,9 @@ _BUFFERS = 40_000_000  # bytes of the batches that a window's shards are written
 
 @dataclass(frozen=True, kw_only=True)
 class WindowFile:
-    """Receipt of a written window of one split. made_from: digest of its token files and of what
-    was asked of it.
+    """Receipt of a written window of one split.
+
+    made_from: digest of its token files and of what was asked of it.
     """
 
     made_from: str
@@ -92,7 +94,7 @@ class Windows:
 
     @cached_property
     def mix(self) -> Mix | None:
-        """What is drawn of each source; None where all of all sources is taken."""
+        """Documents drawn of each source; None where all of all sources is taken."""
         if not is_mix(self.job.config.entries()):
             return None
         with self.clock("draw"):
@@ -121,14 +123,15 @@ class Windows:
         return len(self.windows)
 
     def check(self) -> None:
-        """Raises where the windows cannot be planned: ConfigError for ever, StoppedError with
-        this little memory.
+        """Raise where the windows cannot be planned.
+
+        ConfigError if they can never be planned; StoppedError if only memory is short.
         """
         check_windows(len(self), self._most, self.job.config)
 
     @property
     def at_once(self) -> int:
-        """How many windows may be planned and written at a time, within cores and memory."""
+        """Number of windows planned and written at a time, within cores and memory."""
         if self.job.planner is not None:  # a packer of the user's own need not bear threads
             return 1
         config = self.job.config
@@ -143,9 +146,7 @@ class Windows:
         return max(sum(file.documents for file in window) for window in self.windows.values())
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
-        """The receipt of a window that was made from the same and whose shards are all there,
-        digests checked.
-        """
+        """The receipt of a window made from the same, with all its shards; digests checked."""
         try:
             loaded = json.loads(self._receipt(split, number).read_bytes())
             shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
@@ -181,8 +182,9 @@ class Windows:
         return WindowFile(made_from=made_from, account=account, shards=shards)
 
     def count(self, split: str, number: int) -> int:
-        """Packs of a window before any is added or left out; kept as a receipt, for it takes a
-        whole plan.
+        """Packs of a window before any is added or left out.
+
+        Kept as a receipt, for it takes a whole plan.
         """
         path = self.job.receipts / f"{split}-{number:05d}.packs.json"
         made_from = self._made_from(split, number, 0)

@@ -1,5 +1,6 @@
-"""Worker processes for text that may kill its tokenizer: one that dies, hangs or grows is
-replaced, its slice retried.
+"""Worker processes for text that may kill its tokenizer.
+
+One that dies, hangs or grows is replaced, its slice retried.
 
 Threads of one process are faster and the default. Processes cost a copy of the text on disk and a
 second of start-up each, and give this: whatever a row does to a tokenizer, the build goes on or
@@ -128,7 +129,7 @@ class Workers:
         raise AssertionError
 
     def _failure(self, part: Slice, text: Path, first: int, last: int) -> str | None:
-        """What these rows alone do to a worker; None where they do nothing.
+        """Failure of a worker on these rows alone; None where there is none.
 
         The time allowed is their share.
         """
@@ -269,9 +270,7 @@ class _Worker:
                     pipe.close()
 
     def _memory(self) -> int:
-        """Bytes of memory of its own, without files that it maps; 0 where the system doesn't
-        say.
-        """
+        """Bytes of memory of its own, without files it maps; 0 where the system doesn't say."""
         held = resident(self.pid)
         return 0 if held is None else held[0] - held[1]
 

@@ -1,5 +1,6 @@
-"""The ledger against the data: every document once, every token of it once, each with its BOS
-and EOS.
+"""The ledger against the data.
+
+Every document once, every token of it once, each with its BOS and EOS.
 
 `Coverage` hears of every record batch that `verify` reads. A whole document is one bit. Only
 segments that may be pieces of a longer document are remembered, 40 bytes each and at most a few per
@@ -45,8 +46,9 @@ _CUTTING = options_in("segments") - {
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a manifest says about how documents were cut and what stands around them. bos, eos:
-    id or None.
+    """Facts of a manifest on cut documents and their BOS and EOS.
+
+    bos, eos: id or None.
     """
 
     bos: int | None
@@ -96,29 +98,30 @@ class Policy:
 
     @property
     def any_part_may_lack(self) -> bool:
-        """Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, so any document
-        may lack any part; or pairs were truncated, each on both of its sides.
+        """True if any document may lack any part.
+
+        Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, or pairs were
+        truncated, each on both of its sides.
         """
         return (self.pairs and self.truncated > 0) or bool(set(self.dropped) - {*_WHOLE, *_TAILS})
 
     @property
     def one_piece(self) -> bool:
-        """Whether a segment is all that is left of a document, wherever in the document it
-        begins.
-        """
+        """True if a segment is all that is left of a document, whatever its begin."""
         return self.cut_left and not (self.wrapped or self.pairs)
 
     @property
     def copies_may_lack_beginnings(self) -> bool:
-        """Whether a mix repeats documents and copies cannot be counted by their beginnings."""
+        """True if a mix repeats documents and copies cannot be counted by their beginnings."""
         return self.repeated > 0 and (
             self.any_part_may_lack or (self.cut_left and not self.one_piece)
         )
 
 
 class _Piece(NamedTuple):
-    """Arrays, [pieces] each: a segment that may not be the whole document. shard: number in the
-    list of files.
+    """Arrays, [pieces] each: a segment that may not be the whole document.
+
+    shard: number in the list of files.
     """
 
     document: Int64
@@ -291,8 +294,9 @@ class Coverage:
         self.by_source[key] += counts.astype(np.int64)
 
     def _see(self, documents: Int64) -> None:
-        """Mark documents of which a copy begins in a pack; remember those that were marked
-        before.
+        """Mark documents of which a copy begins in a pack.
+
+        Remember those that were marked before.
         """
         distinct, counts = np.unique(documents, return_counts=True)
         before = self._were_seen(distinct)
@@ -306,9 +310,7 @@ class Coverage:
         return seen
 
     def finish(self, report: Mapping[str, Any] | None, findings: Findings) -> None:
-        """Compare what was counted with the manifest's ledger and, source by source, with
-        report.json.
-        """
+        """Compare the counts with the manifest's ledger and, by source, with report.json."""
         if self.knows_documents:
             self._count_copies(findings)
             self._lay_end_to_end(findings)
@@ -345,8 +347,9 @@ class Coverage:
             findings.add(Finding(kind="repeated document", file="manifest.json", what=what))
 
     def _lay_end_to_end(self, findings: Findings) -> None:
-        """Pieces of each document in order: each begins where the one before ended, and the last
-        one has EOS.
+        """Pieces of each document in order.
+
+        Each begins where the one before ended, and the last one has EOS.
 
         Not of documents that a mix repeats: which piece is of which copy is not known. Where copies
         lack their beginnings, a document may be repeated all the same, and pieces of its copies are
@@ -453,8 +456,9 @@ class Coverage:
             findings.add(Finding(kind="report", file="report.json", what=what))
 
     def _unseen(self, source: int, missing: int) -> str:
-        """Which rows of a source are in no pack: the lost ones, and those that had no tokens or
-        were dropped.
+        """Rows of a source that are in no pack.
+
+        The lost ones, and those that had no tokens or were dropped.
         """
         first, rows = int(self.sources.firsts[source]), self.sources.rows[source]
         bits = np.unpackbits(self._seen[first // 8 : (first + rows) // 8 + 1], bitorder="little")

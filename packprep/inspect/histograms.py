@@ -1,5 +1,6 @@
-"""What the packs of a finished output look like: lengths, documents per pack, fill and attention
-cost, as counts.
+"""Counts of the packs of a finished output.
+
+Lengths, documents per pack, fill and attention cost.
 
 One pass over the shards that touches the boundaries and never a token: some milliseconds per
 million segments. Memory is that of one window of the build, about 50 bytes for each of its
@@ -37,8 +38,9 @@ COST_UNIT = 10_000
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each value occurs. values: int64 [distinct], rising; counts: int64 [distinct], 1
-    or more.
+    """Distinct values and how often each occurs.
+
+    values: int64 [distinct], rising; counts: int64 [distinct], 1 or more.
     """
 
     values: Int64
@@ -46,7 +48,7 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return int(self.counts.sum())
 
     @property
@@ -66,7 +68,7 @@ class Counts:
         return int(self.values[np.searchsorted(np.cumsum(self.counts), share * self.total)])
 
     def bins(self, edges: Int64) -> Int64:
-        """How many lie in edges[i] <= value < edges[i + 1], [edges - 1]."""
+        """Numbers of values with edges[i] <= value < edges[i + 1], [edges - 1]."""
         return np.histogram(self.values, edges, weights=self.counts)[0].astype(np.int64)
 
 
@@ -112,8 +114,9 @@ class WindowPacks:
     loss_tokens: int
 
     def document_lengths(self) -> Int64:
-        """Tokens of each document in input order, [documents]: from its first token in the
-        shards to its last.
+        """Tokens of each document in input order, [documents].
+
+        From its first token in the shards to its last.
         """
         if self.document is None or self.start is None:
             return self.real[self.real > 0]  # pieces of one document cannot be told from documents
@@ -185,8 +188,9 @@ def attention_cost(manifest: Manifest) -> tuple[float, float]:
 
 
 def log_edges(most: int, per_doubling: int = 2) -> Int64:
-    """Edges of bins that widen evenly on a logarithmic scale, from 1 to past `most`: 1, 2, 3, 4,
-    6, 8, 11, ...
+    """Edges of bins that widen evenly on a logarithmic scale, from 1 to past `most`.
+
+    Example: 1, 2, 3, 4, 6, 8, 11, ...
     """
     doublings = max(1, int(most).bit_length())
     steps = np.arange(doublings * per_doubling + 1) / per_doubling
@@ -195,8 +199,9 @@ def log_edges(most: int, per_doubling: int = 2) -> Int64:
 
 
 def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
-    """The packs of every split, window by window as the build wrote them; FormatError where a
-    shard is damaged.
+    """The packs of every split, window by window as the build wrote them.
+
+    FormatError where a shard is damaged.
     """
     windows: dict[str, list[int]] = {}
     for window in (report_of(output, manifest) or {}).get("windows", []):

@@ -1,5 +1,6 @@
-"""Where things are in an output: the segments of a pack, the rows they come from, and the packs
-that hold a row.
+"""Places in an output.
+
+The segments of a pack, the rows they come from, and the packs that hold a row.
 
 Nothing is verified here beyond what is read; shards are mapped, so that finding a document in a
 terabyte touches its `document_ids` alone: eight bytes per segment.
@@ -32,8 +33,9 @@ from packprep.support.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Place:
-    """Where a segment stands. pack: number in its split; pack_in_shard: in its file, as `verify`
-    names it.
+    """Place of a segment.
+
+    pack: number in its split; pack_in_shard: in its file, as `verify` names it.
     """
 
     split: str
@@ -45,8 +47,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a pack. begin, end: tokens of the pack, padding included. real: tokens that
-    are no padding.
+    """A segment of a pack.
+
+    begin, end: tokens of the pack, padding included. real: tokens that are no padding.
 
     document, start: input row and offset in the document, None where the shards do not say;
     document -1 is filler.
@@ -199,8 +202,9 @@ def find_documents(
 
 
 def document_number(sources: Sources, name: str) -> int:
-    """Document id of "SOURCE:ROW", SOURCE being a path as the build was given it or its end; or
-    of a bare number.
+    """Document id of "SOURCE:ROW", SOURCE being a path as the build was given it or its end.
+
+    Or of a bare number.
 
     ConfigError where no source or several have that name, or the row is not one of its rows.
     """

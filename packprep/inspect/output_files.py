@@ -1,5 +1,6 @@
-"""The files of an output as `verify` reads them: each once, from begin to end, wherever they
-are.
+"""The files of an output as `verify` reads them.
+
+Each once, from begin to end, wherever they are.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ class DirectoryFiles:
         return self.directory
 
     def find(self, entry: FileEntry, tell: Callable[[str], None]) -> Opened | None:
-        """What opens a file; None where it is not there.
+        """Function that opens a file; None where it is not there.
 
         A wrong size is told, and the file is read all the same.
         """
@@ -107,8 +108,9 @@ def files_of(output: Any) -> DirectoryFiles | StoreFiles:
 
 
 def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
-    """Numbers of the documents in an output's quarantine.jsonl; none where there is none that
-    can be read.
+    """Numbers of the documents in an output's quarantine.jsonl.
+
+    None where there is none that can be read.
     """
     try:
         return [int(json.loads(line)["document"]) for line in files.read(QUARANTINE).splitlines()]

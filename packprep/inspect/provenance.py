@@ -1,5 +1,6 @@
-"""From document ids to sources and rows, by the manifest's table of sources and the paths of its
-run part.
+"""Document ids to sources and rows.
+
+By the manifest's table of sources and the paths of its run part.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ Int64 = NDArray[np.int64]
 
 
 class Sources:
-    """Which source a document id belongs to."""
+    """The source that each document id belongs to."""
 
     def __init__(self, manifest: Manifest) -> None:
         sources, paths = manifest.data["sources"], manifest.run.get("source_paths")
@@ -36,7 +37,7 @@ class Sources:
         return self.names[source], document - int(self.firsts[source])
 
     def row(self, document: int) -> str:
-        """a.jsonl row 17"""
+        """Name of a document, such as "a.jsonl row 17"."""
         if not 0 <= document < self.total:
             return f"document {document}"
         return "{} row {}".format(*self.place(document))

@@ -1,5 +1,6 @@
-"""A sample of documents read from their sources again, tokenized by the reference engine, and
-compared id by id.
+"""A sample of documents tokenized again and compared id by id.
+
+They are read from their sources and go through the reference engine.
 
 The sample is drawn over input rows, so it finds both a document whose tokens are wrong and one that
 is not there: what the options say of each row (dropped, cut, split) is worked out anew from its
@@ -55,8 +56,9 @@ class _Piece:
 
 
 class Sample:
-    """Which rows are compared, and the segments of theirs that go by while shards are read (in
-    several threads).
+    """Rows to compare, and their segments, collected while shards are read.
+
+    Several threads may read.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class Sample:
 def compare(
     sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress
 ) -> None:
-    """Tokenize the sampled rows again and tell `verdict` what differs, and which sources are
-    missing or changed.
+    """Tokenize the sampled rows again and report differences to `verdict`.
+
+    Also sources that are missing or changed.
     """
     coverage = sample.coverage
     if not coverage.knows_documents:
@@ -165,8 +168,9 @@ def _config(manifest: Manifest) -> BuildConfig:
 def _tokenizer(
     coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
 ) -> Tokenizer:
-    """The tokenizer of the build; of rows that are token ids, only what was added to them, which
-    the manifest says.
+    """The tokenizer of the build.
+
+    Of rows that are token ids, only what was added to them, which the manifest says.
     """
     if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
         return _with_template(coverage.manifest, config, moved, root)
@@ -242,8 +246,9 @@ def _encoded(
     config: BuildConfig,
     scratch: Path,
 ) -> Iterator[tuple[int, Ids]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no
-    usable text.
+    """(row, ids with BOS and EOS) of the rows asked for, ascending.
+
+    No ids where the row has no usable text.
     """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
@@ -361,8 +366,9 @@ def _compare_sides(
 
 
 def _two_parts(piece: Ids, ids: Ids) -> bool:
-    """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its
-    labels say where.
+    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle.
+
+    Only its labels say where.
     """
     piece, ids = (
         piece.astype(np.int32),
@@ -381,7 +387,7 @@ def _two_parts(piece: Ids, ids: Ids) -> bool:
 
 
 def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
-    """Which tokens of a document of this length are in packs: [begin, end)."""
+    """Tokens in packs of a document of this length: [begin, end)."""
     ends = (policy.bos is not None) + (policy.eos is not None)
     too_short = length < config.min_len + ends
     too_long = config.max_len is not None and length > config.max_len + ends

@@ -1,5 +1,6 @@
-"""Shard files read once, from begin to end, several at a time: hashed on the way, their record
-batches handed on.
+"""Shard files read once, from begin to end, several at a time.
+
+Hashed on the way, their record batches handed on.
 
 Files are read, not mapped: a disk that fails is then an error, and not the end of the process.
 """
@@ -38,7 +39,10 @@ def opener(path: Path) -> Opened:
 
 @dataclass
 class Checked:
-    """What came of one file. whole: it was there and could be read to its end."""
+    """Result of reading one file.
+
+    whole: it was there and could be read to its end.
+    """
 
     findings: Findings = field(default_factory=Findings)
     digest: str | None = None
@@ -56,8 +60,9 @@ class Checked:
 def in_threads(
     check: Callable[[_File, Told], Checked], files: Sequence[_File], total: int, progress: Progress
 ) -> list[Checked]:
-    """check(file, told) of all files, as many at a time as there are cores, eight at most;
-    results in order.
+    """check(file, told) of all files, as many at a time as there are cores, eight at most.
+
+    Results in order.
     """
     lock, done = threading.Lock(), 0
 
@@ -90,8 +95,9 @@ def read_shard(
     schema: Callable[[pa.Schema], None],
     take: Callable[[pa.RecordBatch], None],
 ) -> None:
-    """Give `schema` and every record batch of an Arrow stream; digest, size, packs and a missing
-    end go to `checked`.
+    """Give `schema` and every record batch of an Arrow stream.
+
+    Digest, size, packs and a missing end go to `checked`.
 
     schema, take: raise FormatError for a file of which nothing more can be said.
     """

@@ -1,5 +1,6 @@
-"""A segment as lines of text, each with the position of its first token, so that a person can
-see what is trained.
+"""A segment as lines of text, so that a person can see what is trained.
+
+Each line has the position of its first token.
 
 Tokens are decoded one by one. Some tokens are only part of a character; they are shown together
 with those that complete it. A line ends where the text has a line feed (shown as ⏎) or where the
@@ -38,8 +39,9 @@ def pieces_as_text(
     special: frozenset[int],
     labels: NDArray[np.int32] | None,
 ) -> Iterator[Piece]:
-    """The tokens of a segment as text. special: ids shown as what they are. labels: of these
-    tokens, None for none.
+    """The tokens of a segment as text.
+
+    special: ids shown as what they are. labels: of these tokens, None for none.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -79,9 +81,7 @@ def pieces_as_ids(
 
 
 def lines(pieces: Iterator[Piece], width: int) -> Iterator[list[Piece]]:
-    """Pieces line by line, each line at most `width` columns of a terminal where a piece allows
-    it.
-    """
+    """Pieces line by line, each at most `width` columns where a piece allows it."""
     from rich.cells import cell_len
 
     line: list[Piece] = []

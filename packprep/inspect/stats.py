@@ -1,5 +1,6 @@
-"""What `packprep stats` shows of an output beside its report: histograms drawn as text, and the
-steps of an epoch.
+"""Figures of `packprep stats` beside those of the report.
+
+Histograms drawn as text, and the steps of an epoch.
 """
 
 import sys
@@ -62,8 +63,9 @@ def _shows(letter: str) -> bool:
 
 
 def histograms(measured: Measured) -> list[Histogram]:
-    """Length of documents, documents per pack, fill and attention cost; bins without any at
-    either end left out.
+    """Length of documents, documents per pack, fill and attention cost.
+
+    Bins without any at either end left out.
     """
     shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
     fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)
@@ -143,7 +145,7 @@ def training(
     global_batch_size: int | None,
     world_size: int,
 ) -> dict[str, Any]:
-    """What a trainer needs to know of one split, "train" where there are several.
+    """Facts that a trainer needs of one split, "train" where there are several.
 
     global_batch_size: packs of one optimizer step over all ranks; None leaves out what depends on
     it. world_size: ranks. Tokens are of documents, filler left out; loss tokens are there only
@@ -224,8 +226,9 @@ def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row per source: name; documents: all, empty, skipped, dropped; tokens: in, packed, lost;
-    BOS and EOS rates.
+    """A row per source: name.
+
+    documents: all, empty, skipped, dropped; tokens: in, packed, lost; BOS and EOS rates.
     """
     rows = []
     for source in report["sources"]:

@@ -1,4 +1,4 @@
-"""How far a build is, running or stopped, from what it left on disk.
+"""Progress of a build, running or stopped, from the files it left on disk.
 
 Nothing is changed and nothing is locked.
 """
@@ -17,7 +17,7 @@ from packprep.support.file_lock import holder
 
 
 def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
-    """What `packprep status` shows; ConfigError where there is no build.
+    """Facts that `packprep status` shows; ConfigError where there is no build.
 
     state: finished, running, stopped, starting (no build.json yet), or waiting: of an array, no
     task is at work. stage: tokenize, pack or sign off. Of an append it is how far what is new is;
@@ -52,7 +52,7 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
 
 
 def _tasks_at_work(staging: Path) -> int | None:
-    """How many tasks of an array; None where no task has ever joined."""
+    """Number of tasks of an array at work; None where no task has ever joined."""
     if not (staging / CLAIMS).exists():
         return None
     locked = [lock.with_suffix("") for lock in task_locks(staging)] or [join_of(staging)]
@@ -60,7 +60,7 @@ def _tasks_at_work(staging: Path) -> int | None:
 
 
 def _appended(output: Path) -> dict[str, Any] | None:
-    """How far an append is; None where there is none under way."""
+    """Progress of an append; None where there is none under way."""
     new = generation_of(output)
     if not (output / MANIFEST).exists() or not (new.exists() or staging_of(new).exists()):
         return None

@@ -1,5 +1,6 @@
-"""Packed datasets without a manifest, as TRL or any other packer saves them with `save_to_disk`:
-their invariants.
+"""Invariants of packed datasets without a manifest.
+
+As TRL or any other packer saves them with `save_to_disk`.
 
     tokens and cu_seqlens              this format's names
     input_ids and seq_lengths          TRL's: a length per segment instead of boundaries
@@ -138,7 +139,7 @@ def _columns(schema: pa.Schema, where: str) -> list[Column]:
 
 
 def _stored(name: str, there: set[str]) -> str:
-    """What the file calls a column."""
+    """Type of a column as the file stores it."""
     return (
         _TRL.get(name, name)
         if set(_TRL.values()) <= there and not {"tokens", "cu_seqlens"} <= there

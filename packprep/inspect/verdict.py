@@ -1,5 +1,6 @@
-"""The result of `packprep verify`: what was checked and what was found, filled in by the checks
-one after another.
+"""The result of `packprep verify`.
+
+What was checked and what was found, filled in by the checks one after another.
 """
 
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from packprep.schemas import Findings
 
 @dataclass(kw_only=True)
 class Verdict:
-    """What was checked and what was found. not_checked: a sentence for each thing that could not
-    be.
+    """Checks made and faults found.
+
+    not_checked: a sentence for each thing that could not be.
     """
 
     output: str

@@ -1,5 +1,6 @@
-"""Is an output what its manifest says? Every file, every invariant, every document; all
-findings, not the first.
+"""Verification of an output against its manifest.
+
+Every file, every invariant, every document; all findings, not the first.
 
 fast   reads every byte once, hashes it and checks it on the way, a file per thread: the speed of
        sha256, 1.5 GB a second and core. Memory: a record batch per thread, and what
@@ -64,8 +65,9 @@ def verify(
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Check the output of a build, or the invariants of another packed dataset saved with
-    `save_to_disk`.
+    """Check the output of a build, or another packed dataset.
+
+    Of one saved with `save_to_disk`, the invariants.
 
     sample, seed: at level full, how many documents are tokenized again and which. root: where
     relative source paths start. tokenizer: where it is now, if not where it was. vocab_size: bound
@@ -176,7 +178,7 @@ def _check_file(files: Files, entry: FileEntry, told: Told) -> Checked:
 
 
 def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
-    """What opens a file; None where it is not there.
+    """Function that opens a file; None where it is not there.
 
     A wrong size is a finding and the file is read all the same.
     """
@@ -284,8 +286,9 @@ def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -
 
 
 def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> None:
-    """Documents that begin in more than one place; where that is takes another look at the
-    document_ids.
+    """Report documents that begin in more than one place.
+
+    Their places take a second pass over the document_ids.
     """
     if not coverage.repeated or coverage.policy.repeated:
         return  # a mix says how many copies there are, and they were counted
@@ -328,8 +331,9 @@ def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
 
 
 def _rates(coverage: Coverage) -> list[dict[str, Any]]:
-    """What share of the documents of each source begins with BOS and ends with EOS; None where
-    none should.
+    """Shares of the documents of each source that begin with BOS and end with EOS.
+
+    None where none should.
 
     Only documents whose beginning, or whose end, is in a pack count.
     """

@@ -41,15 +41,16 @@ class LocalOutput:
 
     @property
     def replaces(self) -> bool:
-        """Whether an old output is there, which a build that was asked to takes the place of."""
+        """True if the build is to replace an old output that exists."""
         return (self.path / MANIFEST).exists()
 
     one_split_does = False  # whether a split may be without documents if another has some
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """What a build holds beside the lock of `path`; shared: for a task, which does not even
-        hold that. Nothing.
+        """Locks that a build holds beside the lock of `path`: none.
+
+        shared: for a task, which does not even hold that.
         """
         yield
 
@@ -58,7 +59,7 @@ class LocalOutput:
         return list(sources)
 
     def check(self) -> bool:
-        """Whether an output is there; ConfigError where something else is."""
+        """True if an output is there; ConfigError where something else is."""
         if not self.path.exists() or not any(self.path.iterdir()):
             return False
         if not (self.path / MANIFEST).exists():
@@ -68,8 +69,9 @@ class LocalOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """The manifest of an output of the same inputs; None where there is none to keep;
-        ConfigError for any other.
+        """The manifest of an output of the same inputs.
+
+        None where there is none to keep; ConfigError for any other.
         """
         if not self.check():
             return None
@@ -108,13 +110,14 @@ class LocalOutput:
         return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
 
     def holder(self) -> Holder | None:
-        """Who builds it, if somebody does; or who did, and died."""
+        """The process that builds it, if one does; or one that did, and died."""
         return holder(self.path)
 
 
 def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":
-    """What a build of all sources makes; one that adds to an output makes what
-    `appending.output_of` says.
+    """Output directory of a build of all sources.
+
+    A build that adds to an output has `appending.output_of`.
     """
     if not is_url(config.output):
         return LocalOutput(config)
@@ -124,7 +127,7 @@ def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":
 
 
 def shards_of(config: BuildConfig, staging: Path) -> ShardFolder:
-    """Where the shards of a build are written until they have their final names."""
+    """Folder of a build's shards until they have their final names."""
     if not is_url(config.output):
         return LocalShards(staging / "shards")
     from packprep.output.remote import store_shards
@@ -164,13 +167,14 @@ def remove_replaced(output: Path) -> None:
 
 
 def replaced_of(output: Path) -> Path:
-    """Where an old output goes before it is deleted."""
+    """Path of an old output before it is deleted."""
     return output.with_name(output.name + ".replaced")
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Swap two directories at once, so that readers always find one of them; False where the
-    system can't.
+    """Swap two directories at once, so that readers always find one of them.
+
+    False where the system can't.
     """
     if sys.platform != "linux":
         return False

@@ -1,5 +1,6 @@
-"""How an output appears in a store, which has no rename: readers see nothing or all of it, and
-two builds never mix.
+"""Publication of an output in a store, which has no rename.
+
+Readers see nothing or all of it, and two builds never mix.
 
 1. The whole of what will be there is written down as OUT.incomplete/publication.json, created only
    where there is none: the manifest, every small file, and which shard gets which name. Nothing of
@@ -43,8 +44,9 @@ _OPENED_FIRST = (
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What will be at the URL. shards: from names in OUT.incomplete to final ones. files: text
-    of every other file.
+    """Content of the URL once it is published.
+
+    shards: from names in OUT.incomplete to final ones. files: text of every other file.
     """
 
     shards: dict[str, str]
@@ -57,8 +59,9 @@ class Publication:
 
 
 def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publication:
-    """The publication of an output that is signed in its staging directory. folder: of the
-    shards, in OUT.incomplete.
+    """The publication of an output that is signed in its staging directory.
+
+    folder: of the shards, in OUT.incomplete.
 
     moves: final names of shards by their working ones.
     """
@@ -73,7 +76,7 @@ def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publicatio
 
 
 def pending(work: Store) -> Publication | None:
-    """What a build has begun to publish and has not finished, if there is such a thing."""
+    """The publication that a build has begun and not finished, if there is one."""
     try:
         loaded = json.loads(work.read(RECORD))
         return Publication(
@@ -88,8 +91,9 @@ def pending(work: Store) -> Publication | None:
 
 
 def begin(output: Store, work: Store, mine: Publication) -> Publication:
-    """Write down what will be published, or take over what another build of the same has written
-    down.
+    """Write down what will be published.
+
+    Or take over what another build of the same has written down.
 
     StoppedError where another one was faster; the same command then says what is there.
     """
@@ -158,8 +162,9 @@ def published(output: Store) -> Manifest | None:
 
 
 def tidy(work: Store) -> None:
-    """Take away all that builds have left in OUT.incomplete, but locks: those belong to their
-    holders.
+    """Take away all that builds have left in OUT.incomplete, but locks.
+
+    Those belong to their holders.
     """
     left = [name for name in work.list() if not name.startswith("lock.")]
     work.delete([name for name in left if name != RECORD])

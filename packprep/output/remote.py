@@ -1,5 +1,6 @@
-"""An output in a store: it is built in a directory of this machine, but for its shards, and
-published by its manifest.
+"""An output in a store.
+
+Built in a directory of this machine, but for its shards, and published by its manifest.
 
 Beside OUT stands OUT.incomplete, as beside a directory: the lock, a folder of shards for each
 staging directory that works for it, and what is being published (publishing.py). Token files and
@@ -29,8 +30,9 @@ from packprep.support.progress import Progress
 
 
 class StoreOutput:
-    """See `output.LocalOutput`. path: where it would be in the working directory: staging and
-    lock stand beside it.
+    """See `output.LocalOutput`.
+
+    path: where it would be in the working directory: staging and lock stand beside it.
     """
 
     def __init__(self, config: BuildConfig) -> None:
@@ -69,8 +71,9 @@ class StoreOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Keep builds of other machines and directories out. shared: tasks with this staging
-        directory come and go.
+        """Keep builds of other machines and directories out.
+
+        shared: tasks with this staging directory come and go.
         """
         with store_locked(
             self.work, f"{self} is being built", _token(staging, self.url), shared=shared
@@ -80,8 +83,9 @@ class StoreOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """See `LocalOutput.already_built`; an output of the same inputs that is half published
-        is finished first.
+        """See `LocalOutput.already_built`.
+
+        An output of the same inputs that is half published is finished first.
         """
         manifest = published(self.store)
         if manifest is None and (record := pending(self.work)) is not None:
@@ -126,9 +130,7 @@ class StoreOutput:
         self.work.forget_uploads(_token(staging, self.url))
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Make what is signed in the staging directory appear at the URL; the directory then
-        goes.
-        """
+        """Publish what is signed in the staging directory at the URL, then remove the directory."""
         if self._lock is not None:
             self._lock.check()
         moves = json.loads((staging / NAMES).read_bytes())
@@ -150,14 +152,12 @@ class StoreOutput:
 
 
 def store_shards(url: str, staging: Path) -> StoreShards:
-    """Where the shards of a staging directory are written."""
+    """Folder of the shards of a staging directory."""
     return StoreShards(Store(f"{url.rstrip('/')}{SUFFIX}/{_token(staging, url.rstrip('/'))}"))
 
 
 def _token(staging: Path, url: str) -> str:
-    """Which folder in OUT.incomplete is this staging directory's: no other one ever has the
-    same.
-    """
+    """Token of this staging directory's folder in OUT.incomplete; no other has the same."""
     path = staging / STORE
     try:
         known = json.loads(path.read_bytes())

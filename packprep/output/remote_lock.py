@@ -1,5 +1,6 @@
-"""One build at a time on an output in a store, where nobody holds anything: an object says who
-works there, and since when is told by the clock of the store.
+"""One build at a time on an output in a store.
+
+An object names the holder; the clock of the store tells since when.
 
 Whoever finds no lock creates one, which only one of several can. Its holder writes it anew every
 few seconds; one that was not for a minute, or whose process on this host is gone, is passed over by
@@ -30,8 +31,9 @@ FIRST = "lock.json"
 
 @dataclass(frozen=True, kw_only=True)
 class _Lock:
-    """What a lock says. owner: token of a staging directory. nonce: of this lock, which no other
-    ever has.
+    """Content of a lock.
+
+    owner: token of a staging directory. nonce: of this lock, which no other ever has.
 
     shared: processes with the same owner come and go, so that one of them is gone says nothing.
     """
@@ -76,8 +78,9 @@ class StoreLock:
             )
 
     def release(self) -> None:
-        """Take the locks away, the first one first: whoever comes finds none of them, or all
-        that are left.
+        """Remove the locks, the first one first.
+
+        Other builds then see none of them, or all that are left.
         """
         found = _chain(self._store)
         if found and found[-1].nonce == self._lock.nonce:
@@ -119,7 +122,7 @@ def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterat
 
 
 def store_holder(store: Store) -> Holder | None:
-    """Who holds the lock there; None where nobody does who was heard of in the last minute.
+    """The holder of the lock there; None where none was active in the last minute.
 
     Looks only.
     """
@@ -190,7 +193,7 @@ def _content(lock: _Lock) -> bytes:
 
 
 def _stale(store: Store, lock: _Lock) -> bool:
-    """Whether nobody has touched a lock for a minute, or its process was on this host and is gone.
+    """True if nobody has touched a lock for a minute, or its process on this host is gone.
 
     FileNotFoundError where the lock itself is gone.
     """

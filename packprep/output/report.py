@@ -24,8 +24,9 @@ if TYPE_CHECKING:  # commands that only read a report need not load the compiler
 
 @dataclass
 class Account:
-    """The sums of a build by source, added up window by window, and what is known of each
-    window.
+    """The sums of a build by source, and facts of each window.
+
+    They are added up window by window.
     """
 
     sources: list[Sums]  # by source; the last is filler packs, which have none
@@ -101,7 +102,7 @@ class Account:
 
 
 def _packs_of(window: Mapping[str, Any], max_length: int) -> Sums:
-    """What a window, as report.json describes it, adds to the sums of its sources."""
+    """Sums that a window, as report.json describes it, adds to its sources."""
     return Sums(
         max_length=max_length,
         packs=window["packs"],
@@ -115,8 +116,9 @@ def _packs_of(window: Mapping[str, Any], max_length: int) -> Sums:
 def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> dict[str, Any]:
-    """The part of report.json that the build's inputs decide; the pipeline adds seconds, bytes
-    and digest.
+    """The part of report.json that the build's inputs decide.
+
+    The pipeline adds seconds, bytes and digest.
     """
     by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
     mix = {} if account.mix is None else {"mix": _of_mix(account.mix, files, account.sources)}
@@ -159,8 +161,9 @@ def _of_source(
 def _of_mix(
     asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]
 ) -> dict[str, Any]:
-    """Asked and achieved shares of each source of a mix, in the training split, and its account
-    in both splits.
+    """Asked and achieved shares of each source of a mix, in the training split.
+
+    Its account is of both splits.
     """
     sums = [
         Sums.total(counted[number] for number in source["files"]) for source in asked["sources"]

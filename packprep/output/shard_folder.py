@@ -1,5 +1,6 @@
-"""Where the shards of a build are written under their working names: a folder of the staging
-directory, or of a store.
+"""The folder of a build's shards under their working names.
+
+It is in the staging directory, or in a store.
 
 Either way a shard appears when it is whole, and its receipt (`shards.ShardFile`), written
 afterwards, says how to see that it is still the same: by its digest, read at the speed of a disk,
@@ -42,8 +43,9 @@ class LocalShards:
 
     @contextmanager
     def writing(self, name: str, size: int = 0) -> Iterator[Any]:
-        """A file that has its name, and is on disk, when the block ends. size: bytes it will
-        have at least.
+        """A file that has its name, and is on disk, when the block ends.
+
+        size: bytes it will have at least.
         """
         path = self.directory / name
         self.directory.mkdir(exist_ok=True)
@@ -56,17 +58,18 @@ class LocalShards:
         temporary.replace(path)
 
     def version(self, name: str) -> str:
-        """What the receipt of a shard says beside its digest."""
+        """Version in the receipt of a shard, beside its digest."""
         return ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """Whether a shard is there as its receipt says."""
+        """True if a shard is there and matches its receipt."""
         return same_file(self.directory / name, size, sha256)
 
 
 class _WrittenSoon:
-    """A file that the disk begins to write while it is made, so that the sync at the end has
-    little to wait for.
+    """A file that the disk begins to write while it is made.
+
+    The sync at the end then has little to wait for.
     """
 
     def __init__(self, file: Any) -> None:
@@ -84,8 +87,9 @@ class _WrittenSoon:
 
 
 def _reserve(handle: int, size: int) -> None:
-    """Take so much of the disk at once: writing has a third less to do than where it is taken
-    page by page. Linux only.
+    """Preallocate `size` bytes on disk, on Linux only.
+
+    Writing then takes a third less time than where space is taken page by page.
 
     A disk that cannot, or has no room, says so when it is written to.
     """
@@ -94,8 +98,9 @@ def _reserve(handle: int, size: int) -> None:
 
 
 def _begin_to_store(handle: int, first: int, last: int) -> None:
-    """Have bytes first..last - 1 of an open file written to disk, without waiting for it; Linux
-    only.
+    """Start writing bytes first..last - 1 of an open file to disk, without waiting.
+
+    Linux only.
     """
     if (begin := _of_linux("sync_file_range", c_int, c_int64, c_int64, c_uint)) is not None:
         begin(handle, first, last - first, _BEGIN_TO_WRITE)
@@ -111,8 +116,9 @@ def _of_linux(name: str, *arguments: Any) -> Any:
 
 
 class StoreShards:
-    """Shards in a folder of a store: sent while they are written, so that no copy of them is
-    ever here.
+    """Shards in a folder of a store.
+
+    Sent while they are written, so that no copy of them is ever here.
     """
 
     def __init__(self, store: Store) -> None:
@@ -129,8 +135,9 @@ class StoreShards:
         return stored.version if stored is not None else ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """See `LocalShards.intact`: asks for size and version, reads nothing; so never in a
-        store without versions.
+        """See `LocalShards.intact`: asks for size and version, reads nothing.
+
+        So never in a store without versions.
         """
         expected = Stored(size, version)
         return version != "" and (
@@ -139,5 +146,5 @@ class StoreShards:
 
     @cached_property
     def _there(self) -> dict[str, Stored]:
-        """What was there at first: a resumed build asks for thousands."""
+        """Files that were there at first: a resumed build asks for thousands."""
         return self._store.list()

@@ -1,5 +1,6 @@
-"""Packs to shard files: Arrow IPC streams of record batches of about half a million tokens,
-hashed while written.
+"""Packs to shard files.
+
+Arrow IPC streams of record batches of about half a million tokens, hashed while written.
 
 `datasets.load_from_disk` opens streams only, and `save_to_disk` is not used because older readers
 cannot open what newer writers save, and because it writes in place and checks nothing.
@@ -45,7 +46,7 @@ Count = Any  # int, or int64 [packs]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What every shard of a build has in common."""
+    """Facts that every shard of a build has in common."""
 
     columns: tuple[Column, ...]
     max_length: int
@@ -60,8 +61,10 @@ class Layout:
 
     @staticmethod
     def of(config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()) -> "Layout":
-        """Padding and repeated tokens need labels that say they carry no loss, and padding the
-        real lengths too.
+        """The layout of a build's shards.
+
+        Padding and repeated tokens need labels that say they carry no loss, and padding the real
+        lengths too.
 
         carried: columns of the token files, beside their tokens.
         """
@@ -98,7 +101,7 @@ class ShardFile:
     version: str = ""
 
     def intact(self, folder: ShardFolder) -> bool:
-        """Whether the file is there as the receipt says."""
+        """True if the file is there and matches the receipt."""
         return folder.intact(self.name, self.bytes, self.sha256, self.version)
 
 
@@ -123,8 +126,9 @@ def shard_bytes(packs: Packs, layout: Layout) -> Int64:
 
 
 def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, packs: Count) -> Count:
-    """Bytes of the columns of so many packs, of each where these are arrays; what frames them is
-    some kB a batch.
+    """Bytes of the columns of so many packs, of each where these are arrays.
+
+    What frames them is some kB a batch.
     """
     per = {"token": tokens, "segment": segments, "boundary": segments + packs}
     return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in columns)
@@ -175,8 +179,9 @@ def write_batches(
     schema: pa.Schema,
     content: int = 0,
 ) -> tuple[int, str]:
-    """An Arrow stream that appears under its name when it is whole and on disk; its bytes and
-    sha256.
+    """Write an Arrow stream that appears under its name when it is whole and on disk.
+
+    Return its bytes and sha256.
 
     content: bytes of its columns, where that is known.
     """
@@ -256,8 +261,9 @@ def _fill_labels(
     train_overlap: bool,
     out: NDArray[np.int32],
 ) -> None:
-    """Labels of the rows' tokens: see labels.py for which have none. stored: labels or masks,
-    where rows have them.
+    """Labels of the rows' tokens: see labels.py for which have none.
+
+    stored: labels or masks, where rows have them.
     """
     if stored is None:
         out[:] = tokens
@@ -274,8 +280,9 @@ def _fill_labels(
 
 
 class _Hashing:
-    """A file that knows the digest of what went through it: one thread hashes what another one
-    writes.
+    """A file that knows the digest of what went through it.
+
+    One thread hashes what another one writes.
     """
 
     def __init__(self, file: Any) -> None:
@@ -297,8 +304,9 @@ class _Hashing:
         return view.nbytes
 
     def _hash(self, at_most: int) -> None:
-        """Hand over what came since; returns when at most so much of it, which stays in memory,
-        is still waiting.
+        """Hand over what came since.
+
+        Returns when at most so much of it, which stays in memory, is still waiting.
         """
         self._hashing.append(self._pool.submit(self._update, self._unhashed))
         self._unhashed = []

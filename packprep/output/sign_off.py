@@ -1,5 +1,6 @@
-"""The end of a build: shards get their names, then come the files `datasets` reads, the report
-and the manifest.
+"""The end of a build.
+
+Shards get their names, then come the files `datasets` reads, the report and the manifest.
 """
 
 import importlib.metadata
@@ -40,8 +41,9 @@ SETTINGS = "build.yaml"
 def name_shards(
     staging: Path, shards: Sequence[ShardFile], *, stay: bool = False
 ) -> list[dict[str, Any]]:
-    """Move shards to their final names, write what `datasets` reads; entries of the manifest for
-    all these files.
+    """Move shards to their final names, write what `datasets` reads.
+
+    Return the manifest's entries for all these files.
 
     Which shard gets which name is written down first: see `Staging.claim`. stay: they are in a
     store, so that is all.
@@ -80,8 +82,9 @@ def name_shards(
 
 
 def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
-    """build.yaml, the resolved options: `packprep build -c OUT/build.yaml -o ELSEWHERE` gives
-    the same bytes again.
+    """Write build.yaml, the resolved options.
+
+    `packprep build -c OUT/build.yaml -o ELSEWHERE` gives the same bytes again.
     """
     lines = [
         f"# Every option of this output, as packprep {__version__} resolved it.",
@@ -102,8 +105,9 @@ def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -
 
 
 def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path) -> Path | None:
-    """build.yaml of outputs put together: the options that all were built with, and the sources
-    of all.
+    """Write build.yaml of outputs put together.
+
+    The options that all were built with, and the sources of all.
 
     None, and no file, where there are no such options, or where sources were mixed.
     """
@@ -217,7 +221,10 @@ def sign(
 
 
 def _given(config: BuildConfig) -> dict[str, str]:
-    """Where to find what enters `data` by digest alone, for commands that read it again."""
+    """Places of the inputs that enter `data` by digest alone.
+
+    For commands that read them again.
+    """
     names = {
         name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")
     }

@@ -1,5 +1,6 @@
-"""OUT.incomplete: where a build works, what it is a build of, and whether the next command may
-go on with it.
+"""OUT.incomplete, the folder a build works in.
+
+It says what it is a build of, so that the next command may resume it.
 
 build.json      the inputs that decide the bytes; job.json all that another process needs to do a
                 part of the work
@@ -90,12 +91,12 @@ def task_locks(staging: Path) -> list[Path]:
 
 
 def join_of(staging: Path) -> Path:
-    """What a task has locked while it joins."""
+    """Path that a task locks while it joins."""
     return staging / CLAIMS / "join"
 
 
 def generation_of(output: Path) -> Path:
-    """Where what is appended to an output is built, as an output of its own."""
+    """Folder in which the appended part of an output is built, as an output of its own."""
     return output.with_name(output.name + APPENDED)
 
 
@@ -111,7 +112,7 @@ class Staging:
         return self.path / "scratch"
 
     def committed(self) -> bool:
-        """Whether any work is done: a receipt of a slice, a shard or a window."""
+        """True if any work is done: a receipt of a slice, a shard or a window."""
         folders = (self.path / "tokens", self.path / "receipts")
         return (self.path / MANIFEST).exists() or any(
             file.name != "files.json" for folder in folders for file in folder.glob("*.json")
@@ -165,8 +166,9 @@ class Staging:
     def join(
         self, build: Mapping[str, Any], progress: Progress, *, alone: bool, replaces: bool
     ) -> bool:
-        """`claim` for a task that may not be the only one; True where only the last rename is
-        missing.
+        """`claim` for a task that may not be the only one.
+
+        Return True where only the last rename is missing.
 
         alone: whether no other task is at work; otherwise the directory is theirs, and ConfigError
         if theirs differs.
@@ -190,7 +192,7 @@ class Staging:
             self.path.rmdir()
 
     def _before(self, replaces: bool) -> dict[str, Any] | None:
-        """What the directory is a build of; None where there is nothing to go on with."""
+        """The build that the directory is of; None where there is nothing to resume."""
         try:
             before = json.loads((self.path / BUILD).read_bytes())
             return before if isinstance(before, dict) and "inputs" in before else None
@@ -209,9 +211,7 @@ class Staging:
         )
 
     def _whole(self, build: Mapping[str, Any]) -> Manifest | None:
-        """The manifest, if it is there and every file is as it says; without it the work goes
-        on.
-        """
+        """The manifest, if it is there and every file matches it; without it the work resumes."""
         try:
             manifest = read_manifest(self.path)
             for entry in manifest.all_files:
@@ -222,8 +222,9 @@ class Staging:
         return manifest
 
     def _undo_names(self) -> None:
-        """Give shards their working names again: the build died while it gave them their final
-        ones.
+        """Give shards their working names again.
+
+        The build died while it gave them their final ones.
         """
         with contextlib.suppress(FileNotFoundError, ValueError):
             for working, final in json.loads((self.path / NAMES).read_bytes()).items():
@@ -282,8 +283,9 @@ def _leave(staging: Staging) -> None:
 
 
 def _ours(path: Path) -> bool:
-    """Whether everything in a directory is named as a build names it, at least where no
-    build.json says so.
+    """True if everything in a directory has a name that a build gives.
+
+    Used where no build.json says whose it is.
     """
     if not path.is_dir():
         return False
@@ -302,8 +304,9 @@ def sweep(directory: Path) -> None:
 
 
 def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """What build.json holds: versions, the inputs, and what `packprep status` shows. names: of
-    the sources.
+    """Content of build.json: versions, the inputs, and what `packprep status` shows.
+
+    names: of the sources.
     """
     versions = {"staging_version": STAGING_VERSION, "format_version": FORMAT_VERSION}
     return {**versions, "inputs": dict(inputs), **rest}
@@ -317,7 +320,7 @@ def _without_on_error(build: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What differs between two builds, in words; empty where it is nothing."""
+    """Differences between two builds, in words; empty where there is none."""
     changed = [
         f"{key.replace('_', ' ')} {old[key]} there, {new[key]} here"
         for key in ("staging_version", "format_version")
@@ -337,7 +340,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Which sources changed, by name where names are known."""
+    """Sources that changed, by name where names are known."""
     there, here = old["inputs"]["sources"], new["inputs"]["sources"]
     if len(there) != len(here):
         return f"{len(there)} source files there, {len(here)} here"

@@ -1,5 +1,6 @@
-"""The account of several outputs together: counts are added, shares follow from them, averages
-are weighted.
+"""The account of several outputs together.
+
+Counts are added, shares follow from them, averages are weighted.
 """
 
 from collections import Counter
@@ -18,8 +19,9 @@ def summed_report(
     documents_per_pack: Mapping[str, int],
     entries: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """report.json of outputs put together, in order. entries: of the manifest, for the files
-    that come of it.
+    """report.json of outputs put together, in order.
+
+    entries: of the manifest, for the files that come of it.
     """
     windows = [window for report in reports for window in report["windows"]]
     sums = Sums.total(map(sums_of, reports))

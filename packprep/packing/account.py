@@ -105,8 +105,9 @@ class Sums:
 
     @staticmethod
     def of_ledger(ledger: Mapping[str, Any]) -> "Sums":
-        """The sums that a ledger holds, of report.json or of a manifest, with BOS and EOS added
-        where it counts them.
+        """The sums that the ledger of a report.json or of a manifest holds.
+
+        BOS and EOS are added where it counts them.
 
         Reasons may be those of a later version: what is only read again need not be known.
         """
@@ -170,8 +171,9 @@ class Sums:
 
     @property
     def utilization(self) -> float:
-        """Share of the places that hold tokens of documents, 0..1; 1 without packs: nothing is
-        wasted.
+        """Share of the places that hold tokens of documents, 0..1.
+
+        1 without packs: nothing is wasted.
         """
         return _share(self.tokens_kept, self.places, 1.0)
 
@@ -205,8 +207,9 @@ class Sums:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Share of the documents with tokens that begin with BOS and that end with EOS; 0 where
-        there is none.
+        """Share of the documents with tokens that begin with BOS and that end with EOS.
+
+        0 where there is none.
         """
         found = {"bos_rate": self.bos_found, "eos_rate": self.eos_found}
         return {

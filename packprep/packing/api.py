@@ -1,4 +1,6 @@
-"""Which documents share a pack: one entry point, a strategy by name, lengths in and a plan out.
+"""The choice of documents that share a pack.
+
+One entry point, a strategy by name, lengths in and a plan out.
 
 Most strategies work on how many documents have each length, not on documents: planning takes
 milliseconds for any number of documents, and dealing documents to the planned packs is a counting
@@ -150,8 +152,9 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
 def _join_atoms(
     items: Items, atoms: NDArray[np.integer], groups: NDArray[np.integer] | None
 ) -> tuple[Items, Int64s, NDArray[np.integer] | None]:
-    """Items that are whole atoms; first document of each atom, then the number of documents;
-    group of each atom.
+    """Items that are whole atoms.
+
+    First document of each atom, then the number of documents; group of each atom.
 
     They ask for an order that needs no lengths: length and balanced are for the documents, once
     these are placed.

@@ -21,8 +21,9 @@ def lower_bound(
     groups: NDArray[np.integer[Any]] | None = None,
     atoms: NDArray[np.integer[Any]] | None = None,
 ) -> int:
-    """The largest number of packs that is proven necessary, as pack_lengths understands its
-    arguments.
+    """The largest number of packs that is proven necessary.
+
+    Takes arguments as `pack_lengths` does.
 
     The maximum of L1 = ceil(tokens / max_length), Martello and Toth's L2 (1990), Fekete and
     Schepers' dual feasible functions (2001), the exact count for documents over max_length / 3, and
@@ -79,8 +80,9 @@ def _runs(lengths: Int32s) -> tuple[Int32s, Int64s]:
 def bound_of_counts(
     kinds: Int32s, counts: Int64s, capacity: int, documents: int, slots: int | None
 ) -> int:
-    """The bound for counts[i] items of length kinds[i] (falling; equal ones allowed) that are
-    `documents` documents.
+    """The bound for counts[i] items of length kinds[i] that are `documents` documents.
+
+    kinds: falling, equal ones allowed.
     """
     best = max(
         feasible_bound(kinds, counts, capacity, _FAMILIES), over_a_third(kinds, counts, capacity)
@@ -90,8 +92,9 @@ def bound_of_counts(
 
 @kernel
 def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) -> int:
-    """Best bound from dual feasible functions f: no pack can hold documents whose f sum to more
-    than 1.
+    """Best bound from dual feasible functions f.
+
+    No pack can hold documents whose f sum to more than 1.
 
     kinds: distinct lengths, falling; counts: documents of each. f_0 is length / capacity, and f_k
     gives lengths between i / (k + 1) and (i + 1) / (k + 1) of capacity the value i / k. Each is

@@ -1,5 +1,6 @@
-"""In which order packs stand: shuffled, as the input, longest first, or in groups of equal cost
-for ranks in step.
+"""Orders of packs.
+
+Shuffled, as the input, longest first, or in groups of equal cost for ranks in step.
 
 It is decided on what packs look like, before any document is dealt, so it costs no second pass over
 the documents.
@@ -54,8 +55,9 @@ def arranged(
     ranks: int,
     cost: tuple[float, float],
 ) -> tuple[Int64s, Int64s]:
-    """The same packs in the order that is asked for. lengths: [documents]. cost: a, b as
-    `PackPlan.costs` has them.
+    """The same packs in the order that is asked for.
+
+    lengths: [documents]. cost: a, b as `PackPlan.costs` has them.
     """
     if how == "input":
         return by_first_document(order, offsets)
@@ -86,8 +88,9 @@ def permuted(
 
 
 def emptiest(fills: Int64s, count: int) -> Int64s:
-    """The `count` packs with the fewest tokens, rising: what to leave out when packs must be a
-    multiple of something.
+    """The `count` packs with the fewest tokens, rising.
+
+    These are left out when packs must be a multiple of something.
 
     fills: int64 [packs], tokens. Of equally full packs the later ones are chosen.
     """

@@ -68,8 +68,9 @@ class PackPlan:
 
     @cached_property
     def bound(self) -> int:
-        """A number of packs that no plan can go below: the best lower bound
-        packprep.packing.bounds can prove.
+        """A number of packs that no plan can go below.
+
+        The best lower bound packprep.packing.bounds can prove.
         """
         from packprep.packing.bounds import lower_bound
 
@@ -93,8 +94,9 @@ class PackPlan:
 
     @cached_property
     def bias(self) -> float:
-        """Share of the variance of log length that the pack explains, adjusted for the number of
-        packs.
+        """Share of the variance of log length that the pack explains.
+
+        Adjusted for the number of packs.
 
         0: documents meet as if drawn at random; 1: packs hold equal lengths only; negative: long
         ones meet short ones. Epsilon squared: 1 - (within / (documents - packs)) / (total /
@@ -115,8 +117,9 @@ class PackPlan:
         return placed_costs(self._placed, self.offsets, float(cost[0]), float(cost[1]))
 
     def straggler(self, ranks: int, cost: tuple[float, float] = ATTENTION_COST) -> float:
-        """How much longer steps take than with equal work: max / mean cost of `ranks`
-        neighbours, averaged over steps.
+        """Factor by which steps take longer than with equal work.
+
+        max / mean cost of `ranks` neighbours, averaged over steps.
 
         1 is perfect. Packs past the last whole step are not counted, unless there is no whole step.
         """
@@ -133,8 +136,9 @@ class PackPlan:
         return float((steps.max(axis=1) / steps.mean(axis=1)).mean())
 
     def check(self) -> None:
-        """Raises ConfigError with the first thing wrong, if any: every document in one pack,
-        none over max_length.
+        """Raises ConfigError with the first thing wrong, if any.
+
+        Every document in one pack, none over max_length.
         """
         from packprep.packing.kernels.measure import first_fault
 

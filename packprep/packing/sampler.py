@@ -1,5 +1,6 @@
-"""Packing while training: batches of packs of document indices, packed anew every epoch, for a
-plain map-style dataset.
+"""Packing while training, for a plain map-style dataset.
+
+Batches of packs of document indices, packed again every epoch.
 
 For data that is packed once, offline, read shards with packprep.loaders instead: nothing is packed
 while training then.
@@ -21,8 +22,9 @@ from packprep.support.hashing import Purpose, stream
 
 
 class MultipackSampler:
-    """Batches for one rank: a `batch_sampler` for a DataLoader whose collate function joins the
-    documents of a pack.
+    """Batches for one rank: a `batch_sampler` for a DataLoader.
+
+    Its collate function joins the documents of a pack.
 
     Each item is one batch: a list of batch_size packs, each a list of indices into `lengths`.
     Everything follows from the arguments and the epoch, so all ranks agree on the number of batches
@@ -132,9 +134,7 @@ class MultipackSampler:
         return Sums(tokens_packed=filled, packs=packs, max_length=self.max_length).utilization
 
     def __len__(self) -> int:
-        """Batches of this rank that are still to come in the current epoch; the same on every
-        rank.
-        """
+        """Batches of this rank still to come in the current epoch; the same on every rank."""
         return self._uses(self._done).size // (self.batch_size * self.world_size)
 
     def _uses(self, first: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -155,8 +155,9 @@ class MultipackSampler:
         self._done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Packs anew for another epoch; for the current one nothing changes, not even the
-        position.
+        """Pack again for another epoch.
+
+        For the current one nothing changes, not even the position.
         """
         if epoch < 0:
             raise ConfigError(f"epoch is {epoch} but epochs count from 0")
@@ -164,7 +165,7 @@ class MultipackSampler:
             self.epoch, self._done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this sampler is: epoch, and packs given to all ranks.
+        """Position of this sampler: epoch, and packs given to all ranks.
 
         It also loads at another world or batch size.
 

@@ -36,7 +36,7 @@ _STEPS, _ALL_STEPS = (
 
 @dataclass(frozen=True)
 class Items:
-    """What a planner sees, and what decides the plan."""
+    """Input of a planner: all that decides the plan."""
 
     lengths: Int32s
     counts: Int64s  # items of each length, [max_length + 1]
@@ -61,8 +61,9 @@ Kinds = tuple[Int32s, Int32s, Int64s]
 
 
 def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> Planner:
-    """A planner that decides on kinds of items (equal length, equal weight) and then deals the
-    items to its packs.
+    """A planner that decides on kinds of items, then deals the items to its packs.
+
+    Items of a kind have equal length and equal weight.
     """
 
     def plan(items: Items) -> Packs:
@@ -280,8 +281,9 @@ def _balanced(items: Items) -> Packs:
 
 
 def _even_by_counts(items: Items, tries: Sequence[int]) -> Packs | None:
-    """The first of these numbers of packs that longest first into the emptiest pack fills; None
-    where none is enough.
+    """The first of these numbers of packs that longest first into the emptiest pack fills.
+
+    None where none is enough.
 
     The same rule as longest_first, on how many items have each length: milliseconds for any number
     of them.

@@ -1,5 +1,6 @@
-"""What a build would give, from a sample of each source; only a temporary folder is written, and
-it goes away again.
+"""Forecast of a build from a sample of each source.
+
+Only a temporary folder is written, and it is removed.
 
 Of a mix it says how much of each source would be drawn: the one of most epochs keeps the others
 from being more.
@@ -62,8 +63,9 @@ class _Sample:
 
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Tables: the resolved `options`, the `prediction` for the whole input, and of a mix the
-    tokens of each source.
+    """Tables: the resolved `options`, and the `prediction` for the whole input.
+
+    Of a mix also the tokens of each source.
 
     With append it is for the sources that the output does not hold.
     """
@@ -89,7 +91,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
 
 
 def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
-    """What tokenizes a sample; None where rows are token ids."""
+    """The engine that tokenizes a sample; None where rows are token ids."""
     if config.input_ids_column is not None:
         return None
     return choose_engine(
@@ -105,9 +107,7 @@ def _samples(
     scratch: Path,
     shape: RowShape,
 ) -> Iterator[_Sample]:
-    """A sample of each source, as large a part of the whole sample as the source is of the
-    input.
-    """
+    """A sample of each source, in proportion to its part of the input."""
     size = sum(source.bytes for source in sources)
     left, number = config.limit, 0
     of_entry = {source.entry: source.reading.get("limit") for source in sources}
@@ -229,8 +229,9 @@ def _mix(
     tokenizer: Tokenizer,
     config: BuildConfig,
 ) -> dict[str, dict[str, float]]:
-    """What would be drawn of each source of a mix: tokens in packs, their share, how often the
-    source would go by.
+    """Amounts that would be drawn of each source of a mix.
+
+    Tokens in packs, their share, and the times the source would be used.
     """
     entries = config.entries()
     if not is_mix(entries):
@@ -255,9 +256,7 @@ def _mix(
 
 
 def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
-    """Part of a large file of JSON lines as a source of its own, and how many times larger the
-    file is.
-    """
+    """Part of a large file of JSON lines as a source, and the ratio of their sizes."""
     if (
         source.kind != "json"
         or source.path is None
@@ -282,8 +281,9 @@ def _beginning(source: Source) -> tuple[bytes, int]:
 
 
 def _pieces(source: Source, count: int) -> tuple[bytes, int]:
-    """The lines that begin in one of `count` stretches spread evenly over a file, long and short
-    alike; their bytes.
+    """Lines that begin in one of `count` stretches spread evenly over a file, and their bytes.
+
+    Long lines and short ones alike.
     """
     blocks = []
     with source.raw() as file:

@@ -1,5 +1,6 @@
-"""Where the lengths that `packprep plan` sweeps come from: an array, a token store, a finished
-output, or text.
+"""Lengths for `packprep plan`.
+
+From an array, a token store, a finished output, or text.
 
 All but text hold the lengths already, and no token of them is read. Text is tokenized as a build
 does it, all of it or a share of the documents that the seed draws, into a temporary folder that
@@ -59,8 +60,9 @@ _WRITTEN = 4_000_000  # tokens of the shard that is written to learn how fast sh
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """What is to be planned. origin: where it is from, in words. tokenizer: its BOS and EOS are
-    those of the documents.
+    """Lengths to plan.
+
+    origin: where it is from, in words. tokenizer: its BOS and EOS are those of the documents.
 
     carried: columns that the documents have beside their tokens. share: of the documents that were
     drawn, 1 for all. scale: how many times larger the whole is. tokenize_seconds: what tokenizing
@@ -166,8 +168,9 @@ def _output(path: Output, config: BuildConfig) -> Lengths:
 
 
 def _store(path: Path) -> Path | None:
-    """The token store at a path: one, or the only one in a directory of --keep-tokens; None
-    where it is none.
+    """The token store at a path: one, or the only one in a directory of --keep-tokens.
+
+    None where there is none.
     """
     if (path / STORED).exists():
         return path
@@ -350,8 +353,9 @@ def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:
 
 
 def _policy(facts: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer of which only BOS and EOS are known, as a manifest has them; neither where
-    nothing is known.
+    """A tokenizer of which only BOS and EOS are known, as a manifest has them.
+
+    Neither where nothing is known.
     """
     bos, eos = (
         Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None
@@ -361,8 +365,9 @@ def _policy(facts: Mapping[str, Any]) -> Tokenizer:
 
 
 def write_rate(lengths: Lengths, config: BuildConfig) -> float:
-    """Bytes of a shard written per second here: packs of the first documents, gathered, checked,
-    hashed and synced.
+    """Bytes of a shard written per second here.
+
+    Packs of the first documents, gathered, checked, hashed and synced.
 
     The tokens are zeros; the folder is the one for temporary files.
     """

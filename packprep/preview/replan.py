@@ -1,5 +1,4 @@
-"""What other strategies would have made of the documents of a finished output: planned again,
-nothing written.
+"""A finished output planned again with other strategies; nothing is written.
 
 Lengths come back from the shards, so documents that the build dropped are not there and cut ones
 are as long as they were kept. Planning a million documents takes some tenths of a second for all
@@ -41,8 +40,9 @@ STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
 def replan(
     output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None
 ) -> list[Row]:
-    """The documents of `output` under each strategy, with the other options of its build but
-    groups.
+    """The documents of `output` under each strategy.
+
+    With the other options of its build but groups.
 
     Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several
     windows), and balanced for more than 250,000 segments, where evening out may take minutes,

@@ -1,5 +1,6 @@
-"""Many plans of the same documents: every max_length with every strategy and overflow, from
-lengths alone.
+"""Many plans of the same documents.
+
+Every max_length with every strategy and overflow, from lengths alone.
 
 Each plan is made by the functions a build plans with, on the same documents, windows and seeds, so
 where nothing is sampled a row's figures are those of the artifact, to the last digit. Segments are
@@ -178,8 +179,9 @@ def _plan_group(
     tokenizer: Tokenizer,
     carried: Sequence[Column] = (),
 ) -> Iterator[Row]:
-    """Rows of configs that share their segments, which are kept between them where there is one
-    window.
+    """Rows of configs that share their segments.
+
+    These are kept between them where there is one window.
     """
     kept: Cut | None = None
     for config in configs:
@@ -218,8 +220,9 @@ def _named(config: BuildConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Segments of a window, and their bound where a plan has found it: what several strategies
-    share.
+    """Segments of a window, and their bound where a plan has found it.
+
+    What several strategies share.
     """
 
     segments: Segments
@@ -298,8 +301,9 @@ def _sum(counts: NDArray[Any]) -> int:
 
 
 def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer) -> list[int]:
-    """Packs to add to or leave out of each window, as a build does: where that is asked, all are
-    planned once more.
+    """Packs to add to or leave out of each window, as a build does.
+
+    Where that is asked, all are planned once more.
     """
     changes = [0] * len(windows)
     if config.packs_multiple_of == 1:
@@ -380,8 +384,9 @@ _MEASURES: dict[str, Callable[[Row], float]] = {
 
 
 def best(rows: Sequence[Row]) -> dict[str, int]:
-    """The number of the best row for each goal; of equal rows the one that loses, pads and cuts
-    less. {} without rows.
+    """The number of the best row for each goal.
+
+    Of equal rows the one that loses, pads and cuts less. {} without rows.
 
     A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be
     made to look good in every other column by throwing documents away. padding: highest
@@ -401,8 +406,9 @@ def best(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def ties(rows: Sequence[Row]) -> list[str]:
-    """Goals for which several rows are best, exactly equal: `best` names one of them by their
-    other figures.
+    """Goals for which several rows are best, exactly equal.
+
+    `best` names one of them by their other figures.
     """
     planned = [rows[number] for number in _comparable(rows)]
     values = {goal: sorted(map(measure, planned)) for goal, measure in _MEASURES.items()}

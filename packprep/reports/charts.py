@@ -1,5 +1,6 @@
-"""Charts of a report: bins, ranges and ticks for page and plots alike, and for the page their
-places in pixels.
+"""Charts of a report: bins, ranges and ticks for page and plots alike.
+
+For the page also their places in pixels.
 
 Numbers in, data classes out; page.html and plots.py draw them.
 """
@@ -30,8 +31,9 @@ _LETTER = 7.0  # width of a digit in the text under it, on a phone, where it is 
 
 @dataclass(frozen=True)
 class Link:
-    """`tokens` that go from `source` to `outcome`; kind and color name classes of the page's
-    style.
+    """`tokens` that flow from `source` to `outcome`.
+
+    kind and color name classes of the page's style.
     """
 
     source: str
@@ -71,8 +73,9 @@ class Ribbon:
 
 @dataclass(frozen=True)
 class Flow:
-    """Sources on the left, outcomes on the right, bands between them as high as they have
-    tokens.
+    """Sources on the left, outcomes on the right, bands between them.
+
+    A band is as high as it has tokens.
     """
 
     width: int
@@ -83,8 +86,9 @@ class Flow:
 
 
 def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tuple[str, int, str]]:
-    """Name, tokens and class of each source or outcome, in the order they first appear in the
-    links.
+    """Name, tokens and class of each source or outcome.
+
+    In the order they first appear in the links.
     """
     tokens: dict[str, int] = {}
     css: dict[str, str] = {}
@@ -181,8 +185,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of `of` along an axis of `unit`: everything a page and a plot show of them. marks:
-    places by name.
+    """Counts of `of` along an axis of `unit`: everything a page and a plot show of them.
+
+    marks: places by name.
     """
 
     title: str
@@ -202,8 +207,9 @@ class Histogram:
 def histogram(
     counts: Counts, axis: Axis, *, title: str, note: str, of: str, unit: str, room: int = 0
 ) -> Histogram:
-    """The counts along the axis, marked at the median, and at the `room` of a pack where some
-    are larger.
+    """The counts along the axis, marked at the median.
+
+    Also at the `room` of a pack where some are larger.
     """
     numbers = counts.bins(axis.edges).tolist()
     bins = [Bin(label, count) for label, count in zip(axis.labels, numbers, strict=True)]
@@ -216,8 +222,9 @@ def histogram(
 
 
 def amounts(counts: Counts) -> Axis:
-    """Bins for whole numbers over the range they have: equally wide, or by doubling where most
-    would be in a few.
+    """Bins for whole numbers over the range they have.
+
+    Equally wide, or by doubling where most would be in a few.
     """
     low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (0, 0)
     even = high - low < _BINS or counts.quantile(0.5) - low >= (high - low) / 8
@@ -260,8 +267,9 @@ def amounts(counts: Counts) -> Axis:
 
 
 def percents(counts: Counts, whole: int) -> Axis:
-    """Bins for percentages of `whole` over the range that the values have, at least one percent
-    of it.
+    """Bins for percentages of `whole` over the range of the values.
+
+    At least one percent of it.
 
     A few that lie far below all others, at most 1% of them or one, share a first bin: one pack of
     30% beside packs of 99% to 100% must not hide how these differ. Example: 30, 990, 994, 1000 of
@@ -292,8 +300,9 @@ def percents(counts: Counts, whole: int) -> Axis:
 
 
 def _bounds(start: int, high: int, whole: int) -> tuple[int, list[int]]:
-    """A step and its multiples from `start` to `high`, parts of `whole`, in hundredths of a
-    percent.
+    """A step and its multiples from `start` to `high`.
+
+    Parts of `whole`, in hundredths of a percent.
 
     No step is narrower than one of the whole numbers, and the first multiple is a round one.
     """
@@ -318,9 +327,7 @@ def _percent(at: int, like: int) -> str:
 
 
 def _fitting(some: Iterable[list[tuple[float, str]]], bins: int) -> list[tuple[float, str]]:
-    """The first of several lists of ticks whose texts have room beside each other; else the
-    last.
-    """
+    """The first of several lists of ticks whose texts fit beside each other; else the last."""
     ticks: list[tuple[float, str]] = []
     for ticks in some:
         if len(ticks) <= _TICKS and all(_apart(a, b, bins) for a, b in pairwise(ticks)):
@@ -398,8 +405,9 @@ class Piece:
 def pieces(
     lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int
 ) -> list[Piece]:
-    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured
-    like the longest.
+    """The segments of a pack side by side.
+
+    Those too narrow to see are drawn as one, coloured like the longest.
 
     Padding (css "filler") is drawn by itself where it is wide enough, else together with the
     document beside it.

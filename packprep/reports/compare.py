@@ -1,5 +1,6 @@
-"""Two reports side by side: which numbers differ, which way that is better, and which options
-differ.
+"""Two reports side by side.
+
+Which numbers differ, which way that is better, and which options differ.
 """
 
 from collections.abc import Mapping
@@ -28,8 +29,9 @@ class Difference:
 
 
 def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
-    """Every number of either report, in the order of the report; those of a source belong to the
-    source's name.
+    """Every number of either report, in the order of the report.
+
+    Those of a source belong to the source's name.
 
     A number is better or worse where packprep.reports.figures knows which way it should go; seconds
     and tokens per second are judged too, which means something on one machine only.
@@ -42,8 +44,9 @@ def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Differen
 
 
 def _named(report: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by name, sources under their own names: the third source here may be the first one
-    there.
+    """Numbers by name, sources under their own names.
+
+    The third source here may be the first one there.
     """
     whole = figures({key: value for key, value in report.items() if key != "sources"})
     for source in report.get("sources", []):
@@ -61,8 +64,9 @@ def _difference(name: str, a: float | None, b: float | None) -> Difference:
 
 
 def options_of(path: Output) -> dict[str, str]:
-    """The options that decided an output, as text; {} for a report by itself, which does not say
-    them.
+    """The options that decided an output, as text.
+
+    {} for a report by itself, which does not say them.
     """
     if isinstance(path, Path) and not path.is_dir():
         return {}

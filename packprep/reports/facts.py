@@ -1,5 +1,6 @@
-"""Everything a report page or a plot shows of a finished output, read once; and the words for
-it.
+"""All that a report page or a plot shows of a finished output, and its words.
+
+It is read once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,9 @@ COLORS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """An outcome with what sets it apart. empty: share of the room of its packs that holds no
-    token.
+    """An outcome with what sets it apart.
+
+    empty: share of the room of its packs that holds no token.
     """
 
     outcome: Row
@@ -35,8 +37,9 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Facts:
-    """An output as it is (manifest, report.json, counts) and as other strategies would have made
-    it.
+    """An output as it is and as other strategies would have made it.
+
+    As it is: manifest, report.json, counts.
     """
 
     output: Output
@@ -47,8 +50,9 @@ class Facts:
 
     @property
     def ranks(self) -> int:
-        """GPUs that step together, as the build planned for; the step time of one is of no
-        interest.
+        """GPUs that step together, as the build planned for.
+
+        The step time of one is of no interest.
         """
         found: int = self.report["straggler_ranks"]
         return found
@@ -88,7 +92,7 @@ class Facts:
         )
 
     def links(self) -> list[Link]:
-        """Where the tokens of each source went, those in packs first."""
+        """Outcome of the tokens of each source, those in packs first."""
         totals: dict[tuple[str, str, str, str], int] = {}
         filler_packs = self.report["tokens"]["filler"]
         for number in self.by_size:
@@ -159,7 +163,7 @@ class Facts:
         ]
 
     def strategies(self) -> list[Strategy]:
-        """This build beside the other strategies, as page and plots compare them."""
+        """The build beside the other strategies, as page and plots compare them."""
         fewest = min((outcome.packs for outcome in self.outcomes), default=0)
         return [
             Strategy(
@@ -188,9 +192,7 @@ def gather(output: Output, progress: Progress | None = None) -> Facts:
 
 
 def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
-    """Tokens of a ledger that are in no pack although they were wanted there, by reason in
-    words.
-    """
+    """Tokens of a ledger wanted in packs and in none, by reason in words."""
     counts = {"cut off: longer than a pack": tokens["truncated"]}
     dropped = {
         reason: count for reason, count in tokens["dropped"].items() if reason != Dropped.NOT_DRAWN
@@ -227,8 +229,9 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """With a mark for what no page can hold: control characters, bytes of a file name that are
-    no UTF-8.
+    """A text with a mark for what no page can hold.
+
+    Control characters, bytes of a file name that are no UTF-8.
     """
     return "".join(part if part.isprintable() else "\ufffd" for part in text)
 

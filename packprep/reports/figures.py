@@ -1,5 +1,6 @@
-"""The numbers of a report by name: which way each gets better, how it reads, and how far CI lets
-it move.
+"""The numbers of a report by name.
+
+Which way each gets better, how it reads, and how far CI lets it move.
 
 A name is the path of a number in report.json with dots: utilization, tokens.truncated,
 tokens.dropped.too_long, sources.0.bos_rate. What the schema adds later has a name at once, and no
@@ -29,7 +30,7 @@ GROUPS: Mapping[str, type[StrEnum]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """What is known of the numbers whose name fits `pattern` (as of a file: * stands for anything).
+    """Rule for the numbers whose name fits `pattern`, in which * is anything.
 
     tolerance: how much worse CI lets it get where nobody says otherwise; None: CI looks at it only
     when asked. ratio: it depends on the machine, so only a change in per cent means anything.
@@ -67,8 +68,9 @@ RULES = (
 
 
 def rule_of(name: str) -> Rule:
-    """The rule of a number; those of one source follow the rules of the whole but are looked at
-    only when asked.
+    """The rule of a number.
+
+    Those of one source follow the rules of the whole but are looked at only when asked.
     """
     own = re.sub(r"^sources\.\d+\.", "", name)
     rule = next((rule for rule in RULES if fnmatchcase(own, rule.pattern)), Rule(name, "neither"))
@@ -84,8 +86,9 @@ def by_rule(name: str) -> tuple[int, str]:
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, float]:
-    """Every number of a report by its name, in the report's order; the windows, which are its
-    details, left out.
+    """Every number of a report by its name, in the report's order.
+
+    The windows, which are its details, left out.
     """
     found: dict[str, float] = {}
 
@@ -107,15 +110,17 @@ def figures(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def value_of(name: str, values: Mapping[str, float]) -> float | None:
-    """The number of that name; 0 for a reason that did not occur, None where the report does not
-    have it.
+    """The number of that name.
+
+    0 for a reason that did not occur, None where the report does not have it.
     """
     return values.get(name, 0 if name.startswith(tuple(f"{group}." for group in GROUPS)) else None)
 
 
 def resolve_name(name: str, known: Iterable[str]) -> list[str]:
-    """The numbers that a user means by a name: one, or all reasons of a table such as
-    tokens.dropped.
+    """The numbers that a user means by a name.
+
+    One, or all reasons of a table such as tokens.dropped.
 
     tokens_dropped means tokens.dropped. An unknown name raises ConfigError that suggests the
     nearest.

@@ -1,5 +1,6 @@
-"""The CI gate: the numbers of a report held against a baseline, each with the change that is
-allowed.
+"""The CI gate: the numbers of a report against a baseline.
+
+Each has an allowed change.
 
 A baseline is a small JSON file for version control, name: number. A whole report.json serves too.
 What is allowed is a change for the worse: `-0.001` lets a number fall by 0.001, `+10` lets it rise
@@ -52,7 +53,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """What a failed one says: number, baseline, change, what was allowed."""
+        """Sentence of a failed number: value, baseline, change, and the change allowed."""
         if self.value is None:
             return (
                 f"{self.name} was {shown(self.name, self.baseline)} in the baseline and is not "
@@ -75,8 +76,9 @@ class Tolerance:
 
 
 def parse_tolerances(given: Iterable[str], known: Iterable[str]) -> dict[str, Tolerance]:
-    """NAME=CHANGE by full name, such as utilization=-0.001, tokens_lost=+10 or
-    tokens_per_second=-20%.
+    """Parse NAME=CHANGE by full name.
+
+    Such as utilization=-0.001, tokens_lost=+10 or tokens_per_second=-20%.
 
     Later ones win; a name of a single number wins over that of a table. Raises ConfigError.
     """
@@ -174,8 +176,9 @@ def check_figures(
 
 
 def _sources(verdict: Verdict, report: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the sources a failed number comes from, worst first; none where there is one
-    source only.
+    """Names of the sources a failed number comes from, worst first.
+
+    None where there is one source only.
     """
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:
@@ -223,9 +226,7 @@ def _amount(name: str, tolerance: Tolerance) -> str:
 
 
 def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) -> list[str]:
-    """Numbers that the gate holds by default and that this baseline, perhaps an older one, does
-    not have.
-    """
+    """Numbers that the gate holds by default and this baseline lacks, perhaps an older one."""
     return [
         name
         for name in figures(report)
@@ -247,8 +248,9 @@ def read_baseline(path: Path) -> dict[str, float]:
 def write_baseline(
     path: Path, report: Mapping[str, Any], tolerances: Sequence[str]
 ) -> dict[str, float]:
-    """The numbers that the gate holds by default and those that tolerances name, a line each,
-    sorted by name.
+    """Write the numbers that the gate holds and those that tolerances name.
+
+    A line each, sorted by name.
     """
     values = figures(report)
     asked = parse_tolerances(tolerances, values)

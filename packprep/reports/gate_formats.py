@@ -1,5 +1,6 @@
-"""What the CI gate leaves behind: JUnit XML for the CI's test view, Markdown for its summary
-page, JSON.
+"""Files that the CI gate writes.
+
+JUnit XML for the CI's test view, Markdown for its summary page, JSON.
 """
 
 import os
@@ -72,9 +73,7 @@ def _cell(text: str) -> str:
 
 
 def append_github_summary(text: str) -> None:
-    """The Markdown behind what other steps wrote to the file that GitHub names, where it names
-    one.
-    """
+    """Append the Markdown to GitHub's summary file, where GitHub names one."""
     if named := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(named).open("a", encoding="utf-8") as file:
             file.write(text)

@@ -1,5 +1,6 @@
-"""The report of an output as one HTML page: no script, nothing loaded, everything escaped, for
-screens of any width.
+"""The report of an output as one HTML page.
+
+No script, nothing loaded, everything escaped, for screens of any width.
 
 page.html and page.css beside this file are what it looks like, charts.py says where things stand;
 here are the words.
@@ -37,8 +38,9 @@ def write_page(facts: Facts, path: Path) -> Path:
 
 
 def as_data(facts: Facts) -> dict[str, Any]:
-    """What the page shows, for machines: histograms as [value, count] pairs, strategies, and
-    report.json itself.
+    """Data of the page for machines.
+
+    Histograms as [value, count] pairs, strategies, and report.json itself.
     """
     counts = ("documents", "segments", "documents_per_pack", "fill", "cost")
     figures = ("strategy", "packs", "bound", "utilization", "bias", "straggler", "cut", "gap")
@@ -118,8 +120,9 @@ def _account(tokens: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _undivided(facts: Facts) -> str:
-    """A sentence in place of a picture of one band, of one source that is all in the packs; else
-    nothing.
+    """A sentence in place of a picture of one band, of one source that is all in the packs.
+
+    Else nothing.
     """
     links = facts.links()
     if len(facts.names) > 1 or any(link.kind in ("lost", "undrawn") for link in links):
@@ -220,7 +223,7 @@ def _state(value: float, good: float, fair: float) -> str:
 
 
 def _findings(facts: Facts) -> list[dict[str, str]]:
-    """What a reader should know, worst first.
+    """Findings for the reader, worst first.
 
     No advice that the comparison of strategies does not bear out.
     """
@@ -414,7 +417,7 @@ def _facts(facts: Facts) -> list[tuple[str, str]]:
 
 
 def clip(text: str, most: int) -> str:
-    """The end of a long name, where names differ. Example: clip("abcdef", 4) -> "…def"."""
+    """The end of a long name, where names differ: "abcdef" in 4 signs is "…def"."""
     return text if len(text) <= most else "…" + text[-(most - 1) :]
 
 

@@ -1,5 +1,6 @@
-"""Plots of an output as PNG and SVG files, with matplotlib, for slides and papers: the pictures
-of the report page.
+"""Plots of an output as PNG and SVG files, with matplotlib, for slides and papers.
+
+The pictures of the report page.
 """
 
 from collections.abc import Callable
@@ -83,8 +84,9 @@ def _tokens(facts: Facts, axes: Any) -> None:
 
 
 def _whole_numbers(axes: Any, axis: str, most: int) -> None:
-    """Write the ticks of counts in full, as the texts beside them are: 12,000,000, not 1.2 and
-    1e7 in a corner.
+    """Write the ticks of counts in full, as the texts beside them are.
+
+    12,000,000, not 1.2 and 1e7 in a corner.
     """
     axes.locator_params(axis=axis, nbins=most, integer=True)
     getattr(axes, f"{axis}axis").set_major_formatter("{x:,.0f}")

@@ -1,5 +1,6 @@
-"""Numbers that rows bring with them: token ids, labels, masks, and the columns that `carry`
-names, checked row by row.
+"""Numbers that rows bring with them.
+
+Token ids, labels, masks, and the columns that `carry` names, checked row by row.
 
 A list has a value per token and must be as long as the row's ids; a plain number belongs to the
 whole row. Types are the data's: whole numbers keep theirs (true and false become 0 and 1, JSON's
@@ -39,7 +40,7 @@ _FLOATS = {"float": "float32", "double": "float32"}
 
 @dataclass(frozen=True, kw_only=True)
 class RowShape:
-    """What rows become, the same for every source of a build.
+    """Columns that rows become, the same for every source of a build.
 
     carried: the columns that `carry` names. vocab_size: token ids are below this. finder: what
     renders conversations; None where rows are text or token ids. notes are sentences for the user.
@@ -69,8 +70,9 @@ def carry_name(entry: str) -> str:
 def carried_types(
     types: Mapping[str, pa.DataType], config: BuildConfig, where: str
 ) -> tuple[Column, ...]:
-    """The columns that `carry` names, by their types in the first rows. where: the source, for
-    messages.
+    """The columns that `carry` names, by their types in the first rows.
+
+    where: the source, for messages.
     """
     columns = []
     for entry in config.carry:
@@ -112,7 +114,7 @@ def _is_number(values: pa.DataType) -> bool:
 
 
 class RowProblems:
-    """What is wrong with each row of a table: the first thing found."""
+    """First fault of each row of a table."""
 
     def __init__(self, found: pa.Array) -> None:
         self._found: list[Problem | None] = problems_in(found)
@@ -133,8 +135,9 @@ class RowProblems:
 def read_numbers(
     table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems
 ) -> dict[str, Any]:
-    """`ids`, `labels` and carried columns of rows as Arrow arrays of their types, by name in
-    token files.
+    """`ids`, `labels` and carried columns of rows as Arrow arrays of their types.
+
+    By name in token files.
 
     A row with a problem has empty lists and zeros; `problems` says why.
     """
@@ -166,8 +169,9 @@ def read_numbers(
 def _labels(
     table: pa.Table, config: BuildConfig, vocab_size: int, ids: "_Lists", problems: RowProblems
 ) -> "_Lists | None":
-    """Labels as ids where rows have them, as a mask where they have only that; with both, no
-    loss where either says.
+    """Labels as ids where rows have them, as a mask where they have only that.
+
+    With both, no loss where either says.
     """
     labels = mask = None
     if (name := config.labels_column) is not None:
@@ -201,8 +205,9 @@ class _Lists:
     def of(
         column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems
     ) -> "_Lists":
-        """The column's lists as numbers of this type; rows whose values are none, or do not fit,
-        are problems.
+        """The column's lists as numbers of this type.
+
+        Rows whose values are none, or do not fit, are problems.
         """
         array = column.combine_chunks()
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -294,8 +299,9 @@ def text_type(column: pa.ChunkedArray) -> pa.DataType:
 
 
 def _of_text(array: pa.Array, add: Any) -> pa.Array:
-    """Numbers that texts spell, of the type that holds all of them; add(row, text, expected)
-    hears of other texts.
+    """Numbers that texts spell, of the type that holds all of them.
+
+    add(row, text, expected) hears of other texts.
     """
     kind = text_type(array)
     if kind != array.type:
@@ -317,8 +323,9 @@ def _add_nulls(array: pa.Array, name: str, problems: RowProblems) -> None:
 
 
 def _converted(values: pa.Array, dtype: str, add: Any) -> NDArray[Any]:
-    """Values as another type, 0 for null; add(place, value, expected) hears of each that does
-    not fit.
+    """Values as another type, 0 for null.
+
+    add(place, value, expected) hears of each that does not fit.
     """
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
     given: NDArray[Any] = values.fill_null(0).to_numpy()

@@ -1,5 +1,6 @@
-"""Digests of sources, which decide what a build is: read once, several files at a time, at 1.5
-to 2 GB/s and core.
+"""Digests of sources, which decide what a build is.
+
+Read once, several files at a time, at 1.5 to 2 GB/s and core.
 
 They are kept where reading them again would be dear. What is under way ends within a block of bytes
 at Ctrl-C.
@@ -114,8 +115,9 @@ _known: _Known | None = None  # digests by path, size and time of change; None: 
 
 @contextmanager
 def remembered(path: Path) -> Iterator[None]:
-    """Keep digests of files in `path`, so that they are not read for that by every process, or
-    again after a kill.
+    """Keep digests of files in `path`.
+
+    So they are not read for that by every process, or again after a kill.
 
     A file counts as the same while its size and its time of change, or its version in a store, are.
     """

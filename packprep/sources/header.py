@@ -1,5 +1,6 @@
-"""Which columns a file has, found without reading its rows: keys of the first JSON row, a CSV
-header, a schema.
+"""Columns of a file, found without reading its rows.
+
+From the keys of the first JSON row, a CSV header or a schema.
 """
 
 import contextlib
@@ -34,8 +35,9 @@ def names_in(source: Source, path: Path | str | None) -> Sequence[str] | None:
 def check_names(
     source: Source, there: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
 ) -> None:
-    """InputError unless each wanted column is there once. texts: those that an option for text
-    chooses.
+    """InputError unless each wanted column is there once.
+
+    texts: those that an option for text chooses.
     """
     for name in wanted:
         if there.count(name) != 1:

@@ -1,5 +1,6 @@
-"""A source opened: its rows as a `datasets` object in streaming form, and a sentence where its
-reader stumbles.
+"""An open source: its rows as a `datasets` object in streaming form.
+
+An error of its reader becomes a sentence.
 
 Nothing is cached in the user's home (but hub datasets, whose cache is theirs), and no more is read
 than is asked for. Only what cannot be streamed is unpacked into `scratch`.
@@ -37,8 +38,9 @@ _UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
 
 @contextlib.contextmanager
 def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
-    """What the readers of each format raise is theirs; the user needs the file's name. read:
-    [rows so far].
+    """Turn the errors of each format's reader into a sentence with the file's name.
+
+    read: [rows so far].
     """
     try:
         yield
@@ -62,8 +64,9 @@ def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
-    """The file to open: the source's own, or a plain copy of one that its reader cannot stream
-    as it is.
+    """The file to open.
+
+    The source's own, or a plain copy of one that its reader cannot stream as it is.
     """
     away = is_url(source.path or "")
     if (
@@ -103,8 +106,9 @@ def open_rows(
     chats: "ConversationColumns | None",
     begin: int = 0,
 ) -> Any:
-    """The rows of a source as a `datasets` object in Arrow format. begin: byte of JSON lines
-    where the first begins.
+    """The rows of a source as a `datasets` object in Arrow format.
+
+    begin: byte of JSON lines where the first begins.
     """
     import datasets
 

@@ -80,8 +80,9 @@ def read_rows(
 def row_shape(
     sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer
 ) -> RowShape:
-    """What rows become: carried columns typed by the first rows of the first source,
-    conversations by the template.
+    """Columns that rows become.
+
+    Carried columns typed by the first rows of the first source, conversations by the template.
     """
     source = sources[0]
     config = config.reading(source.reading)
@@ -110,7 +111,7 @@ def row_shape(
 
 
 def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
-    """What renders conversations; None for a build without them."""
+    """The renderer of conversations; None for a build without them."""
     if not config.chats:
         return None
     from packprep.chat.masks import exact_encoder
@@ -126,7 +127,7 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
 def _conversations_of(
     source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
 ) -> "ConversationColumns":
-    """Where a source has its conversations. Raises InputError where it has none."""
+    """Columns of a source that hold its conversations; InputError where it has none."""
     names = names_in(source, path)
     if names is None:
         names = next(open_rows(source, path, config, scratch, None).iter(batch_size=1)).column_names
@@ -136,8 +137,9 @@ def _conversations_of(
 def find_columns(
     names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
 ) -> "ConversationColumns":
-    """Which of these columns hold conversations. any_row: a later row may have tools or
-    variables that these lack.
+    """Columns that hold conversations, of these.
+
+    any_row: a later row may have tools or variables that these lack.
     """
     from packprep.chat.conversations import ConversationColumns, find_conversations
 
@@ -177,8 +179,10 @@ def _check_columns(
     config: BuildConfig,
     chats: "ConversationColumns | None",
 ) -> None:
-    """JSON rows name their columns one by one, so there a column with no value is looked for in
-    the first row.
+    """Check that the columns wanted are there.
+
+    JSON rows name their columns one by one, so a column with no value is searched for in the first
+    row.
     """
     texts = text_columns(config)
     beside = (chats.tools, chats.variables) if chats is not None else ()

@@ -1,5 +1,6 @@
-"""Sources in a store: s3://bucket/key, a folder or a glob of them, as `sources` has files, read
-where they are.
+"""Sources in a store: s3://bucket/key, a folder or a glob of them.
+
+They are read where they are.
 
 JSON, CSV and text are streamed each time they are read. Parquet, Arrow and saved datasets, whose
 readers jump about, are fetched into scratch when their turn comes and go away after it: the disk
@@ -60,8 +61,9 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
 
 
 def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
-    """Everything of a known format but hidden files and the output, which may lie beside the
-    sources.
+    """All files of a known format in a folder.
+
+    But hidden files and the output, which may lie beside the sources.
     """
     own = (
         tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete"))
@@ -184,8 +186,9 @@ def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[
 
 @contextmanager
 def fetched(source: Source, scratch: Path) -> Iterator[Path]:
-    """A copy, in `scratch`, of a saved dataset's folder, with the data files that its digest was
-    made of.
+    """A copy, in `scratch`, of a saved dataset's folder.
+
+    With the data files that its digest was made of.
     """
     store = Store(str(source.path))
     files = _data_files(store, "", store.list())

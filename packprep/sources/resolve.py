@@ -1,5 +1,6 @@
-"""What the sources of a build are: names on the command line become files with a digest, in a
-fixed order.
+"""The sources of a build.
+
+Names on the command line become files with a digest, in a fixed order.
 
 An existing path wins; a name with a known suffix or a glob that matches nothing is an error;
 anything else is a dataset on the hub. Files of a glob or directory are sorted bytewise, so document
@@ -72,8 +73,9 @@ def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -
 
 
 def _check_repeated(found: list[Source]) -> None:
-    """A file that two globs of a mix match would be repeated without a word, and be counted for
-    both.
+    """Refuse a file that two globs of a mix match.
+
+    It would be repeated without a word, and be counted for both.
     """
     seen = set()
     for source in found:
@@ -92,8 +94,9 @@ def _check_repeated(found: list[Source]) -> None:
 
 
 def check_local(config: BuildConfig) -> None:
-    """Raise InputError for a source that is wrong by its name, kind or size: before a hub is
-    asked, or a byte read.
+    """Raise InputError for a source that is wrong by its name, kind or size.
+
+    Before a hub is asked, or a byte read.
     """
     for entry in config.entries():
         reading = config.reading(entry.reading)
@@ -105,8 +108,9 @@ def check_local(config: BuildConfig) -> None:
 
 @contextmanager
 def _readable(label: str) -> Iterator[None]:
-    """InputError for a source that may not be read; faults of the system itself stay as they
-    are.
+    """Raise InputError for a source that may not be read.
+
+    Faults of the system itself stay as they are.
     """
     try:
         yield
@@ -133,8 +137,9 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
 
 
 def _local_files(name: str, config: BuildConfig) -> list[Path]:
-    """The files here that a name of a source stands for; none for the hub, a store, standard
-    input or a saved dataset.
+    """The files here that a name of a source stands for.
+
+    None for the hub, a store, standard input or a saved dataset.
 
     InputError where it can only mean files, and there are none.
     """
@@ -167,8 +172,9 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
 
 
 def _check_readable(pattern: Path) -> None:
-    """OSError if the pattern leads through a folder that may not be read: `glob` just leaves it
-    out.
+    """OSError if the pattern leads through a folder that may not be read.
+
+    `glob` just leaves it out.
     """
     through = [pattern] if pattern.name == "**" else []
     for folders in [*through, *pattern.parents]:
@@ -188,8 +194,9 @@ def _file(path: Path) -> Source:
 
 
 def _check_file(path: Path) -> int:
-    """Bytes of a file that can be a source, as far as that shows without reading it; InputError
-    for any other.
+    """Bytes of a file that can be a source, as far as that shows without reading it.
+
+    InputError for any other.
     """
     suffix = suffixes(path.name)[0]
     try:
@@ -213,7 +220,7 @@ def _dangling(path: Path) -> InputError:
 
 
 def _is_saved(path: Path) -> bool:
-    """Whether a path is a directory that `save_to_disk` wrote."""
+    """True if a path is a directory that `save_to_disk` wrote."""
     return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
 
 

@@ -1,5 +1,6 @@
-"""What a reader gives, checked and in the columns of reading.py: text, conversations rendered,
-numbers beside them.
+"""Rows that a reader gives, checked and in the columns of reading.py.
+
+Text, conversations rendered, numbers beside them.
 
 Nothing is cast or guessed: a value that is no text, bytes that are no UTF-8, a text larger than a
 row may be become the row's problem, and the row has no text.
@@ -31,8 +32,9 @@ def columns_read(config: BuildConfig, chats: "ConversationColumns | None" = None
 
 
 def text_columns(config: BuildConfig) -> list[str]:
-    """The columns that make the text, in the order of the template; none where rows are token
-    ids or conversations.
+    """The columns that make the text, in the order of the template.
+
+    None where rows are token ids or conversations.
     """
     if config.input_ids_column is not None or config.chats:
         return []
@@ -106,8 +108,9 @@ def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
 def _conversations(
     table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns"
 ) -> pa.Table:
-    """`text`, `trained` and `specials` of rendered conversations, `problem`, and perhaps
-    `group`.
+    """`text`, `trained` and `specials` of rendered conversations, and their `problem`.
+
+    Perhaps also `group`.
     """
     from packprep.chat.masks import render_chats
 
@@ -148,8 +151,9 @@ def _without_text(table: pa.Table) -> pa.Table:
 def as_text(
     table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False
 ) -> pa.Table:
-    """`text` and `problem` of rows with the columns `names`, and `second` of pairs. is_utf8: see
-    `as_rows`.
+    """`text` and `problem` of rows with the columns `names`, and `second` of pairs.
+
+    is_utf8: see `as_rows`.
     """
     count = len(table)
     problem = (

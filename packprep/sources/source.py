@@ -1,5 +1,6 @@
-"""One source of a build, found and digested: a file, a saved dataset or a hub dataset, and how
-its rows are read.
+"""One source of a build, found and digested.
+
+A file, a saved dataset or a hub dataset, and how its rows are read.
 """
 
 import io
@@ -30,7 +31,7 @@ class Source:
     version: str = ""  # of one in a store
 
     def facts(self) -> dict[str, Any]:
-        """What decides the documents it gives."""
+        """Facts that decide the documents of the source."""
         return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
 
     def described(self) -> dict[str, Any]:
@@ -48,7 +49,7 @@ class Source:
 
     @property
     def compression(self) -> str:
-        """ "gz", "zst" or nothing."""
+        """Compression of the file: "gz", "zst" or nothing."""
         return suffixes(str(self.path))[1]
 
     def plain(self) -> io.BufferedReader:

@@ -1,5 +1,6 @@
-"""The input cut into units: runs of documents of a fixed amount of text, never of a number that
-workers decide.
+"""The input cut into units.
+
+Runs of documents of a fixed amount of text, never of a number that workers decide.
 
 A unit is what is shuffled. It is read and tokenized in slices, so that work starts before a unit is
 read to its end and the memory of one slice serves the next. Documents are numbered over the whole
@@ -58,8 +59,9 @@ class Slice:
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading begins: slice `number` of unit `unit`, which has `before` bytes of text in
-    the slices before it.
+    """Begin of reading: slice `number` of unit `unit`.
+
+    It has `before` bytes of text in the slices before it.
 
     rows: of each source, read before; document `first_document` is the next one.
     source: the first that is opened: all rows of those before it are read.
@@ -101,8 +103,9 @@ def read_slices(
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a slice is cut out of the input. pieces: its tables, each with the number of its
-    source.
+    """A slice cut out of the input.
+
+    pieces: its tables, each with the number of its source.
 
     before: text in the slices of its unit before it.
     """
@@ -146,8 +149,9 @@ def clipped(
     read: Callable[[Source, RowPlace], Iterator[pa.Table]],
     start: Start,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Tables of rows with the number of their source, up to `limit`; the first bad row stops
-    unless skipped.
+    """Tables of rows with the number of their source, up to `limit`.
+
+    The first bad row stops unless skipped.
 
     An entry of `sources` may have a limit of its own, over all its files.
     read: gives the rows of a source from a place on, tables with a column `problem`.
@@ -202,8 +206,9 @@ def bad_row(source: Source, row: int, detail: str) -> InputError:
 
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:
-    """How many rows to take until they reach `room` bytes of text, and their bytes; all of them
-    if they don't.
+    """Number of rows that reach `room` bytes of text, and their bytes.
+
+    All of them if they don't.
     """
     ends = np.cumsum(row_bytes(table))
     taken = int(np.searchsorted(ends, room)) + 1
@@ -211,8 +216,9 @@ def _fill(table: pa.Table, room: int) -> tuple[int, int]:
 
 
 def row_bytes(table: pa.Table) -> NDArray[np.int64]:
-    """What units and windows count of each row, int64 [documents]; a table may hold it as a
-    column `size`.
+    """Size of each row as units and windows count it, int64 [documents].
+
+    A table may hold it as a column `size`.
     """
     if "size" in table.column_names:
         sizes: NDArray[np.int64] = table["size"].to_numpy()
@@ -230,8 +236,9 @@ def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Four bytes for each id of each document, int64 [documents]: what units and windows count
-    in place of text.
+    """Four bytes for each id of each document, int64 [documents].
+
+    What units and windows count in place of text.
     """
     lengths: NDArray[np.int64] = 4 * pc.list_value_length(ids).to_numpy().astype(np.int64)
     return lengths
@@ -266,8 +273,9 @@ def _slice(cut: Cut, read: Counter[int]) -> Slice:
 
 
 def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:
-    """Neighbouring items cut into ranges that reach `limit`, or that stay within it where one
-    item does.
+    """Neighbouring items cut into ranges that reach `limit`.
+
+    Or that stay within it where one item does.
     """
     ends = np.cumsum(sizes)
     found, first = [], 0

@@ -1,5 +1,6 @@
-"""Work done ahead in other threads: its results come in order, and so many at most wait to be
-taken.
+"""Work done ahead in other threads.
+
+Its results come in order, and so many at most wait to be taken.
 """
 
 import math
@@ -17,8 +18,9 @@ Made = TypeVar("Made")
 def ahead(
     submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most: int
 ) -> Iterator[Made]:
-    """What became of each item, in order. submit: begins one. most: begun beside the one that is
-    taken.
+    """Results of work on items, in order, some begun ahead.
+
+    submit: begins one. most: begun beside the one that is taken.
     """
     running: deque[Future[Made]] = deque()
     try:
@@ -34,15 +36,17 @@ def ahead(
 
 
 class RenewedThreads:
-    """Threads that are replaced after so much work, and with them what libraries keep for each:
-    caches that grow.
+    """Threads that are replaced after so much work, and with them their caches.
+
+    Libraries keep caches for each thread, and these grow.
 
     They are made when they are needed, and made anew in a process that was forked.
     """
 
     def __init__(self, work_each: float = math.inf) -> None:
-        """work_each: what a thread does before it is replaced, on average, in the unit of
-        `submit`.
+        """Note the work of a thread before it is replaced.
+
+        work_each: its average, in the unit of `submit`.
         """
         self._each = work_each
         self._left = 0.0

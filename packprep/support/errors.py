@@ -1,5 +1,6 @@
-"""What packprep raises on purpose; the command line prints the sentence and exits with the
-class's code.
+"""Errors that packprep raises on purpose.
+
+The command line prints the sentence and exits with the class's code.
 
 PackprepError(ValueError)
 ├── ConfigError  an option or argument is wrong
@@ -22,8 +23,10 @@ from packprep.support.redact import redacted
 
 
 class PackprepError(ValueError):
-    """Base of the errors that are a sentence for the user, never a defect of packprep; it shows
-    no credential, and of a long sentence, which quotes what it found, its beginning and its end.
+    """Base of the errors that are a sentence for the user, never a defect of packprep.
+
+    It shows no credential, and of a long sentence, which quotes what it found, its beginning and
+    its end.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -42,15 +45,17 @@ class InputError(PackprepError):
 
 
 class StoppedError(PackprepError):
-    """The build cannot go on as things are on this machine; what it has done is kept for the
-    same command.
+    """The build cannot resume as things are on this machine.
+
+    Finished work is kept for the same command.
     """
 
 
 @contextlib.contextmanager
 def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
-    """For the first request to a store: what would be no better the next time is an error of
-    this kind.
+    """Handle errors of the first request to a store.
+
+    An error that a retry would not fix is of this kind.
     """
     from packprep.schemas import StoreError  # takes too long to import for --help
 
@@ -70,7 +75,7 @@ def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'best_fit'?", or the list of what there is when nothing is near."""
+    """End of a sentence: "; did you mean 'best_fit'?", or the list when nothing is near."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
 
@@ -88,8 +93,9 @@ _SYSTEM = (
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """What the system or a store refused, behind whatever a library made of it; None where it
-    was neither.
+    """The refusal of the system or a store behind a library's error.
+
+    None where it was neither.
     """
     from packprep.schemas import StoreError  # takes too long to import for --help
 

@@ -1,5 +1,6 @@
-"""One build at a time on an output: OUT.lock beside it says which process on which host works
-there.
+"""One build at a time on an output.
+
+OUT.lock beside it names the process and the host that work there.
 
 On one machine the kernel decides: it holds the lock for a living process only, so what a killed
 build leaves is seen to be stale at once. It may not hold locks between machines, so there a build
@@ -33,7 +34,7 @@ class Held(ConfigError):  # noqa: N818 - the sentence is an error's, the news is
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has, or had, an output."""
+    """A process that holds, or held, the lock of an output."""
 
     host: str
     pid: int
@@ -44,9 +45,7 @@ class Holder:
 
 
 def lock_of(path: Path) -> Path:
-    """The lock of a directory stands beside it: it stays where it is while directories are
-    renamed.
-    """
+    """Path of a directory's lock: beside it, so that it stays where it is through renames."""
     return path.with_name(path.name + ".lock")
 
 
@@ -83,7 +82,7 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
 
 
 def holder(path: Path) -> Holder | None:
-    """Who has the lock of a directory; None where there is none.
+    """The holder of the lock of a directory; None where there is none.
 
     Looks only: it is in no build's way.
     """
@@ -92,8 +91,9 @@ def holder(path: Path) -> Holder | None:
 
 
 def _alive(found: Holder, lock: Path) -> bool:
-    """As far as can be told without the kernel's lock: its number may be that of another process
-    by now.
+    """True if the holder lives, as far as can be seen without the kernel's lock.
+
+    Its number may be that of another process by now.
     """
     return (
         runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
@@ -101,8 +101,9 @@ def _alive(found: Holder, lock: Path) -> bool:
 
 
 def taken_by(path: Path) -> str:
-    """Who has the lock of a directory, in words; "" where nobody living has it, and what a dead
-    one left is gone.
+    """The holder of the lock of a directory, in words.
+
+    "" where no living process has it; a lock that a dead one left is removed.
 
     Asks the kernel, so it is not misled by a process number that is used again, as `holder` may be.
     """
@@ -144,8 +145,9 @@ def _taken(lock: Path, what: str) -> int:
 
 
 def _free(handle: int) -> bool | None:
-    """Take the kernel's lock if no process of this machine has it; None on a file system without
-    locks.
+    """Take the kernel's lock if no process of this machine has it.
+
+    None on a file system without locks.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +168,7 @@ def _same_file(handle: int, lock: Path) -> bool:
 
 
 def _read(lock: Path) -> Holder | None:
-    """What the lock says; None where its build was killed before it wrote that."""
+    """Content of the lock; None where its build was killed before it wrote that."""
     try:
         loaded = json.loads(lock.read_bytes())
         return Holder(str(loaded["host"]), int(loaded["pid"]), alive=False)
@@ -175,7 +177,7 @@ def _read(lock: Path) -> Holder | None:
 
 
 def _touched_elsewhere(found: Holder, lock: Path) -> bool:
-    """Whether a build on another machine lives, by the clock of the file system."""
+    """True if a build on another machine lives, by the clock of the file system."""
     if found.host == socket.gethostname():
         return False
     try:

@@ -1,5 +1,6 @@
-"""Random-looking bits, a function of a seed and a number: the same on every machine, in any
-order, for any worker.
+"""Random-looking bits, a function of a seed and a number.
+
+The same on every machine, in any order, for any worker.
 
 A seed is an integer of the user. Each choice that it decides has a stream of random bits of its
 own, named by a `Purpose`. `stream` gives the key of one, and only keys make bits, so that no two
@@ -70,7 +71,7 @@ def mix(key: np.uint64, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
 
 
 def drawn(key: np.uint64, values: NDArray[np.integer[Any]], share: float) -> NDArray[np.bool_]:
-    """Which values fall into a share, 0 to 1, that the key draws."""
+    """Mask of the values that fall into a share, 0 to 1, that the key draws."""
     if share >= 1:
         return np.ones(len(values), np.bool_)
     return mix(key, values) < np.uint64(int(share * 2.0**64))

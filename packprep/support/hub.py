@@ -1,5 +1,6 @@
-"""The Hugging Face hub: a sentence at once where it cannot be reached, one line where it has to
-be asked again.
+"""Requests to the Hugging Face hub.
+
+A sentence at once where it cannot be reached, one line where it has to be asked again.
 
 Its client asks a hub that is not there six times in 23 seconds, with two lines each time, before it
 takes what its cache has. Here the hub is asked for one file first, once.
@@ -36,8 +37,9 @@ class _OneLine(logging.Filter):
 def asking(
     name: str, file: str, *, revision: str | None = None, repo_type: str = "model"
 ) -> Iterator[str]:
-    """For requests to the hub about a repository: gives the reason why it cannot be reached, ""
-    where it answers.
+    """Context manager for requests to the hub about a repository.
+
+    Gives the reason why it cannot be reached, "" where it answers.
 
     Where it cannot be reached its client is offline for the while, so that the cache answers at
     once. file: one that the repository should have; what the hub says about it is left to the

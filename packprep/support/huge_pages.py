@@ -1,5 +1,6 @@
-"""malloc in huge pages, where the system gives them to who asks: 10 % fewer cycles for a build
-with a fast engine.
+"""malloc in huge pages, where the system has them.
+
+10 % fewer cycles for a build with a fast engine.
 
 glibc takes that from the environment, and only when a process begins; so the process begins once
 more, under the same number, before it has imported anything.
@@ -17,8 +18,9 @@ _COMMANDS = {"build", "plan"}  # those that tokenize
 
 
 def begin_again() -> None:
-    """Begin this process again with huge pages, if they are to be had and nobody has set
-    tunables of glibc.
+    """Begin this process again with huge pages, if there are any.
+
+    Not where the user has set tunables of glibc.
     """
     if "GLIBC_TUNABLES" in os.environ or _COMMANDS.isdisjoint(sys.argv[1:2]):
         return

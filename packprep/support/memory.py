@@ -1,4 +1,4 @@
-"""What a process holds in memory, and giving back what mapped files take of it."""
+"""Memory that a process holds, and giving back the part that mapped files take."""
 
 import ctypes
 import mmap
@@ -14,8 +14,9 @@ import pyarrow as pa
 
 
 def resident(process: int | str = "self") -> tuple[int, int] | None:
-    """Bytes that a process holds, and how many of them are of files that it maps; None where the
-    system doesn't say.
+    """Bytes that a process holds, and how many of them are of files that it maps.
+
+    None where the system doesn't say.
     """
     try:
         pages = Path(f"/proc/{process}/statm").read_text().split()
@@ -38,8 +39,9 @@ def peak() -> int:
 
 @dataclass(frozen=True)
 class MappedFiles:
-    """Files as they are mapped into memory, each whole. most: bytes that the process should
-    hold, or None.
+    """Files as they are mapped into memory, each whole.
+
+    most: bytes that the process should hold, or None.
 
     What is read of a mapped file counts as memory of the process until the system wants it back, or
     `relieve` lets it go: it stays in the system's cache, from where it is mapped again when it is
@@ -58,8 +60,9 @@ class MappedFiles:
         return MappedFiles(files, most)
 
     def relieve(self, coming: int = 0) -> None:
-        """Let go of what was read, where the process holds too much. coming: bytes that it is
-        about to take.
+        """Let go of what was read, where the process holds too much.
+
+        coming: bytes that it is about to take.
         """
         if self.most is None or (held := resident()) is None or held[0] + coming <= self.most:
             return

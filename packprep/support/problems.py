@@ -1,5 +1,6 @@
-"""A row that cannot be used: one word to count it by, and the sentence that says what is wrong
-with it.
+"""A row that cannot be used.
+
+One word to count it by, and the sentence that says what is wrong with it.
 
 Tables of rows have a column `problem` of type PROBLEM, a struct of both; null where nothing is
 wrong with the row.
@@ -44,8 +45,9 @@ class BadRow(StrEnum):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a row. detail: a sentence without the row's place, which the caller
-    knows.
+    """A fault of a row.
+
+    detail: a sentence without the row's place, which the caller knows.
     """
 
     reason: BadRow

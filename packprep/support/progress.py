@@ -1,5 +1,6 @@
-"""What a running build says: a live line in a terminal, a plain line now and then elsewhere,
-nothing from Python.
+"""Progress of a running build.
+
+A live line in a terminal, a plain line now and then elsewhere, nothing from Python.
 
 Everything goes to standard error; standard output is for results.
 """
@@ -16,8 +17,9 @@ _LIVE_EVERY = 0.1  # and between changes of a live one
 
 
 class Progress(Protocol):
-    """Where a build reports. done and total: amounts of `unit`; total None where it is not
-    known.
+    """The place where a build reports its progress.
+
+    done and total: amounts of `unit`; total None where it is not known.
     """
 
     def say(self, line: str) -> None: ...
@@ -122,7 +124,7 @@ class Console:
 
 
 def shown(first: str = "the first unit of text", *, quiet: bool = False) -> Console | Silent:
-    """What a command reports to while it works, as a context manager."""
+    """Context manager that gives a command the progress to report to."""
     return Silent() if quiet else Console(first)
 
 
@@ -131,6 +133,6 @@ def _left(seconds: float | None) -> str:
 
 
 def _memory() -> str:
-    """What this process holds in memory now; nothing where the system does not say."""
+    """Memory that this process holds now; "" where the system does not say."""
     held = resident()
     return "" if held is None else f", {held[0] / 1e6:,.0f} MB of memory"

@@ -1,5 +1,6 @@
-"""What a message, a report or a manifest may show of a name: no credential, and no control
-character.
+"""Names as a message, a report or a manifest may show them.
+
+No credential, and no control character.
 
 Names come from users and from the hub's answers: https://user:password@host, ?X-Amz-Signature=...,
 hf_ tokens. File names may hold line feeds and terminal commands. Every PackprepError and every

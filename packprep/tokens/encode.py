@@ -1,5 +1,6 @@
-"""A table of rows to a table of tokens: text, conversations or token ids, with BOS and EOS, in
-batches by bytes.
+"""A table of rows to a table of tokens.
+
+Text, conversations or token ids, with BOS and EOS, in batches by bytes.
 """
 
 import re
@@ -36,8 +37,10 @@ Made = TypeVar("Made")
 
 
 class Encoded(NamedTuple):
-    """table: as a token file has it. verified: documents compared with the reference. problems:
-    of rows that could not be encoded, by place; they have no tokens.
+    """Rows as tokens.
+
+    table: as a token file has it. verified: documents compared with the reference. problems: of
+    rows that could not be encoded, by place; they have no tokens.
     """
 
     table: pa.Table
@@ -53,8 +56,9 @@ def encode_table(
     config: BuildConfig,
     stop: threading.Event | None = None,
 ) -> Encoded:
-    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept; null text has no
-    tokens.
+    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept.
+
+    Null text has no tokens.
 
     numbers: [documents], which decide what is compared with the reference. engine: None where the
     table has `ids` in place of text.
@@ -95,8 +99,9 @@ def _encode(
 
 
 def load_kernels(tokenizer: Tokenizer) -> None:
-    """What the first batch would wait a quarter of a second for: numba, and the code it has
-    compiled before.
+    """Load numba and the code it has compiled before.
+
+    Otherwise the first batch would wait for them a quarter of a second.
     """
     _Ended(tokenizer, 1).add(np.frombuffer(bytes(4), np.int32), np.array([0, 1]), 1)
 
@@ -108,8 +113,9 @@ def _in_batches(
     config: BuildConfig,
     stop: threading.Event | None,
 ) -> Iterator[tuple[int, Made]]:
-    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes
-    of text.
+    """Results of encode(first, last) for BATCH_BYTES of rows after another.
+
+    Each with its bytes of text.
 
     sizes: bytes of text of each row.
     """
@@ -150,8 +156,9 @@ def _verify(
 
 
 class _Ended:
-    """Ids of batches one behind the other, each document with its BOS and EOS: the only copy
-    until they are written.
+    """Ids of batches one behind the other, each document with its BOS and EOS.
+
+    The only copy until they are written.
 
     Made batch by batch, so that the engine gets the memory of one batch's ids again for the next
     one's.
@@ -199,8 +206,9 @@ def _sides(table: pa.Table) -> pa.Table:
 
 
 def _joined(table: pa.Table, sides: Encoded) -> Encoded:
-    """Rows of pairs again: the ids of both sides one behind the other, and how many the first
-    has.
+    """Rows of pairs joined again.
+
+    The ids of both sides one behind the other, and how many the first has.
     """
     rest = table.drop_columns([name for name in READ if name in table.column_names])
     for name in sides.table.column_names:
@@ -223,8 +231,9 @@ def _encode_chats(
     config: BuildConfig,
     stop: threading.Event | None,
 ) -> Encoded:
-    """Rendered conversations to `tokens` and, unless everything is trained, `labels`: 1 where a
-    token is.
+    """Rendered conversations to `tokens` and, unless everything is trained, `labels`.
+
+    A label is 1 where its token is trained.
     """
     from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
     from packprep.chat.prompt_response import encode_prompted
@@ -269,8 +278,9 @@ def _encode_chats(
 def _chat_with_ends(
     ids: Ids, trained: NDArray[np.bool_], offsets: Offsets, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
-    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them: a template
-    writes them itself.
+    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them.
+
+    A template writes them itself.
     """
     bos, eos = _end_ids(tokenizer)
     wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
@@ -283,8 +293,9 @@ def _chat_with_ends(
 
 
 def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
-    """`ids` to `tokens`, with BOS and EOS where they were asked for; other lists keep in step
-    with them.
+    """`ids` to `tokens`, with BOS and EOS where they were asked for.
+
+    Other lists keep in step with them.
 
     An added BOS has no loss, an added EOS has one where the token before it has; carried columns
     have 0 there.

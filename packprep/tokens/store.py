@@ -31,8 +31,9 @@ STORE_VERSION = 4  # raised when the same inputs would give other token files
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
-    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by
-    source.
+    """Receipt of one tokenized slice.
+
+    cut: documents and characters that truncate_at took, by source.
     """
 
     unit: int
@@ -106,8 +107,9 @@ def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
 
 
 def committed(directory: Path) -> list[TokenFile]:
-    """Token files from the beginning of the input up to the first that is missing or has
-    changed, digests checked.
+    """Token files from the beginning of the input up to the first missing or changed one.
+
+    Digests are checked.
     """
     names = sorted(path.with_suffix(".arrow").name for path in directory.glob("unit-*.json"))
     done: list[TokenFile] = []
@@ -120,7 +122,7 @@ def committed(directory: Path) -> list[TokenFile]:
 
 
 def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) -> Start:
-    """Where reading goes on after these token files."""
+    """Place where reading resumes after these token files."""
     if not done:
         return Start()
     last = done[-1]
@@ -138,8 +140,9 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
 
 
 def read_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
-    """The receipt of a token file, if there is one and the file is as it says, its size alone
-    without digests.
+    """The receipt of a token file, if there is one and the file matches it.
+
+    Without digests only its size is compared.
     """
     path = directory / name
     try:

@@ -1,5 +1,6 @@
-"""Text to token files: one slice of a unit in, one Arrow file of `list<int32>` out, through a
-batched `datasets.map`.
+"""Text to token files.
+
+One slice of a unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
 
 `map` sees a table of text and gives back a table of tokens; no Python int stands between. A token
 file keeps every row of its slice; an empty document and a skipped row have no tokens. Beside it
@@ -70,8 +71,9 @@ def tokenize(
     before: Sequence[TokenFile] = (),
     elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None,
 ) -> list[TokenFile]:
-    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow; what is
-    there is not remade.
+    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow.
+
+    What is there is not remade.
 
     before: token files that are there of what comes before `slices`. `report` hears of each new
     one, in order. elsewhere: makes a token file in another process, in place of a thread of this
@@ -138,8 +140,9 @@ def seal(directory: Path, files: Sequence[Piece]) -> None:
 
 
 def slices_ahead(config: BuildConfig) -> int:
-    """Slices that may be tokenized while the next one is read: `num_proc`, or fewer where memory
-    is short.
+    """Number of slices that may be tokenized while the next one is read.
+
+    `num_proc`, or fewer where memory is short.
     """
     room = (config.max_memory - BASE_MEMORY) // (
         slice_memory(config) + BASE_MEMORY * config.isolated
@@ -238,8 +241,9 @@ def tokenize_slice(
 def _with_skipped(
     given: Slice, problems: Mapping[int, Problem], config: BuildConfig
 ) -> tuple[Part, ...]:
-    """The parts with the rows counted that could not be encoded; DocumentError where none may be
-    skipped.
+    """The parts, with the rows that could not be encoded counted as skipped.
+
+    DocumentError where none may be skipped.
     """
     if not problems:
         return given.parts

@@ -64,14 +64,15 @@ class Documents:
 
     @property
     def labels(self) -> Labels | None:
-        """What is trained; None where that is every token."""
+        """Labels of the documents; None where every token is trained."""
         column = self.aligned.get("labels")
         return None if column is None else Labels(values=column)
 
 
 def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Piece]]:
-    """Slices of each window, by unit number inside it; a window ends with the unit that reaches
-    its size.
+    """Slices of each window, by unit number inside it.
+
+    A window ends with the unit that reaches its size.
     """
     units: dict[int, list[_Piece]] = {}
     for file in files:
@@ -90,8 +91,9 @@ def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Pie
 
 
 def unit_order(units: NDArray[np.int64], config: BuildConfig) -> NDArray[np.int64]:
-    """Places of these units, by number, in the order in which they are dealt: as the seed has
-    them, or as they are.
+    """Places of these units, by number, in the order in which they are dealt.
+
+    As the seed has them, or as they are.
     """
     if config.order == "input":
         return np.arange(len(units))
@@ -120,8 +122,9 @@ def read_chosen(
     chosen: Callable[[int, Documents], NDArray[np.int64]],
     max_memory: int | None = None,
 ) -> Documents:
-    """Some documents of token files that hold far more than are wanted; only of these is
-    anything kept.
+    """Some documents of token files that hold far more than are wanted.
+
+    Only of these is anything kept.
 
     chosen: f(number of the file, its documents) -> the rows that are wanted, in order. max_memory:
     see above.
@@ -179,8 +182,9 @@ def _sources(file: TokenFile) -> NDArray[np.int32]:
 def documents_of(
     batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]
 ) -> Documents:
-    """Documents of record batches as token files hold them (see tokens.py), with their input
-    rows and sources.
+    """Documents of record batches of token files, with their input rows and sources.
+
+    See tokens.py for the columns.
     """
     names = batches[0].schema.names if batches else []
     aligned: dict[str, Pointers] = {}
@@ -243,8 +247,9 @@ def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
 
 
 def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
-    """Which documents the seed puts into the validation split: by id, so the same whatever else
-    changes.
+    """Mask of the documents that the seed puts into the validation split.
+
+    By id, so the same whatever else changes.
     """
     return drawn(stream(config.seed, Purpose.HOLDOUT), ids, config.holdout)
 

@@ -1,4 +1,4 @@
-"""What is trained: counting the tokens that carry a loss, and where the response of a row begins.
+"""Trained tokens: counting those with a loss, and finding where a row's response begins.
 
 A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four
 times smaller, as a mask (int8, 1 where there is one). Without either, every token is trained. In a
@@ -25,8 +25,9 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Labels (int32) or masks (int8) of documents as they lie in memory. values: [documents],
-    where each begins.
+    """Labels (int32) or masks (int8) of documents as they lie in memory.
+
+    values: [documents], where each begins.
     """
 
     values: Pointers
@@ -37,8 +38,9 @@ class Labels:
         return 0 if self.values.dtype == np.int8 else NO_LOSS
 
     def count(self, document: Int32, first: Int32, tokens: Int32) -> Int32:
-        """[runs], trained tokens among document[first : first + tokens]; 0 where tokens is below
-        1.
+        """Trained tokens among document[first : first + tokens], [runs].
+
+        0 where tokens is below 1.
         """
         runs = self.values.at(document, first.astype(np.int64))
         found: Int32 = _count(runs.address, tokens, self.untrained, self._like)
@@ -53,8 +55,9 @@ class Labels:
         least: int,
         train_overlap: bool,
     ) -> tuple[NDArray[np.bool_], Int32]:
-        """Pieces with at least `least` trained tokens, and how many of each one's tokens an
-        earlier one of them has.
+        """Pieces with at least `least` trained tokens.
+
+        Also how many of each one's tokens an earlier one of them has.
 
         document, start, own, bos: [pieces], as `Segments` has them, those of a document in order;
         both results too. What pieces share is trained in the first of them that is kept, unless
@@ -140,8 +143,9 @@ def _first(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32
 
 
 def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int) -> Int32:
-    """Tokens kept of each source, the rest of `most` being the target's: both are cut in
-    proportion to their lengths.
+    """Tokens kept of each source, the rest of `most` being the target's.
+
+    Both are cut in proportion to their lengths.
 
     source, target: [rows], tokens of prompts and responses that together are longer than `most`. A
     side that is less than half of `most` stays whole. This is `infer_seqlen` of LLaMA-Factory

@@ -32,8 +32,9 @@ Measure = Callable[[Documents], Int64]
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """Documents of one token file. cell: split * sources + source of the mix, [documents]; so
-    are the other arrays.
+    """Documents of one token file.
+
+    cell: split * sources + source of the mix, [documents]; so are the other arrays.
     """
 
     documents: Documents
@@ -51,8 +52,9 @@ class _File:
 
 
 class Mix:
-    """The draw of a build, and its windows. entry_of_source: the entry of each input file.
-    measure: see `Measure`.
+    """The draw of a build, and its windows.
+
+    entry_of_source: the entry of each input file. measure: see `Measure`.
 
     windows: the token files that each window touches. available, wanted: tokens of each cell, a
     cell being a source of the mix in a split, training first.
@@ -107,8 +109,9 @@ class Mix:
 
     @property
     def most_documents(self) -> int:
-        """About how many documents the largest window has: those of a file in several windows
-        are shared out evenly.
+        """About how many documents the largest window has.
+
+        Those of a file in several windows are shared out evenly.
         """
         times = Counter(number for touched in self._touched for number in touched)
         return int(
@@ -139,9 +142,7 @@ class Mix:
         ]
 
     def facts(self) -> dict[str, Any]:
-        """What was asked of each source and what there is of it in the training split, for the
-        report.
-        """
+        """Tokens asked of each source and present in the training split, for the report."""
         by_weight, whole = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
         sources = [
             {
@@ -158,7 +159,7 @@ class Mix:
         return {"limited_by": self._scarce.label if self._scarce else None, "sources": sources}
 
     def notes(self) -> Iterator[str]:
-        """What a user may not expect of the amounts that were asked for."""
+        """Notes for the user on the amounts that were asked for."""
         for entry, there in zip(self._entries, self.available, strict=False):
             if entry is self._scarce:
                 times = "once" if entry.max_epochs == 1 else f"{float(entry.max_epochs):g} times"
@@ -232,8 +233,10 @@ class Mix:
         return [finish(at, found) for at, found in zip(places, candidates, strict=True)]
 
     def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
-        """Two streams of each cell, of what is drawn `times` and of what is drawn once more, and
-        the documents drawn of each token file. What is not drawn is counted.
+        """Two streams of each cell, and the documents drawn of each token file.
+
+        One of what is drawn `times`, one of what is drawn once more. Documents not drawn are
+        counted.
         """
         tokens = np.zeros((self._cells, 2, len(self._files)), np.int64)
         there = np.zeros(tokens.shape, np.bool_)
@@ -271,7 +274,7 @@ class Mix:
         return streams, drawn
 
     def _partly(self, cell: int, file: _File) -> NDArray[np.bool_]:
-        """Which of these documents of one cell are drawn once more than the others."""
+        """Documents of one cell that are drawn once more than the others."""
         return self._draws[cell].partly(file.documents.id, buckets(file.hashed), file.size)
 
     def _count(self, documents: Documents, copies: Int64) -> None:

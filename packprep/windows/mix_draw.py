@@ -1,5 +1,6 @@
-"""Which documents of a source a mix takes: by a hash of seed and document, as many as make the
-tokens that are wanted.
+"""The choice of documents that a mix takes of a source.
+
+By a hash of seed and document, as many as make the tokens that are wanted.
 
 A draw is a function of the document alone: whole copies of everything, and one more of the
 documents below a place in the order of hashes, which a histogram of that order finds, so that
@@ -30,8 +31,10 @@ _CANDIDATES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """times: copies of every document. below: one more of the documents in buckets before it,
-    and of those in `more`.
+    """Copies to take of each document.
+
+    times: copies of every document. below: one more of the documents in buckets before it, and of
+    those in `more`.
 
     A document of 0 tokens counts for nothing and is taken once.
     """
@@ -41,20 +44,25 @@ class Draw:
     more: Int64
 
     def partly(self, ids: Int64, bucket: Int64, sizes: Int64) -> Bools:
-        """Which documents are taken once more than `times`, [documents]; where times is 0, also
-        those of 0 tokens.
+        """Documents that are taken once more than `times`, [documents].
+
+        Where times is 0, also those of 0 tokens.
         """
         return np.where(sizes > 0, (bucket < self.below) | np.isin(ids, self.more), self.times == 0)
 
     def copies(self, sizes: Int64, partly: Bools) -> Int64:
-        """How often each document is taken, [documents]. partly: what `partly` gave."""
+        """Copies taken of each document, [documents].
+
+        partly: the result of `partly`.
+        """
         return np.where(sizes > 0, self.times, min(self.times, 1)) + partly
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a draw ends in the order of hashes: buckets before `first` whole, `room` tokens of
-    those before `last`.
+    """The end of a draw in the order of hashes.
+
+    Buckets before `first` whole, `room` tokens of those before `last`.
     """
 
     times: int
@@ -74,7 +82,10 @@ def buckets(hashed: NDArray[np.uint64]) -> Int64:
 
 
 def place(wanted: int, tokens: Int64, documents: Int64) -> Place:
-    """Where to stop for `wanted` tokens. tokens, documents: [BUCKETS], what each holds."""
+    """The place to stop for `wanted` tokens.
+
+    tokens, documents: [BUCKETS], what each holds.
+    """
     total = int(tokens.sum())
     if not total:
         return Place(times=0, first=0, last=0, room=0)
@@ -88,8 +99,9 @@ def place(wanted: int, tokens: Int64, documents: Int64) -> Place:
 
 
 def finish(at: Place, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
-    """The draw of a place. candidates: (hash, id, tokens) of the documents in its buckets
-    first..last - 1.
+    """The draw of a place.
+
+    candidates: (hash, id, tokens) of the documents in its buckets first..last - 1.
     """
     parts = list(candidates) or [
         (np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -102,7 +114,9 @@ def finish(at: Place, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int6
 
 @kernel
 def _fit(sizes: Int64, room: int) -> Bools:
-    """Which documents fit one after another into the room, those that do not left out.
+    """Documents that fit one after another into the room.
+
+    Those that do not fit are left out.
 
     [5, 3, 1], 4 -> the last two.
     """

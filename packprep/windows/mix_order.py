@@ -20,8 +20,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Where the documents of each token file stand: tokens begins..ends of the stream, for each
-    copy.
+    """Places of the documents of each token file in a stream.
+
+    Tokens begins..ends of the stream, for each copy.
 
     begins, ends: [copies, files]. there: [files], whether there is a document. windows: how many
     the mix has.
@@ -52,8 +53,7 @@ class Stream:
         ]
 
     def stretch(self, file: int, sizes: Int64, window: int) -> tuple[Int64, NDArray[np.float64]]:
-        """Documents of a file that a window holds, as indices, and where in the mix each stands,
-        0 to 1.
+        """Documents of a file that a window holds, as indices, and their places in the mix, 0 to 1.
 
         sizes: [documents], tokens of all that the stream has of the file; those of 0 are in the
         first copy only.
@@ -72,8 +72,9 @@ class Stream:
 
 
 def lay_out(copies: int, tokens: Int64, there: Bools, order: Int64, windows: int) -> Stream:
-    """The stream of so many copies. tokens, there: [files], of one copy. order: the files as
-    they stand in each.
+    """The stream of so many copies.
+
+    tokens, there: [files], of one copy. order: the files as they stand in each.
     """
     ends = np.empty(len(tokens), np.int64)
     ends[order] = np.cumsum(tokens[order])

@@ -80,8 +80,9 @@ def _padded(tokens: Int64, config: BuildConfig) -> Int64:
 
 
 def _truncated(sides: Int64, config: BuildConfig) -> Int64:
-    """Tokens kept of each side, [pairs, 2]: both are cut in proportion, a side of less than half
-    a pack stays whole.
+    """Tokens kept of each side, [pairs, 2].
+
+    Both are cut in proportion, a side of less than half a pack stays whole.
     """
     multiple, most = config.pad_segment_to_multiple, config.max_length
     first = proportional(sides[:, 0], sides[:, 1], most).astype(np.int64)

@@ -1,5 +1,6 @@
-"""Packs of one window, as decided and not yet written: which segments stand where, and where
-their tokens are.
+"""Packs of one window, as decided and not yet written.
+
+Which segments stand where, and where their tokens are.
 
 Nothing is copied into pack order before a record batch is made: a window of tiny documents has
 hundreds of millions of segments, and 85 bytes for each of them, plan included, is what a window
@@ -27,8 +28,9 @@ MEMORY_PER_DOCUMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Packs:
-    """Pack p holds the segments order[offsets[p]:offsets[p + 1]]; a segment of number FILLER is
-    one pad token.
+    """Pack p holds the segments order[offsets[p]:offsets[p + 1]].
+
+    A segment of number FILLER is one pad token.
 
     padded: int32 [segments], tokens of each in the shard. order: int64 [segments in packs].
     offsets: int64 [packs + 1].
@@ -59,8 +61,9 @@ class Packs:
         return replace(self, order=order, offsets=offsets)
 
     def filled(self, packs: int) -> "Packs":
-        """With `packs` filler packs after the last: one pad token each, which has nothing to
-        predict, so no loss.
+        """With `packs` filler packs after the last.
+
+        One pad token each, which has nothing to predict, so no loss.
         """
         order = np.append(self.order, np.full(packs, FILLER))
         return replace(
@@ -91,8 +94,9 @@ class Packs:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1],
-    where each pack begins.
+    """Segments of neighbouring packs, in pack order, [segments] each.
+
+    offsets: [packs + 1], where each pack begins.
 
     document: index into the arrays of documents, 0 where filler is True. start: offset of the own
     tokens in it. own: how many. bos: whether one more BOS goes before them. padded: tokens in the
@@ -118,9 +122,7 @@ class Rows:
 
     @cached_property
     def runs(self) -> "Runs":
-        """What to copy: each segment's own tokens, in two runs where there is a hole between
-        them.
-        """
+        """Runs to copy: each segment's own tokens, in two runs if there is a hole in them."""
         start = self.start.astype(np.int64)
         whole = Runs(
             document=self.document, start=start, own=self.own, bos=self.bos, padded=self.padded
@@ -150,7 +152,8 @@ class Runs:
     padded: Int64
 
     def values(self, of_documents: Pointers) -> Pointers:
-        """The first of each run's values of a column. of_documents: [documents], the first of
-        each document's.
+        """The first of each run's values of a column.
+
+        of_documents: [documents], the first of each document's.
         """
         return of_documents.at(self.document, self.start)

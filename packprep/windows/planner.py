@@ -113,8 +113,9 @@ def plan_segments(
     seed: int,
     planner: Planner | None = None,
 ) -> tuple[Segments, Account, PackPlan]:
-    """The plan of a window's segments, in the order of packs that is asked for; its lengths are
-    those with padding.
+    """The plan of a window's segments, in the order of packs that is asked for.
+
+    Its lengths are those with padding.
 
     The segments and their account come back as planned: strategy wrapped cuts segments where packs
     end and drops packs with too few trained tokens.
@@ -150,8 +151,9 @@ def plan_segments(
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:
-    """Seed of one window and split, which int64 holds: no random state is carried from one to
-    the next.
+    """Seed of one window and split, which int64 holds.
+
+    No random state is carried from one to the next.
     """
     return int(stream(config.seed, Purpose.WINDOW, window, split)) >> 1
 
@@ -170,9 +172,7 @@ def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) 
 
 
 def _check_pairs(plan: PackPlan, segments: Segments) -> None:
-    """ConfigError where a packer of the user's own has put the sides of a pair into different
-    packs.
-    """
+    """Raise ConfigError where a user's packer splits the sides of a pair."""
     pack = np.empty(len(segments), np.int64)
     pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
     apart = np.flatnonzero(pack[::2] != pack[1::2])
@@ -200,7 +200,7 @@ def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
 def account_by_source(
     plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs
 ) -> list[Sums]:
-    """What became of the tokens of each source; the last entry is filler packs.
+    """Outcome of the tokens of each source; the last entry is filler packs.
 
     written: the packs of the plan that go into shards, with filler packs. ValueError for a reason
     to drop tokens that is not one of `Dropped`.
@@ -259,8 +259,9 @@ def account_by_source(
 
 
 def _of_one(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str]:
-    """The counts of one source, by reason, those of nothing left out. counts: by reason, then by
-    source.
+    """The counts of one source, by reason, those of nothing left out.
+
+    counts: by reason, then by source.
     """
     return Counter(
         {reason: by_source[source] for reason, by_source in counts.items() if by_source[source]}
@@ -268,8 +269,9 @@ def _of_one(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str
 
 
 def _are(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]:
-    """At which pointers this token is; a piece at a time, for reading here and there maps all of
-    a file.
+    """Mask of the pointers at which this token is.
+
+    A piece at a time, for reading here and there maps all of a file.
     """
     found = np.empty(len(tokens), np.bool_)
     for first in range(0, len(tokens), _PIECE):
@@ -280,8 +282,9 @@ def _are(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]
 
 
 def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
-    """Packs to add to (above 0) or to leave out of (below 0) each window so that their sum is a
-    multiple.
+    """Packs to add to (above 0) or leave out of (below 0) each window.
+
+    Their sum then is a multiple.
 
     Taken from the last windows, as few as can be. Example: counts [7, 2], packs_multiple_of 4, drop
     -> [0, -1].

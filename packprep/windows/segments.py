@@ -1,5 +1,6 @@
-"""Documents to segments: what fits stays whole, what is too long is split, cut, dropped or
-refused; all of it counted.
+"""Documents to segments: what fits stays whole, what is too long is split, cut, dropped or refused.
+
+All of it counted.
 
 The account of every document is kept as arrays, so that the ledger can be summed by source and must
 balance:
@@ -95,7 +96,7 @@ class Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What became of the tokens of each document, [documents] each; dropped by reason."""
+    """Outcome of the tokens of each document, [documents] each; dropped by reason."""
 
     truncated: Int32
     overlap: Int64
@@ -167,8 +168,9 @@ def cut_segments(
 def _balanced(
     segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int
 ) -> Segments:
-    """The same segments, those cut lacking the end of the prompt and the end of the response, in
-    proportion.
+    """The same segments, with both prompt and response shortened where one was cut.
+
+    The prompt and the response each lose their ends, in proportion.
 
     The response begins at the first trained token. A hole at a segment's end is what truncation on
     the right leaves.
@@ -202,8 +204,9 @@ def _trainable(
 def _kept(
     segments: Segments, kept: Bools, account: Account, lengths: Int32
 ) -> tuple[Segments, Account]:
-    """The segments that are kept, and the account: what the others alone held is added to
-    few_loss_tokens.
+    """The segments that are kept, and the account.
+
+    What the others alone held is added to few_loss_tokens.
     """
     if kept.all():
         return segments, account
@@ -246,8 +249,9 @@ class TooLongError(InputError):
 def _split(
     lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
 ) -> tuple[Segments, Account]:
-    """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones
-    may carry a BOS.
+    """Pieces of max_length, `max_length - stride` apart, until the end is covered.
+
+    Later ones may carry a BOS.
     """
     extra = int(config.continuation_bos and has_bos)
     later = config.max_length - extra  # own tokens of a later piece
@@ -286,8 +290,9 @@ def _split(
 
 
 def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
-    """Segments laid end to end and cut where packs end, and the first segment of each pack with
-    one past the last.
+    """Segments laid end to end and cut where packs end.
+
+    Also the first segment of each pack, with one past the last.
 
     Every pack but the last is full. Example: own=[3, 6], max_length=4 -> own [3, 1, 4, 1], packs
     start at [0, 2, 3, 4].
@@ -328,8 +333,9 @@ def wrap_documents(
     config: BuildConfig,
     labels: Labels | None = None,
 ) -> tuple[Segments, Int64, Account]:
-    """What `wrap` gives, without the packs that have fewer trained tokens than
-    `min_loss_tokens`, and the account.
+    """Segments of `wrap` but those of packs with few trained tokens, and the account.
+
+    Few: fewer than `min_loss_tokens`.
     """
     pieces, edges = wrap(segments, config.max_length)
     if labels is None:

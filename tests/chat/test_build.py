@@ -1,5 +1,6 @@
-"""Conversations through a whole build: ids as transformers makes them, labels on disk, bad rows
-named.
+"""Conversations through a whole build.
+
+Ids as transformers makes them, labels on disk, bad rows named.
 """
 
 import json
@@ -81,8 +82,9 @@ def conversations(path: Path) -> dict[int, tuple[list[int], list[int] | None]]:
 def by_hand(
     messages: list[dict[str, str]], train_on: str = "assistant"
 ) -> tuple[list[int], list[int]]:
-    """Ids piece by piece, `<s>` and `</s>` being the template's alone; labels where a turn is
-    trained.
+    """Ids piece by piece, `<s>` and `</s>` being the template's alone.
+
+    Labels where a turn is trained.
     """
     plain = tiny_tokenizer()
     plain.encode_special_tokens = True

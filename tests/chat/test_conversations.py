@@ -25,7 +25,7 @@ def read(row: dict[str, Any], **named: str) -> Conversation | BadRowError:
 
 
 def problem(messages: Any) -> str:
-    """What is wrong with messages given as JSON text."""
+    """Fault of messages given as JSON text."""
     bad = read({"messages": json.dumps(messages)})
     assert isinstance(bad, BadRowError)
     return f"{bad.reason}: {bad}"

@@ -1,5 +1,6 @@
-"""Engines: the same ids from every one of them, in the promised form, for every kind of batch
-and from many threads.
+"""Engines give the same ids in the promised form.
+
+For every kind of batch and from many threads.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 def byte_level(
     pre_tokenizer: Any = None, normalizer: Any = None, vocabulary: int = 400
 ) -> Tokenizer:
-    """A small byte-level BPE with a special token, a plain added token, and a post-processor
-    that adds the special.
+    """A small byte-level BPE with a special token and a plain added token.
+
+    Its post-processor adds the special one.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -311,8 +313,9 @@ class Watched:
 
 
 def test_no_call_of_tokenizers_holds_more_than_a_sub_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny documents by the thousand and one long document: what `tokenizers` holds at once
-    stays the same.
+    """Tiny documents by the thousand and one long document.
+
+    What `tokenizers` holds at once stays the same.
     """
     monkeypatch.setattr(backends, "SUB_BATCH", 4000)
     monkeypatch.setattr(backends, "SUB_BATCH_PIECES", 500)

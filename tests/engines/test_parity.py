@@ -1,5 +1,6 @@
-"""The parity gate and the check during a build: a wrong id is found wherever it is planted, and
-named.
+"""The parity gate and the check during a build.
+
+A wrong id is found wherever it is planted, and named.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ SMALL = small_tokenizer()
 
 
 class Wrong(HfEngine):
-    """The reference with one id changed in every document that `spoils` picks: stands for a
-    faulty fast engine.
+    """The reference with one id changed in every document that `spoils` picks.
+
+    Stands for a faulty fast engine.
     """
 
     name = "fastokens"
@@ -100,8 +102,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine | Exception], None]:
-    """Puts an engine, or the failure to load one, in the place of fastokens; gigatoken is not
-    installed.
+    """Puts an engine, or the failure to load one, in the place of fastokens.
+
+    Gigatoken is not installed.
     """
 
     def plant(engine: Engine | Exception) -> None:

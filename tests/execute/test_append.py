@@ -1,5 +1,6 @@
-"""More is appended to an output: what it holds stays as it is, and the whole is what `packprep
-merge` would make.
+"""More is appended to an output.
+
+What it holds stays as it is, and the whole is what `packprep merge` would make.
 """
 
 import os
@@ -66,7 +67,7 @@ def append(options: dict[str, Any], **more: Any) -> tuple[dict[str, Any], list[s
 def merged(
     tmp_path: Path, options: dict[str, Any], *parts: tuple[int, ...], **more: Any
 ) -> dict[str, Any]:
-    """What `merge` makes of a build of each of these parts."""
+    """Output of `merge` of a build of each of these parts."""
     outputs = []
     for place, numbers in enumerate(parts):
         sources = [str(tmp_path / "data" / f"{number}.jsonl") for number in numbers]

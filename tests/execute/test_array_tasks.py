@@ -1,5 +1,6 @@
-"""Tasks of a job array make the bytes that one process makes, whenever, however often and in any
-order they run.
+"""Tasks of a job array make the bytes that one process makes.
+
+Whenever, however often and in any order they run.
 """
 
 import json
@@ -48,8 +49,9 @@ def local(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def merge(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """The data that the tasks' output has in the end; its files are as it says, and nothing is
-    left beside it.
+    """The data that the tasks' output has in the end.
+
+    Its files match it, and nothing is left beside it.
     """
     manifest = build(array(corpus, "merge", **options))
     output = Path(corpus["output"])

@@ -1,5 +1,6 @@
-"""Windows that are known early are written beside tokenization, and are those that would be
-written later.
+"""Windows that are known early are written beside tokenization.
+
+They are those that would be written later.
 """
 
 import threading

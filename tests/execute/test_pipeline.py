@@ -32,8 +32,9 @@ SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    """Options that build two files of 150 documents each into packs of 64 tokens, in several
-    units and windows.
+    """Options that build two files of 150 documents each into packs of 64 tokens.
+
+    In several units and windows.
     """
     with_ids = [{"text": text, "id": number} for number, text in enumerate(texts(150, seed=2))]
     return build_options(
@@ -45,8 +46,9 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
 
 
 def documents_in(output: Path) -> dict[int, list[int]]:
-    """Tokens of each document, its pieces joined in the order of document_starts; without
-    overlap or extra BOS.
+    """Tokens of each document, its pieces joined in the order of document_starts.
+
+    Without overlap or extra BOS.
     """
     pieces: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for pack in PackedShards(output):
@@ -61,7 +63,7 @@ def documents_in(output: Path) -> dict[int, list[int]]:
 
 
 def together(output: Path) -> set[tuple[tuple[int | None, int | None], ...]]:
-    """Which pieces of which documents share a pack."""
+    """Pieces of documents that share a pack."""
     return {
         tuple((s.document_id, s.start) for s in pack.segments()) for pack in PackedShards(output)
     }

@@ -1,4 +1,4 @@
-"""Where slices begin, found from measures alone, is where reading would begin them."""
+"""Begins of slices, found from measures alone, are those of reading."""
 
 import io
 from dataclasses import replace

@@ -1,5 +1,6 @@
-"""A cluster makes the bytes that one process makes, also when a process, a node or the head of
-it dies.
+"""A cluster makes the bytes that one process makes.
+
+Also when a process, a node or the head of it dies.
 """
 
 import os
@@ -90,7 +91,7 @@ def building(corpus: dict[str, Any], output: Path, address: str | None) -> "subp
 
 
 def until(seen: Callable[[], Any], process: "subprocess.Popen[str]") -> Any:
-    """What `seen` gives as soon as that is something, while the build runs."""
+    """First result of `seen` that is something, while the build runs."""
     while process.poll() is None:
         if found := seen():
             return found

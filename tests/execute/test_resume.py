@@ -1,5 +1,6 @@
-"""A build that was stopped goes on: same bytes, nothing made twice, and never with other
-settings.
+"""A build that was stopped resumes.
+
+Same bytes, nothing made twice, and never with other settings.
 """
 
 import json
@@ -26,8 +27,9 @@ from tests.helpers.corpus import Heard, build_options, failing_after, texts, wri
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    """Options that build three files into packs of 64 tokens, in several units, windows and
-    shards.
+    """Options that build three files into packs of 64 tokens.
+
+    In several units, windows and shards.
     """
     files = {f"{number}.jsonl": texts(100, seed=number) for number in range(3)}
     sizes = {"unit_size": 4_000, "window": 16_000, "shard_size": 8_000}
@@ -45,7 +47,6 @@ def stop_in(
     **options: Any,
 ) -> None:
     """Build until `place.name` was called so often; then the disk fails."""
-
     with monkeypatch.context() as patch:
         patch.setattr(place, name, failing_after(calls, getattr(place, name)))
         with pytest.raises(OSError, match="Input/output error"):

@@ -1,5 +1,6 @@
-"""Whatever a row does to its tokenizer, the build goes on to the same bytes or ends with a
-sentence that names it.
+"""A row that harms its tokenizer does not change the rest of the build.
+
+It makes the same bytes, or ends with a sentence that names the row.
 """
 
 import json

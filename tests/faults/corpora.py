@@ -1,5 +1,6 @@
-"""Random corpora through whole builds, and every token accounted for: on disk, in the ledger, by
-reason.
+"""Random corpora through whole builds, and every token accounted for.
+
+On disk, in the ledger, by reason.
 
 A corpus is a handful of documents in files of any format and compression, with bad rows planted; a
 build is random options over it. What must come out is worked out here with `tokenizers` alone.
@@ -50,8 +51,9 @@ TEXT = st.lists(WORDS, max_size=12).map(" ".join) | st.text(
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[str, str, list[str | int]]:
-    """Suffix, compression and rows of a file: a text, or the number of a kind of bad row of its
-    format.
+    """Suffix, compression and rows of a file.
+
+    A text, or the number of a kind of bad row of its format.
     """
     suffix = draw(st.sampled_from([".jsonl", ".csv", ".txt", ".parquet", ".arrow"]))
     kinds = st.integers(0, len(FORMATS[suffix].rows) - 1)
@@ -194,8 +196,9 @@ def _check_output(
 def _write(
     folder: Path, corpus: list[tuple[str, str, list[str | int]]]
 ) -> tuple[list[str], Counter[str], list[str]]:
-    """Texts in the order of their rows, "" for bad ones; how many rows are bad, by reason; names
-    of the files.
+    """Texts in the order of their rows, "" for bad ones.
+
+    How many rows are bad, by reason; names of the files.
     """
     texts, sources = [], []
     for number, (suffix, compression, rows) in enumerate(corpus):
@@ -211,7 +214,7 @@ def _write(
 
 
 def _reasons(corpus: list[tuple[str, str, list[str | int]]], limit: int) -> Counter[str]:
-    """How many of the first `limit` rows are bad, by reason."""
+    """Numbers of bad rows among the first `limit`, by reason."""
     rows = [(suffix, row) for suffix, _, rows in corpus for row in rows][:limit]
     return Counter(
         sorted(FORMATS[suffix].rows[row].reason for suffix, row in rows if isinstance(row, int))

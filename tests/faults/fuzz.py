@@ -1,5 +1,6 @@
-"""Damage on purpose: outputs changed at random and read again, and whole builds of random
-corpora taken apart.
+"""Damage on purpose.
+
+Outputs changed at random and read again, and whole builds of random corpora taken apart.
 
 `python -m tests.faults.fuzz readers --seconds 600 --seed 1`, `... corpora --count 1000 --seed 1`
 and `... mixes --count 300 --seed 1`, of sound outputs that `verify` must not reject, are the long
@@ -77,7 +78,7 @@ _ODD: tuple[Any, ...] = (
 
 @dataclass
 class Tally:
-    """How often each thing came of it."""
+    """Number of times each outcome occurred."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -117,7 +118,7 @@ def fuzz_readers(seconds: float, seed: int, cases: int | None = None) -> Tally:
 
 
 def read_everything(directory: Path) -> str:
-    """ "read" or "refused", after all that the readers offer was asked of the directory."""
+    """Outcome, "read" or "refused", after all that the readers offer was asked of the directory."""
     outcome = "read"
     with _refusals() as refused:
         manifest = read_manifest(directory)
@@ -182,8 +183,9 @@ def _refusals() -> Any:
 
 
 def _outputs(folder: Path) -> list[Path]:
-    """Whole outputs of every shape: one split and two, few columns and all, one batch and many,
-    a saved dataset.
+    """Whole outputs of every shape.
+
+    One split and two, few columns and all, one batch and many, a saved dataset.
     """
     write_output(folder / "plain", {"train": [EXAMPLE, EXAMPLE * 3]})
     rich = {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]], "validation": [[rich_row(6, 5)]]}
@@ -214,8 +216,9 @@ def _flip(directory: Path, draw: random.Random) -> None:
 
 
 def _flip_signed(directory: Path, draw: random.Random) -> None:
-    """Bytes of a shard that the manifest vouches for: nothing but the reader's own checks stands
-    before them.
+    """Bytes of a shard that the manifest vouches for.
+
+    Nothing but the reader's own checks stands before them.
     """
     path = draw.choice(_files(directory, ".arrow"))
     content = bytearray(path.read_bytes())
@@ -267,8 +270,9 @@ def _remove(directory: Path, draw: random.Random) -> None:
 
 
 def _change_value(directory: Path, draw: random.Random) -> None:
-    """Values somewhere in a JSON file; a manifest is signed again, so that its values are what
-    must be refused.
+    """Values somewhere in a JSON file.
+
+    A manifest is signed again, so that its values are what must be refused.
     """
     path = draw.choice(_files(directory, ".json"))
     try:

@@ -1,5 +1,6 @@
-"""Builds that are interrupted on purpose, each in a process forked from one that has everything
-imported.
+"""Builds that are interrupted on purpose.
+
+Each is in a process forked from one that has everything imported.
 
 The process that forks runs under a library (shim.c, compiled here with `cc`) which fails or kills
 at the N-th call that a forked build makes on its files, pyarrow's calls included. Without a
@@ -31,8 +32,9 @@ STAGES = ("tokenize", "pack", "sign off")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a forked build ended: exit code, or minus the signal; what it said; calls that the
-    shim counted.
+    """End of a forked build.
+
+    Exit code, or minus the signal; its output; calls that the shim counted.
     """
 
     code: int
@@ -50,8 +52,9 @@ def compiled(folder: Path) -> Path | None:
 
 
 def corpus(folder: Path) -> list[str]:
-    """Two sources, and the arguments of a build of them in some 20 slices and a dozen windows
-    and shards.
+    """Two sources, and the arguments of a build of them.
+
+    In some 20 slices and a dozen windows and shards.
     """
     write_jsonl(folder / "a.jsonl", texts(120, seed=1))
     write_jsonl(folder / "b.jsonl", texts(120, seed=2))
@@ -78,8 +81,9 @@ def corpus(folder: Path) -> list[str]:
 
 
 def few_files(arguments: list[str]) -> list[str]:
-    """The same sources in four slices, two windows and two shards: few enough calls to let every
-    one of them fail.
+    """The same sources in four slices, two windows and two shards.
+
+    Few enough calls to let every one of them fail.
     """
     changed = {"4KB": "20KB", "16KB": "40KB", "30KB": "1MB", "0.2": "0"}
     return [changed.get(argument, argument) for argument in arguments]
@@ -95,7 +99,7 @@ def warm() -> None:
 
 
 class Fault:
-    """What the shim is to do in a forked build; see shim.c."""
+    """Fault that the shim makes in a forked build; see shim.c."""
 
     def __init__(self, kind: str, call: int, what: int, under: Path) -> None:
         self.kind, self.call, self.what, self.under = kind, call, what, under
@@ -118,8 +122,9 @@ def forked(
     fault: Fault | None = None,
     kill: Callable[[int], None] | None = None,
 ) -> Ended:
-    """`packprep ARGUMENTS` in a fork. kill: is given its pid while it runs. log: where its
-    standard error goes.
+    """`packprep ARGUMENTS` in a fork.
+
+    kill: is given its pid while it runs. log: where its standard error goes.
     """
     pid = os.fork()
     if pid == 0:
@@ -159,8 +164,9 @@ def _main() -> int:
 
 
 def stage_of(output: Path) -> str:
-    """Where a killed build was: "before" anything, one of STAGES, or "after" its output was
-    there.
+    """Stage of a killed build.
+
+    "before" anything, one of STAGES, or "after" its output was there.
     """
     staging = staging_of(output)
     if not (staging / "build.json").exists():
@@ -177,7 +183,7 @@ def stage_of(output: Path) -> str:
 
 
 def absent_or_complete(output: Path) -> bool:
-    """Whether an output is not there, or whole to the last byte."""
+    """True if an output is absent, or complete to the last byte."""
     return not output.exists() or check_files(output, read_manifest(output), "sha256") == []
 
 
@@ -211,8 +217,9 @@ def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
 def kill_workers(
     random: Random, seconds: float, most: int, killed: list[int]
 ) -> Callable[[int], None]:
-    """Kills worker processes of an isolated build, `most` of them, some time after each was
-    started.
+    """Kill worker processes of an isolated build, `most` of them.
+
+    Each some time after it was started.
     """
 
     def kill(pid: int) -> None:
@@ -259,7 +266,7 @@ def small_disk(folder: Path, size: int) -> None:
 
 
 def may_mount() -> bool:
-    """Whether this user can have mounts of their own."""
+    """True if this user can have mounts of their own."""
     return (
         subprocess.run(
             ["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True
@@ -269,8 +276,9 @@ def may_mount() -> bool:
 
 
 def under_shim(library: Path | None, module: str, arguments: list[str], *, mounts: bool) -> int:
-    """Run `python -m MODULE ARGUMENTS` with the shim loaded, and with mounts of its own if
-    asked.
+    """Run `python -m MODULE ARGUMENTS` with the shim loaded.
+
+    With mounts of its own if asked.
     """
     environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
     alone = ["unshare", "-Urm"] if mounts else []

@@ -26,8 +26,10 @@ _NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
 
 @dataclass(frozen=True, kw_only=True)
 class BadRow:
-    """row: as the format writes it, without a line end; for binary formats the bytes of the
-    value, None for null.
+    """A row that cannot be used.
+
+    row: as the format writes it, without a line end. For binary formats the bytes of the value,
+    None for null.
 
     sentence: what is said of it behind file, row and line.
     """
@@ -40,8 +42,9 @@ class BadRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A file format. make: the file of these rows. first_line: of row 0, in formats that have
-    lines.
+    """A file format.
+
+    make: the file of these rows. first_line: of row 0, in formats that have lines.
     """
 
     suffix: str
@@ -56,7 +59,7 @@ class Format:
         return self.make([*self.good[:AT], kind.row, *self.good[AT:]])
 
     def place(self, row: int) -> str:
-        """How a row is named behind its file."""
+        """Name of a row, as it follows the name of its file."""
         return f"row {row}" + (f" (line {row + self.first_line})" if self.first_line else "")
 
 
@@ -279,8 +282,10 @@ FORMATS = {
 
 @dataclass(frozen=True, kw_only=True)
 class BadFile:
-    """sentence: a regular expression of what is said behind the file's name. packed: whether .gz
-    and .zst are bad too.
+    """A file that cannot be used.
+
+    sentence: a regular expression of the message behind the file's name. packed: whether .gz and
+    .zst are bad too.
 
     make gives the plain file.
     """

@@ -49,8 +49,9 @@ _AMOUNTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def check_mixes(count: int, seed: int) -> Tally:
-    """Check `count` random mixes with repeated documents, and those without that come up; the
-    same for the same seed.
+    """Check `count` random mixes with repeated documents, and those without that come up.
+
+    The same for the same seed.
 
     AssertionError names the options of one that `verify` rejects.
     """

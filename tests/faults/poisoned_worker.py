@@ -1,5 +1,6 @@
-"""A worker process whose tokenizer some texts kill: `python -m tests.faults.poisoned_worker
-STAGING`.
+"""A worker process whose tokenizer some texts kill.
+
+`python -m tests.faults.poisoned_worker STAGING`.
 
 <segfault> ends it by SIGSEGV, <oom> by SIGKILL as the system does, <hang> never ends, <leak> takes
 memory. A text of the form <once PATH> does what the file PATH says, and takes the file away: the

@@ -1,5 +1,6 @@
-"""Builds of an output in a store that are killed, and what is left: `python -m
-tests.faults.remote --seed 1`.
+"""Builds of an output in a store that are killed, and what is left.
+
+`python -m tests.faults.remote --seed 1`.
 
 A real S3 server, and between it and each build a tap that passes on what the build sends in pieces
 of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or behind it, wherever
@@ -68,8 +69,9 @@ class RemoteSoak:
         return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
 
     def measured(self) -> list[tuple[int, str]]:
-        """The requests of an undisturbed build, each with the number of its first piece; the
-        last is no request.
+        """The requests of an undisturbed build, each with the number of its first piece.
+
+        The last is no request.
         """
         ended = self.build(self.new())
         assert ended.code == 0, ended.err
@@ -172,7 +174,7 @@ class RemoteSoak:
 
 
 def _kind(request: str) -> str:
-    """What a request does, in words."""
+    """Kind of a request, in words."""
     method, path = request.split(" ")[:2] if request else ("", "")
     if "uploadId" in path or "uploads" in path:
         return "a part of a shard" if method == "PUT" else "the begin or end of an upload"

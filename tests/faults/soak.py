@@ -56,7 +56,7 @@ class Soak:
         return forked([*self.arguments, "-o", str(target), *more], self.log, fault, kill)  # type: ignore[arg-type]
 
     def calls(self, kind: str, *more: str) -> int:
-        """How many calls of a kind an undisturbed build makes."""
+        """Number of calls of a kind that an undisturbed build makes."""
         harness.clear(self.output)
         ended = self.build(*more, fault=Fault(kind, 0, 0, self.folder / "out"))
         assert ended.code == 0, ended.err
@@ -139,8 +139,9 @@ class Soak:
         return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
 
     def appends(self, number: int) -> str:
-        """SIGKILL while more is appended to an output: it is the old one or the new one, and the
-        same command ends.
+        """SIGKILL while more is appended to an output.
+
+        It is the old one or the new one, and the same command ends.
         """
         both, base = self.arguments, self.folder / "base"
         self.arguments = both[:2] + both[3:]
@@ -185,8 +186,9 @@ class Soak:
         )
 
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
-        """The N-th call fails, N = 1, 2, ... until a build is clean; `most`: so many of each
-        kind, spread evenly.
+        """Let the N-th call fail, N = 1, 2, ... until a build is clean.
+
+        `most`: so many of each kind, spread evenly.
         """
         self.arguments = harness.few_files(self.arguments)
         self.build(output=self.folder / "few")

@@ -1,5 +1,6 @@
-"""A short soak on every run of the tests: kills in every stage, an interrupted swap, full disks,
-failing calls.
+"""A short soak on every run of the tests.
+
+Kills in every stage, an interrupted swap, full disks, failing calls.
 """
 
 import shutil
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def soak(*arguments: object) -> list[str]:
-    """What `scripts/soak` prints, without its last line; no failure is tolerated."""
+    """Output of `scripts/soak`, without its last line; no failure is tolerated."""
     command = [sys.executable, "-m", "tests.faults.soak", "--seed", "5", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

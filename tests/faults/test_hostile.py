@@ -1,5 +1,6 @@
-"""Files made to harm: paths that leave their folder, data that would be code, names that hold
-secrets, bombs.
+"""Files made to harm.
+
+Paths that leave their folder, data that would be code, names that hold secrets, bombs.
 """
 
 import ast
@@ -127,8 +128,9 @@ SAFE = {"allow_pickle": False, "weights_only": True}
 
 
 def code_from_data(tree: ast.Module) -> list[int]:
-    """Lines that could make code of data: unpicklers, eval, and loaders that are not told to
-    keep to values.
+    """Lines that could make code of data.
+
+    Unpicklers, eval, and loaders that are not told to keep to values.
     """
     found = []
     for node in ast.walk(tree):
@@ -201,7 +203,10 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
-    """Where a trap would strike. It works: unpickled on purpose it does."""
+    """File that a trap would create.
+
+    It works: unpickled on purpose it does.
+    """
     pickle.loads(pickle.dumps(Trap(tmp_path / "struck")))
     (tmp_path / "struck").rmdir()
     return tmp_path / "struck"
@@ -475,8 +480,9 @@ def test_a_pipe_in_the_place_of_a_tokenizer_is_never_waited_for(tmp_path: Path, 
 
 
 def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
-    """(x+x+)+y on xxx... tries 2^n ways; the regex engine of `tokenizers` gives up after ten
-    million.
+    """The pattern (x+x+)+y on xxx... tries 2^n ways.
+
+    The regex engine of `tokenizers` gives up after ten million.
     """
 
     def explode(parsed: dict[str, Any]) -> None:

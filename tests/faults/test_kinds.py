@@ -1,5 +1,6 @@
-"""Every kind of bad input, plain and compressed: one sentence with file and row, exit 2, no
-output, exact counts.
+"""Every kind of bad input, plain and compressed.
+
+One sentence with file and row, exit 2, no output, exact counts.
 """
 
 import gzip

@@ -1,5 +1,6 @@
-"""A headless Chromium, spoken to over a pipe in its own DevTools protocol: no driver, no port,
-no package.
+"""A headless Chromium, spoken to over a pipe in its own DevTools protocol.
+
+No driver, no port, no package.
 
 The browser is CHROMIUM in the environment, or one found on PATH; tests skip where there is none.
 """
@@ -48,8 +49,9 @@ def find_chromium() -> str | None:
 
 @dataclass
 class Visit:
-    """What happened when a page was opened. requests: all of them, the page itself first. said:
-    console and log.
+    """Events while a page was opened.
+
+    requests: all of them, the page itself first. said: console and log.
     """
 
     requests: list[str] = field(default_factory=list)
@@ -104,8 +106,9 @@ class Chromium:
             self._in.close()
 
     def visit(self, url: str, *, width: int, dark: bool, questions: dict[str, str]) -> Visit:
-        """Open a page in a window of this width. questions: JavaScript expressions by name, for
-        `answers`.
+        """Open a page in a window of this width.
+
+        questions: JavaScript expressions by name, for `answers`.
         """
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

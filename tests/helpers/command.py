@@ -1,5 +1,6 @@
-"""The command line in this process: what it prints and how it exits, without the second a new
-interpreter takes.
+"""The command line in this process.
+
+What it prints and how it exits, without the second a new interpreter takes.
 """
 
 import contextlib

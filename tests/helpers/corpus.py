@@ -1,5 +1,6 @@
-"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, builds of them,
-the real data.
+"""Small inputs for tests.
+
+A byte-level BPE trained on a few lines, JSON lines, builds of them, the real data.
 """
 
 import json
@@ -45,8 +46,9 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Path:
-    """The tiny tokenizer as a directory; tokenizer_config.json names <s> and </s> unless
-    `config` says otherwise.
+    """The tiny tokenizer as a directory.
+
+    tokenizer_config.json names <s> and </s> unless `config` says otherwise.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
@@ -78,8 +80,9 @@ def texts(count: int, seed: int = 0) -> list[str]:
 def build_options(
     folder: Path, files: Mapping[str, Iterable[Any]], **options: Any
 ) -> dict[str, Any]:
-    """Options of a build of these files (name -> rows) into packs of 64 tokens, all in `folder`,
-    with output `out`.
+    """Options of a build of these files (name -> rows) into packs of 64 tokens.
+
+    All in `folder`, with output `out`.
     """
     return {
         "sources": tuple(str(write_jsonl(folder / name, rows)) for name, rows in files.items()),
@@ -111,8 +114,9 @@ class Heard(Silent):
 def expected_ids(
     documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None
 ) -> list[list[int]]:
-    """What `tokenizers` alone gives for each document, with BOS and EOS around those that have
-    any id.
+    """Ids that `tokenizers` alone gives for each document.
+
+    With BOS and EOS around those that have any id.
     """
     tokenizer.encode_special_tokens = True
     encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)

@@ -1,5 +1,6 @@
-"""Tokenized documents in memory, every token with a number of its own, so that a test can tell
-where each one went.
+"""Tokenized documents in memory.
+
+Every token has a number of its own, so that a test can tell where each one went.
 """
 
 import dataclasses
@@ -39,8 +40,9 @@ def tokenizer(*, bos: bool = True, eos: bool = True, tokens: int = 1 << 20) -> T
 def make_documents(
     texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[int] | None = None
 ) -> Documents:
-    """Documents of `texts` text tokens each, with the ends of the policy, numbered from 0, one
-    source.
+    """Documents of `texts` text tokens each, with the ends of the policy.
+
+    Numbered from 0, one source.
     """
     parts, at = [], FIRST_ID
     for length in texts:
@@ -63,8 +65,9 @@ def make_documents(
 def with_columns(
     documents: Documents, trained: Sequence[Sequence[bool]], *, as_mask: bool
 ) -> Documents:
-    """The documents with labels, as a mask or as ids, and with the columns CARRIED, all from
-    `value_of`.
+    """The documents with labels, as a mask or as ids, and with the columns CARRIED.
+
+    All values are from `value_of`.
     """
     tokens = tokens_of(documents)
     flat = np.array([token for document in tokens for token in document], np.int32)
@@ -91,7 +94,7 @@ def with_columns(
 
 
 def value_of(column: str, number: int) -> Any:
-    """What a column of CARRIED holds at a token of this id, or of a document of this number."""
+    """Value of a column of CARRIED at a token of this id, or of a document of this number."""
     values = {
         "mask": number % 127,
         "wide": number << 33,

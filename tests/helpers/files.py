@@ -16,7 +16,5 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def config(**options: Any) -> BuildConfig:
-    """BuildConfig, which also takes paths, lists and sizes as text; its fields say what it makes
-    of them.
-    """
+    """BuildConfig, which also takes paths, lists and sizes as text."""
     return BuildConfig(**options)

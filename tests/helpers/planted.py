@@ -1,5 +1,6 @@
-"""Defects planted in an output, with digests and counts made right again: what only a look at
-the data can find.
+"""Defects planted in an output, with digests and counts made right again.
+
+Only a check of the data can find them.
 """
 
 import json
@@ -30,8 +31,9 @@ def packs_of(out: Path, shard: int = 0) -> Packs:
 
 
 def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
-    """Change the packs of one shard in place and seal the output again, ledger and report
-    included.
+    """Change the packs of one shard in place and seal the output again.
+
+    Ledger and report included.
     """
     manifest = read_manifest(out)
     entry = manifest.shards(next(iter(manifest.splits)))[shard]
@@ -46,8 +48,9 @@ def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
 
 
 def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:
-    """A manifest and a report that agree with the bytes on disk, for a shard of so many packs
-    and tokens.
+    """A manifest and a report that agree with the bytes on disk.
+
+    For a shard of so many packs and tokens.
     """
     manifest = read_manifest(out)
     data: dict[str, Any] = json.loads(json.dumps(manifest.data))

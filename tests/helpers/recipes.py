@@ -1,5 +1,6 @@
-"""The README's recipes for trainers, each run for three steps of a tiny Llama: losses must be
-those of documents alone.
+"""The README's recipes for trainers, each run for three steps of a tiny Llama.
+
+Losses must be those of documents alone.
 
 `test_loader_recipes.py` runs them with what is installed, `trainers.py` with the versions of
 `scripts/check_trainers`.
@@ -65,8 +66,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def write_shards(directory: Path) -> None:
-    """One shard of PACKS: half of the documents begin without loss, the rest have a label at
-    their first token.
+    """One shard of PACKS.
+
+    Half of the documents begin without loss, the rest have a label at their first token.
     """
     rows = []
     for number, lengths in enumerate(PACKS):
@@ -102,8 +104,9 @@ def train(loss: Callable[[], Any], parameters: Any) -> Losses:
 
 
 def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> Losses:
-    """Losses of steps on every document by itself. logits: of token ids [1, n], with no argument
-    that could leak.
+    """Losses of steps on every document by itself.
+
+    logits: of token ids [1, n], with no argument that could leak.
     """
 
     def loss() -> Any:
@@ -195,8 +198,9 @@ def readme(word: str) -> str:
 
 
 def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """The README's block, word by word but for its folders, the optimizer, and a record of the
-    losses.
+    """Run the README's block, word by word.
+
+    But for its folders, the optimizer, and a record of the losses.
     """
     code = readme(word).replace('"demo/packed"', repr(str(shards)))
     code = re.sub(r'\(\s*"out", ', lambda _: f"({str(folder)!r}, **settings, ", code)
@@ -226,8 +230,9 @@ def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
 
 
 def source_of(package: str, path: str) -> Path:
-    """A file of a package that is installed without what it needs, so that it cannot be
-    imported.
+    """A file of a package that cannot be imported.
+
+    It is installed without the packages it needs.
     """
     spec = importlib.util.find_spec(package)
     assert spec is not None

@@ -1,5 +1,6 @@
-"""The packing strategies in plain Python, document by document: slow, obvious, and what the
-compiled ones must equal.
+"""The packing strategies in plain Python, document by document.
+
+Slow and obvious; the compiled ones must equal them.
 
 A pack is a list of document numbers; a plan is a list of packs.
 """
@@ -40,8 +41,9 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[Pack]:
 def best_fit(
     lengths: Sequence[int], capacity: int, slots: int = 2**31, decreasing: bool = True
 ) -> list[Pack]:
-    """Best fit: each document (longest first, or as they come) into the fullest pack that has
-    room.
+    """Best fit: each document into the fullest pack that has room.
+
+    Longest first, or as they come.
     """
     packs: list[Pack] = []
     for document in longest_first(lengths) if decreasing else range(len(lengths)):
@@ -69,8 +71,9 @@ def knapsack(lengths: Sequence[int], capacity: int) -> list[Pack]:
 
 
 def wrapped(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, int]]]:
-    """All documents one after another, cut at pack ends only: (document, start, stop) of each
-    segment of each pack.
+    """All documents one after another, cut at pack ends only.
+
+    (document, start, stop) of each segment of each pack.
     """
     packs: list[list[tuple[int, int, int]]] = []
     room = 0
@@ -88,8 +91,9 @@ def wrapped(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, 
 
 
 def stream(lengths: Sequence[int], capacity: int, slots: int = 2**31) -> list[Pack]:
-    """Next fit, each pack closed by the first unused documents that fill it: one, or two, or the
-    longest that fits.
+    """Next fit, each pack closed by the first unused documents that fill it.
+
+    One, or two, or the longest that fits.
     """
     packs: list[Pack] = []
     unused = list(range(len(lengths)))

@@ -1,5 +1,6 @@
-"""What is trained, found the slow and obvious way: token by token, or by asking transformers
-where a prefix ends.
+"""Trained tokens, found the slow and obvious way.
+
+Token by token, or by asking transformers where a prefix ends.
 """
 
 from collections.abc import Sequence

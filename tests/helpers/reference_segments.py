@@ -1,5 +1,6 @@
-"""What cutting a document means, in plain Python, token by token: the fast one in
-packprep.windows.segments must agree.
+"""The cut of a document in plain Python, token by token.
+
+The fast one in packprep.windows.segments must agree.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,9 @@ def cut_document(
     has_bos: bool,
     trained: Sequence[bool] | None = None,
 ) -> Cut:
-    """One document of `length` tokens, `ends` of them BOS and EOS; trained: which tokens have a
-    label.
+    """One document of `length` tokens, `ends` of them BOS and EOS.
+
+    trained: which tokens have a label.
     """
     cut = _cut(length, ends, config, has_bos=has_bos, trained=trained)
     if trained is None:
@@ -61,8 +63,9 @@ def labelled(
     config: BuildConfig,
     earlier: Sequence[tuple[list[int], bool]],
 ) -> list[bool]:
-    """Which own tokens of a piece have a label in the shard; earlier: the pieces of the document
-    before it there.
+    """Mask of a piece's own tokens that have a label in the shard.
+
+    earlier: the pieces of the document before it there.
     """
     taken = (
         set() if config.train_overlap else {offset for offsets, _ in earlier for offset in offsets}
@@ -72,7 +75,7 @@ def labelled(
 
 
 def infer_seqlen(source: int, target: int, cutoff: int) -> tuple[int, int]:
-    """What LLaMA-Factory keeps of a prompt and of a response that are too long together."""
+    """Tokens that LLaMA-Factory keeps of a prompt and a response that are too long together."""
     if 2 * target < cutoff:
         most = cutoff
     elif 2 * source < cutoff:

@@ -21,8 +21,9 @@ _KEYS = {
 
 @contextmanager
 def server() -> Iterator[dict[str, str]]:
-    """The environment that sends every S3 client of a process, or of one it starts, to a new and
-    empty server.
+    """The environment that sends every S3 client to a new and empty server.
+
+    Those of a process, or of one it starts.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -60,8 +61,9 @@ def file_system() -> Any:
 
 
 class Tap:
-    """What stands between a client and the server, passes on what the client sends, in pieces,
-    and counts them.
+    """Proxy between a client and the server.
+
+    It passes on what the client sends, in pieces, and counts them.
 
     At piece number `at` it calls `strike`, once, with 0, half or all of that piece passed on
     (`share`), and passes nothing on any more over that connection. `cut` lets it refuse every
@@ -89,8 +91,9 @@ class Tap:
         ] = []  # number of the piece that begins a request, and its first line
 
     def cut_at(self, at: int) -> None:
-        """Let the network go away with piece number `at`; it comes back when `cut` is set to
-        False.
+        """Break the network at piece number `at`.
+
+        It comes back when `cut` is set to False.
         """
 
         def strike() -> None:

@@ -1,5 +1,6 @@
-"""Tiny outputs in the format of schemas/README.md, written value by value: what tests read, and
-tests/golden.
+"""Tiny outputs in the format of schemas/README.md, written value by value.
+
+For tests and tests/golden.
 
 `python -m tests.helpers.tiny_shards` writes the golden directories again; the format's version
 policy says when that is right.
@@ -71,8 +72,9 @@ RICH = (
 
 
 def rich_row(document: int, *lengths: int) -> Row:
-    """Documents `document`, `document` + 1, ... of these lengths, each padded to a multiple of
-    4; then 4 of filler.
+    """Documents `document`, `document` + 1, ... of these lengths.
+
+    Each is padded to a multiple of 4; then 4 of filler.
     """
     real = [*lengths, 0]
     padded = [-(-length // 4) * 4 for length in lengths] + [4]
@@ -190,8 +192,9 @@ def _report(
     ledger: Mapping[str, Any],
     max_length: int,
 ) -> dict[str, Any]:
-    """A report of these packs that report.schema.json allows; its times are 0, so that equal
-    packs have equal bytes.
+    """A report of these packs that report.schema.json allows.
+
+    Its times are 0, so that equal packs have equal bytes.
     """
     packs, tokens = sum(split["packs"] for split in counts.values()), ledger["tokens_packed"]
     bound = -(-tokens // max_length)
@@ -236,8 +239,9 @@ def _report(
 
 
 def write_golden(directory: Path) -> None:
-    """The two golden outputs of format version 1: the README's example, and one with everything
-    optional.
+    """The two golden outputs of format version 1.
+
+    The README's example, and one with everything optional.
     """
     write_output(directory / "v1-example", {"train": [EXAMPLE]})
     rich = {

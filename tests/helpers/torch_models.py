@@ -1,5 +1,6 @@
-"""Tiny random models for tests of packed training; `skip_without` keeps collection working where
-torch is absent.
+"""Tiny random models for tests of packed training.
+
+`skip_without` keeps collection working where torch is absent.
 """
 
 import importlib.util
@@ -28,8 +29,9 @@ def skip_without(*modules: str) -> None:
 
 
 def tiny_llama(attention: str = "sdpa", **config: Any) -> Any:
-    """A Llama of random weights: 2 layers, 4 heads over 2 key heads, 64 token ids; float32,
-    evaluation mode.
+    """A Llama of random weights: 2 layers, 4 heads over 2 key heads, 64 token ids.
+
+    float32, evaluation mode.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -77,8 +79,9 @@ def batch_of(directory: Path, lengths: Sequence[int], **options: Any) -> PackedB
 
 
 class FlashStub:
-    """Stands for flash-attn 2 in transformers: the reference attention, and a record of the
-    boundaries it was given.
+    """Stands for flash-attn 2 in transformers.
+
+    The reference attention, and a record of the boundaries it was given.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
-"""Packed fields in the trainers' own code, and every recipe: what `scripts/check_trainers` runs
-in its environment.
+"""Packed fields in the trainers' own code, and every recipe.
+
+What `scripts/check_trainers` runs in its environment.
 
 `python -m tests.helpers.trainers` runs all that the installed trainers allow, a line each, and
 exits 1 if a recipe leaks, or if one that is made to leak does not.
@@ -48,8 +49,9 @@ from .torch_models import documents
 
 
 def torchtune_fields(shards: Path) -> None:
-    """to_torchtune gives what PackedDataset and padded_collate_packed make of the same
-    documents.
+    """Compare to_torchtune with PackedDataset and padded_collate_packed.
+
+    On the same documents.
     """
     from torchtune.data import padded_collate_packed
     from torchtune.datasets import PackedDataset
@@ -79,8 +81,9 @@ def torchtitan_boundaries(shards: Path) -> None:
 
 
 def olmo_boundaries(shards: Path) -> None:
-    """OLMo-core's collator makes the same of instances, and boundaries that count the padding
-    too.
+    """Compare to_olmo with OLMo-core's collator.
+
+    It makes the same of instances, and boundaries that count the padding too.
     """
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.utils import get_cumulative_document_lengths

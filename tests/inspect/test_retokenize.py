@@ -1,5 +1,6 @@
-"""`verify --level full`: sampled rows are read and tokenized again; what differs from the packs
-is named.
+"""`verify --level full`: sampled rows are read and tokenized again.
+
+What differs from the packs is named.
 """
 
 import gzip

@@ -1,5 +1,6 @@
-"""Files are read once: digest, batches, the end of the stream, and whatever goes wrong on the
-way.
+"""Files are read once.
+
+Digest, batches, the end of the stream, and any error on the way.
 """
 
 import hashlib

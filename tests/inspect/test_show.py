@@ -1,5 +1,6 @@
-"""`show`: tokens as lines of text, whatever the tokenizer, with positions, boundaries and what
-is trained.
+"""`show`: tokens as lines of text, for every tokenizer.
+
+With positions, boundaries and labels.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""`verify` finds every planted defect and names its place, and finds nothing in what a build
-writes.
+"""`verify` finds every planted defect and names its place.
+
+It finds nothing in the output of a build.
 """
 
 import contextlib
@@ -29,8 +30,9 @@ BOS, EOS = 0, 1  # of the tiny tokenizer
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output of several shards: 90 documents of two sources, some empty, some split; packs of
-    at most 64 tokens.
+    """An output of several shards: 90 documents of two sources, some empty, some split.
+
+    Packs of at most 64 tokens.
     """
     folder = tmp_path_factory.mktemp("built")
     write_jsonl(folder / "a.jsonl", texts(60))
@@ -279,8 +281,9 @@ def test_bytes_behind_the_end_of_a_stream_are_found(out: Path) -> None:
 
 
 def whole_document(packs: Packs) -> tuple[int, int, int, int]:
-    """Pack, segment, begin and end of a document of at least 5 tokens that is whole and not the
-    longest.
+    """Pack, segment, begin and end of a document of at least 5 tokens.
+
+    One that is whole and not the longest.
     """
     for number, pack in enumerate(packs):
         bounds = pack["cu_seqlens"]
@@ -291,8 +294,9 @@ def whole_document(packs: Packs) -> tuple[int, int, int, int]:
 
 
 def planted_at(out: Path, column: str, offset: int, value: int) -> tuple[str, Any]:
-    """Change one value of a whole document, `offset` from its begin (from its end if negative);
-    its place.
+    """Change one value of a whole document, and return its place.
+
+    `offset`: from its begin (from its end if negative).
     """
     number, segment, begin, end = whole_document(packs_of(out))
 

@@ -1,5 +1,6 @@
-"""Each adapter's fields, by name, dtype, shape and value; against the installed library where
-there is one.
+"""Each adapter's fields, by name, dtype, shape and value.
+
+Against the installed library where there is one.
 """
 
 import sys
@@ -330,8 +331,9 @@ def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
 
 
 def test_megatrons_rule_numbers_the_segments_from_total_tokens(tmp_path: Path) -> None:
-    """Of its main, for state-space layers: seq_idx from the places of segments, and one more
-    behind the last.
+    """Of its main, for state-space layers.
+
+    seq_idx from the places of segments, and one more behind the last.
     """
     write_output(tmp_path / "out", {"train": [[rich_row(0, 3, 4)]]}, RICH, max_length=16)
     for batch in (example(), PackedLoader(PackedShards(tmp_path / "out"), 1)[0]):
@@ -353,8 +355,9 @@ def titan_0_3(positions: Any) -> list[int]:
 
 
 def titan_main(positions: Any) -> list[int]:
-    """Boundaries that torchtitan's main reads from positions [T]: of [1, T] those of one row,
-    with no error.
+    """Boundaries that torchtitan's main reads from positions [T].
+
+    Of [1, T] those of one row, with no error.
     """
     return [int(at) for at in (positions == 0).nonzero(as_tuple=True)[0]] + [positions.shape[0]]
 

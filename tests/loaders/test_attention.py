@@ -1,5 +1,6 @@
-"""varlen_attention: the reference against float64 by hand, every kernel's call through a stub,
-refusals.
+"""Attention within segments.
+
+The reference against float64 by hand, every kernel's call through a stub, refusals.
 """
 
 import sys
@@ -106,8 +107,9 @@ def test_no_gradient_crosses_a_boundary() -> None:
 
 
 class Recorder:
-    """Stands for a kernel: keeps its keyword arguments, returns q, or a pair as newer versions
-    do.
+    """A stand-in for a kernel.
+
+    Keeps its keyword arguments, returns q, or a pair as newer versions do.
     """
 
     def __init__(self, pair: bool = False) -> None:
@@ -120,7 +122,10 @@ class Recorder:
 
 
 class OnGpu:
-    """What the dispatcher looks at of a tensor, as if it lay on a GPU in bfloat16."""
+    """Properties of a tensor that the dispatcher reads.
+
+    As if it lay on a GPU in bfloat16.
+    """
 
     is_cuda = True
     dtype = torch.bfloat16

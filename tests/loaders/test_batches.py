@@ -1,5 +1,6 @@
-"""PackedLoader's batches: whole expected values, padding, label conventions, buffers,
-prefetching, plain datasets.
+"""PackedLoader's batches.
+
+Whole expected values, padding, label conventions, buffers, prefetching, plain datasets.
 """
 
 import gc
@@ -34,8 +35,9 @@ from .test_shards import ROWS, row_of
 
 
 def example(**options: Any) -> PackedLoader:
-    """The format's worked example: packs [1, 20, ..., 26] and [1, 10, 2 | 27, 2 | 1, 30, 2], in
-    stored order.
+    """The format's worked example.
+
+    Packs [1, 20, ..., 26] and [1, 10, 2 | 27, 2 | 1, 30, 2], in stored order.
     """
     return PackedLoader(
         PackedShards(GOLDEN / "v1-example"), **({"packs_per_batch": 2, "shuffle": False} | options)
@@ -397,7 +399,7 @@ def test_rows_that_are_no_packs_are_a_sentence(row: dict[str, Any], message: str
 
 
 def save_plain(directory: Path, table: pa.Table) -> Path:
-    """What save_to_disk leaves behind: an Arrow stream and state.json, no manifest."""
+    """Save as save_to_disk does: an Arrow stream and state.json, no manifest."""
     directory.mkdir()
     with pa.ipc.new_stream(directory / "data-00000-of-00001.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=2)

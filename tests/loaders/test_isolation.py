@@ -1,5 +1,6 @@
-"""Packed equals alone, by every adapter that a model can be called with; and each known leak is
-found and named.
+"""Packed equals alone, by every adapter that a model can be called with.
+
+And each known leak is found and named.
 """
 
 import re
@@ -394,8 +395,9 @@ def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(
 
 
 def test_filler_is_not_compared(padded: PackedBatch) -> None:
-    """The mask of LLaMA-Factory lets filler see nothing, so its logits are not those of filler
-    alone.
+    """The mask of LLaMA-Factory lets filler see nothing.
+
+    So its logits are not those of filler alone.
     """
     found = verify_isolation(tiny_llama(), padded, inputs=ADAPTERS["to_llama_factory"])
     assert found.isolated, str(found)

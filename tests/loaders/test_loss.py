@@ -1,5 +1,6 @@
-"""Loss over packs equals loss over documents: weights, segment means, log-probabilities, and
-their cost.
+"""Loss over packs equals loss over documents.
+
+Weights, segment means, log-probabilities, and their cost.
 """
 
 import time
@@ -62,8 +63,9 @@ def test_the_pieces_of_a_document_share_its_weight(lengths: list[int], data: st.
 
 @pytest.mark.parametrize("mode", ["token", "segment", "document"])
 def test_training_on_a_pack_equals_training_on_its_documents(tmp_path: Path, mode: Any) -> None:
-    """Loss and gradients to 1e-6: each document alone through the model, against the pack with
-    weights.
+    """Loss and gradients to 1e-6.
+
+    Each document alone through the model, against the pack with weights.
     """
     from torch.nn.functional import cross_entropy
 
@@ -139,8 +141,9 @@ def test_log_probabilities_in_chunks_are_those_of_the_whole(chunk: int) -> None:
 
 
 def test_weights_cost_a_small_part_of_a_split_loop() -> None:
-    """CPU time of a weighted sum with gradient, against the loop, at 1,000 segments; least of
-    several, one thread.
+    """CPU time of a weighted sum with gradient, against the loop, at 1,000 segments.
+
+    Least of several, one thread.
     """
     segments = 1000
     random = np.random.default_rng(0)

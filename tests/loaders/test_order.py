@@ -1,5 +1,6 @@
-"""The order of an epoch and the loader's place in it: pure, equal on all ranks, resumable at any
-world size.
+"""The order of an epoch and the loader's place in it.
+
+Pure, equal on all ranks, resumable at any world size.
 """
 
 import pickle
@@ -46,8 +47,9 @@ def packs_of(batch: PackedBatch) -> list[int]:
 
 
 def stream(loaders: list[PackedLoader], steps: int | None = None) -> list[int]:
-    """The packs of all ranks' batches in global order: of each step, the first of every rank,
-    then the second.
+    """The packs of all ranks' batches in global order.
+
+    Of each step, the first of every rank, then the second.
     """
     taken: list[int] = []
     for number, batches in enumerate(zip(*loaders, strict=True)):

@@ -1,5 +1,6 @@
-"""Preference pairs in training: log-probabilities, DPO loss and gradients of packs are those of
-separate rows.
+"""Preference pairs in training.
+
+Log-probabilities, DPO loss and gradients of packs are those of separate rows.
 """
 
 import re
@@ -311,8 +312,9 @@ def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None
 
 
 def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) -> None:
-    """Built, loaded in shuffled batches and as rows: the log-probability -1 a token counts what
-    is on the disk.
+    """Built, loaded in shuffled batches and as rows.
+
+    The log-probability -1 a token counts what is on the disk.
     """
     rows = [
         {"chosen": "the cat sat " * (n % 5 + 1), "rejected": "dog " * (40 if n == 3 else 2)}

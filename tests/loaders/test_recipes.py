@@ -1,5 +1,6 @@
-"""Each recipe of the README trains on packs as on the documents alone, with the installed
-transformers and TRL.
+"""Each recipe of the README trains on packs as on the documents alone.
+
+With the installed transformers and TRL.
 """
 
 from functools import partial

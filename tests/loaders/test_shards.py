@@ -1,5 +1,6 @@
-"""PackedShards: zero-copy views in stored order, every defect a sentence, nothing read that was
-not asked for.
+"""Views of shards without a copy, in stored order.
+
+Every defect is a sentence, and nothing is read that was not asked for.
 """
 
 import pickle
@@ -64,8 +65,9 @@ def rows_of(packs: PackedShards) -> list[Row]:
 
 
 def rewrite(out: Path, shard: int, content: bytes) -> None:
-    """Put other bytes in a shard's place and make the manifest agree with their number, not with
-    their digest.
+    """Put other bytes in a shard's place.
+
+    The manifest then agrees with their number, not with their digest.
     """
     manifest = read_manifest(out)
     (out / manifest.shards("train")[shard].path).write_bytes(content)

@@ -1,5 +1,6 @@
-"""The loader in training: torch's data loaders, HF Trainer and TRL for real steps, two
-processes, kill and resume.
+"""The loader in training.
+
+torch's data loaders, HF Trainer and TRL for real steps, two processes, kill and resume.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Builds whose output is in S3: the bytes of a build in a directory, whoever builds it, however
-often it is killed.
+"""Builds whose output is in S3.
+
+The bytes of a build in a directory, whoever builds it, however often it is killed.
 """
 
 import json
@@ -51,7 +52,7 @@ def corpus(tmp_path: Path, bucket: str) -> dict[str, Any]:
 
 
 def local(corpus: dict[str, Any], **options: Any) -> Manifest:
-    """What the same build makes in a directory."""
+    """Output of the same build in a directory."""
     output = str(Path(corpus["work_dir"]).with_name("local"))
     return build(BuildConfig(**corpus | options | {"output": output, "work_dir": None}))
 
@@ -197,8 +198,9 @@ def test_a_half_published_output_is_finished_by_the_same_build_anywhere_and_refu
 def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Another of the same, and another of other settings: it had a stale lock, and all its
-    shards in the store.
+    """Another of the same, and another of other settings.
+
+    It had a stale lock, and all its shards in the store.
     """
     stopped(corpus, monkeypatch, "create", 3, after=True)
     output = StoreOutput(BuildConfig(**corpus))

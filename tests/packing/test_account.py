@@ -1,5 +1,6 @@
-"""The one account: a reason nobody knows fails at once, and every figure is the same wherever it
-is shown.
+"""The one account.
+
+A reason nobody knows fails at once, and every figure is the same wherever it is shown.
 """
 
 from collections import Counter

@@ -1,5 +1,6 @@
-"""pack_lengths: every strategy against its plain twin, every constraint, every order, every
-wrong argument.
+"""Plans of pack_lengths.
+
+Every strategy against its plain twin, every constraint, every order, every wrong argument.
 """
 
 import hashlib
@@ -34,8 +35,9 @@ def packs_of(plan: PackPlan) -> list[Pack]:
 
 @st.composite
 def instances(draw: st.DrawFn, most: int = 40, capacity: int = 40) -> tuple[list[int], int]:
-    """Lengths and a capacity: few distinct lengths as often as many, documents of the full
-    length, no documents.
+    """Lengths and a capacity.
+
+    Few distinct lengths as often as many, documents of the full length, no documents.
     """
     size = draw(st.integers(1, capacity))
     pool = draw(st.lists(st.integers(1, size), min_size=1, max_size=8))
@@ -287,8 +289,9 @@ def test_the_seed_decides_which_equal_documents_meet_and_where_packs_stand() -> 
 
 
 def test_shuffling_documents_is_fair() -> None:
-    """Of 3,000 shuffles of four equal documents into two packs, each of three pairings comes up
-    1,000 times or so.
+    """Each pairing of four equal documents is as likely.
+
+    Of 3,000 shuffles into two packs, each of three pairings comes up 1,000 times or so.
     """
     partners = [
         next(p for p in packs_of(pack_lengths([4] * 4, 8, seed=s)) if 0 in p)[1]

@@ -1,5 +1,6 @@
-"""Lower bounds: never above the optimum, never below the textbook's, exact where that is
-promised.
+"""Lower bounds.
+
+Never above the optimum, never below the textbook's, exact where that is promised.
 """
 
 import numpy as np

@@ -1,5 +1,6 @@
-"""MultipackSampler: ranks agree without talking, documents come once per epoch, and a run
-resumes where it was.
+"""Sampler of packs.
+
+Ranks agree without talking, documents come once per epoch, and a run resumes in its place.
 """
 
 import subprocess
@@ -97,8 +98,9 @@ def test_max_segments_per_pack_holds() -> None:
 
 
 def squared_lag(world: int, **options: Any) -> float:
-    """How far the ranks of a step are apart: root of the mean, over steps, of max - min of
-    sum(length**2).
+    """Distance of the ranks of a step.
+
+    Root of the mean, over steps, of max - min of sum(length**2).
     """
     lengths = np.clip(np.random.default_rng(0).lognormal(7.5, 0.8, 6144), 1, 2048).astype(np.int64)
     ranks = [

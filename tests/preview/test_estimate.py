@@ -115,8 +115,9 @@ def test_a_large_input_is_predicted_from_a_sample(tmp_path: Path, write: Any) ->
 def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
-    """Reading runs ahead by 64 kB and a block of the compressed file: some per cent of the part
-    read here.
+    """Reading runs ahead by 64 kB and a block of the compressed file.
+
+    Some per cent of the part read here.
     """
     monkeypatch.setattr(estimate, "SAMPLE_BYTES", 60_000)
     monkeypatch.setattr(estimate, "_BEGINNING", 2_000_000)
@@ -130,8 +131,9 @@ def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
 
 @pytest.mark.usefixtures("small_samples")
 def test_sources_count_by_their_size(tmp_path: Path) -> None:
-    """Long documents in a large file, short ones in a small one: equal samples would promise too
-    few packs.
+    """Long documents in a large file, short ones in a small one.
+
+    Equal samples would promise too few packs.
     """
     save_tokenizer(tmp_path / "tokenizer")
     long = write_jsonl(tmp_path / "long.jsonl", [" ".join(texts(300, seed)) for seed in range(12)])

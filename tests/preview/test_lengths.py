@@ -48,7 +48,7 @@ def lengths_of(found: Lengths) -> list[int]:
 
 
 def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What a plan says, in the words of a report."""
+    """Figures of a plan, in the words of a report."""
     with read(options, **more) as found:
         [row] = sweep(
             found.windows, [files.config(**options | more)], found.tokenizer, found.carried

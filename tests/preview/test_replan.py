@@ -12,8 +12,9 @@ from tests.helpers.corpus import build_options, texts, write_jsonl
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    """Options of a build of 200 documents into packs of 64, in several units; one window unless
-    a test says so.
+    """Options of a build of 200 documents into packs of 64, in several units.
+
+    One window unless a test says so.
     """
     return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 

@@ -1,4 +1,4 @@
-"""What a column may be, and the Arrow schema that columns make."""
+"""Allowed columns, and the Arrow schema that they make."""
 
 from typing import Any
 

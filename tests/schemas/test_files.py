@@ -1,5 +1,6 @@
-"""The files of an output: what datasets needs, whole writes, and the check for missing, changed
-and surplus files.
+"""The files of an output.
+
+What datasets needs, whole writes, and the check for missing, changed and surplus files.
 """
 
 import shutil
@@ -31,8 +32,9 @@ def out(tmp_path: Path) -> Path:
 
 
 def findings(out: Path) -> list[str]:
-    """What the full check says, paths shortened; the size check must say the same unless only
-    bytes differ.
+    """Findings of the full check, paths shortened.
+
+    The size check must say the same unless only bytes differ.
     """
     manifest = read_manifest(out)
     full = check_files(out, manifest, "sha256")

@@ -1,5 +1,6 @@
-"""tests/golden: outputs of every format version, byte for byte, that every later packprep must
-read.
+"""Outputs of every format version in tests/golden, byte for byte.
+
+Every later packprep must read them.
 """
 
 import hashlib

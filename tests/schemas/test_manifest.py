@@ -1,5 +1,6 @@
-"""The manifest: what is written is read, what is changed is noticed, what is wrong is refused
-before it is written.
+"""The manifest.
+
+A written one is read, a changed one is noticed, a wrong one is refused before it is written.
 """
 
 import copy

@@ -1,5 +1,6 @@
-"""check_batch: accepts exactly what schemas/README.md allows, and names the place of what it
-does not.
+"""Check of a record batch: it accepts exactly what schemas/README.md allows.
+
+It names the place of everything else.
 """
 
 import time
@@ -358,8 +359,9 @@ def obeys(rows: list[dict[str, list[int]]], max_length: int, vocab_size: int) ->
 
 @st.composite
 def packs(draw: st.DrawFn) -> list[dict[str, list[int]]]:
-    """Valid packs, in which some values have been changed, lists lengthened or shortened, or
-    nothing at all.
+    """Valid packs, in which some values may have been changed.
+
+    Or lists lengthened or shortened.
     """
     rows = []
     for _ in range(draw(st.integers(1, 3))):

@@ -1,5 +1,6 @@
-"""Rows of token ids, and the columns that stay with them: what is read, what is refused, what
-comes out of a build.
+"""Rows of token ids, and the columns that stay with them.
+
+What is read, what is refused, what comes out of a build.
 """
 
 import json
@@ -455,8 +456,9 @@ def test_pack_dataset_takes_token_ids_labels_and_carried_columns() -> None:
 
 
 def samples(count: int) -> list[dict[str, Any]]:
-    """Samples as slime's trainer has them: what belongs to tokens has a value for each token of
-    the response.
+    """Samples as slime's trainer has them.
+
+    What belongs to tokens has a value for each token of the response.
     """
     numbers = np.random.default_rng(0)
     found = []

@@ -1,5 +1,6 @@
-"""Sources in S3 make the bytes that the same files make on a disk, and one that is replaced is
-noticed.
+"""Sources in S3 make the bytes that the same files make on a disk.
+
+One that is replaced is noticed.
 """
 
 import gzip

@@ -1,5 +1,6 @@
-"""Work done ahead keeps its order and its bounds, and threads are replaced after the work they
-were given.
+"""Work done ahead keeps its order and its bounds.
+
+Threads are replaced after the work they were given.
 """
 
 import threading

@@ -126,7 +126,7 @@ def name_of(node: ast.AST) -> str:
 
 
 def is_stream(node: ast.AST) -> bool:
-    """Is this a call of `stream`, as an int or as it is?"""
+    """True if this is a call of `stream`, as an int or as it is."""
     if isinstance(node, ast.Call) and name_of(node.func) == "int":
         return is_stream(node.args[0])
     return isinstance(node, ast.Call) and name_of(node.func) == "stream"

@@ -1,5 +1,6 @@
-"""Names that have to be asked of the hub: its real client against a server here, which answers
-as the hub does.
+"""Names that have to be asked of the hub.
+
+Its real client against a server here, which answers as the hub does.
 """
 
 import os
@@ -20,8 +21,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """One tokenizer, user/name. busy: requests after the first one that get "service
-    unavailable".
+    """A hub with one tokenizer, user/name.
+
+    busy: requests after the first one that get "service unavailable".
     """
 
     folder: Path
@@ -76,8 +78,9 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def build(folder: Path, endpoint: str, *arguments: str, **more: str) -> tuple[int, list[str]]:
-    """Exit code and standard error of a build in `folder`, of sources that are arguments or
-    a.jsonl.
+    """Exit code and standard error of a build in `folder`.
+
+    Its sources are arguments or a.jsonl.
     """
     write_jsonl(folder / "a.jsonl", texts(20))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}

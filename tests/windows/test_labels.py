@@ -1,5 +1,6 @@
-"""Labels of rows reach the loss: what packs are trained on is what the rows would be, each by
-itself.
+"""Labels of rows reach the loss.
+
+What packs are trained on is what the rows would be, each by itself.
 """
 
 import random

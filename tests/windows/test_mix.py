@@ -100,8 +100,9 @@ def mix_of(folder: Path, units: Sequence[Sequence[tuple[int, int]]], settings: B
 
 @st.composite
 def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
-    """A config with two or three sources, and units of documents: (source, tokens), of 0 tokens
-    or at least 3.
+    """A config with two or three sources, and units of documents.
+
+    (source, tokens), of 0 tokens or at least 3.
     """
     count = draw(st.integers(2, 3))
     document = st.one_of(st.just(0), st.integers(3, 40))
@@ -251,8 +252,9 @@ def test_groups_of_different_files_keep_their_codes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def three(tmp_path: Path) -> dict[str, Any]:
-    """Options of a build of three sources, one of two files with columns of their own, in many
-    units and windows.
+    """Options of a build of three sources, in many units and windows.
+
+    One is of two files with columns of their own.
     """
     write_jsonl(tmp_path / "a.jsonl", texts(200, seed=1))
     for name, seed in (("b-1.jsonl", 2), ("b-2.jsonl", 3)):

@@ -28,8 +28,9 @@ def drawn(sizes: list[int], wanted: int, seed: int = 0) -> Drawn:
 
 
 def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
-    """Whole copies, then documents in the order of their hashes, each if it fits in what is
-    left.
+    """Whole copies, then documents in the order of their hashes.
+
+    Each if it fits in the rest.
     """
     times, left = divmod(wanted, sum(sizes)) if sum(sizes) else (0, 0)
     copies = [times if size else 1 for size in sizes]

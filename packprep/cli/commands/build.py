@@ -96,8 +96,9 @@ def _option_of(field: "dataclasses.Field[Any]") -> _Option:
 
 
 def default_of(field: "dataclasses.Field[Any]") -> str:
-    """The default as a user would type it; empty where there is none or the option is a switch
-    that is off.
+    """The default as a user would type it.
+
+    Empty where there is none or the option is a switch that is off.
     """
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(
@@ -192,8 +193,9 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 def resolve_options(
     sources: Sequence[str], config: Path | None, typed: dict[str, Any]
 ) -> tuple[BuildConfig, dict[str, bool]]:
-    """The command line over the YAML file over the defaults: what to build, and how to run (see
-    `_RUN`).
+    """Options of the command line over the YAML file over the defaults.
+
+    Both those of the build and those of how it runs (see `_RUN`).
     """
     given, run = merged_options(sources, config, typed)
     return BuildConfig(**given), run
@@ -234,8 +236,9 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _stopped_at_once(close: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process now: a thread in the middle of a unit can be left, not
-    stopped.
+    """Ctrl-C and SIGTERM end the process now.
+
+    A thread in the middle of a unit can be left, not stopped.
 
     What is done is in the staging directory with its receipts, and the same command goes on. close:
     puts the terminal in order.

@@ -77,8 +77,9 @@ def command(
     summary: Path | None,
     as_json: bool,
 ) -> int:
-    """Hold the numbers of OUT, an output directory or its report.json, to a baseline that is
-    under version control.
+    """Hold the numbers of OUT to a baseline that is under version control.
+
+    OUT is an output directory or its report.json.
 
     Held without a --tolerance: utilization (may fall by 0.001), gap_share (may rise by 0.001),
     straggler (by 0.05), every reason for which tokens or rows were lost (not at all), and
@@ -86,8 +87,10 @@ def command(
     result is on the page of the run.
 
     \b
-    Example: packprep check packed --baseline baseline.json --update-baseline packprep check packed
-      --baseline baseline.json --tolerance tokens.truncated=+1% --min-utilization 0.98
+    Example:
+      packprep check packed --baseline baseline.json --update-baseline
+      packprep check packed --baseline baseline.json --min-utilization 0.98 \\
+        --tolerance tokens.truncated=+1%
     """
     from packprep.inspect.report_file import read_report
     from packprep.reports import gate, gate_formats

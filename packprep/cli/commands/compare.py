@@ -21,8 +21,9 @@ _COLOURS = {"better": "green", "worse": "red", "differs": "yellow", "same": None
 @click.option("--all", "everything", is_flag=True, help="Also the numbers that are the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
 def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
-    """What differs between A and B, output directories or report.json files, and whether B is
-    better or worse.
+    """Show the differences between A and B, and whether B is better or worse.
+
+    A and B are output directories or report.json files.
 
     Of directories also the options, sources and tokenizer that differ.
 

@@ -1,5 +1,6 @@
-"""`packprep plan`: what each choice of length, strategy and overflow would give, before anything
-is built.
+"""`packprep plan`: results of each choice of length, strategy and overflow.
+
+Nothing is built.
 """
 
 import dataclasses
@@ -81,8 +82,9 @@ def command(
     config: Path | None,
     **typed: Any,
 ) -> None:
-    """Plan every combination of length, strategy and overflow; the best row for each goal is
-    marked, if there is one.
+    """Plan every combination of length, strategy and overflow.
+
+    The best row for each goal is marked, if there is one.
 
     Of text, all documents or a --sample are tokenized and the tokens thrown away, unless
     --keep-tokens names a store. A token store, an output of packprep and an array of lengths
@@ -91,9 +93,11 @@ def command(
     all do.
 
     \b
-    Example: packprep plan docs/*.jsonl --tokenizer tokenizer.json --max-length 2048,8192 --strategy
-      all --sample 0.05 packprep plan lengths.npy --max-length 4096,8192 --strategy all --overflow
-      all --global-batch-size 256
+    Example:
+      packprep plan docs/*.jsonl --tokenizer tokenizer.json --max-length 2048,8192 \\
+        --strategy all --sample 0.05
+      packprep plan lengths.npy --max-length 4096,8192 --strategy all --overflow all \\
+        --global-batch-size 256
     """
     given, run = merged_options(sources, config, typed)
     choices = {name: str(given.pop(name)).split(",") if name in given else None for name in _SWEPT}
@@ -177,7 +181,7 @@ def _build_seconds(found: "Lengths", row: "Row", rate: float) -> float:
 
 
 def _notes(found: "Lengths", rate: float, refused: Sequence[str], fitting: set[int]) -> list[str]:
-    """What the figures rest on, and what is not there."""
+    """Notes on the basis of the figures, and on what is missing."""
     tokenizing = (
         f"tokenizing as it went here ({found.tokenize_seconds:,.1f} s for all of the text), "
         if found.tokenize_seconds is not None

@@ -69,9 +69,11 @@ def command(
     tokenizer: str | None,
     as_json: bool,
 ) -> None:
-    """Print a pack of OUT: each segment under its document, with the position of the first token
-    of every line. A colour per segment; BOS, EOS and other special tokens stand out. Where there
-    are labels, tokens without loss are dim, or between ‹ and › where there is no colour.
+    """Print a pack of OUT, each segment under its document.
+
+    Every line begins with the position of its first token. A colour per segment; BOS, EOS and other
+    special tokens stand out. Where there are labels, tokens without loss are dim, or between ‹ and
+    › where there is no colour.
 
     \b
     Example:
@@ -129,7 +131,7 @@ def command(
 
 
 def _decoder(manifest: "Manifest", moved: str | None) -> Any:
-    """What turns ids into text.
+    """Function from ids to text.
 
     None, so ids are shown, where rows were ids already and no tokenizer is given.
     """
@@ -149,8 +151,9 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
 
 
 def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
-    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no
-    pairs.
+    """The column of a pair that a segment is from, such as "rejected".
+
+    "" where rows are no pairs.
     """
     sides = found.columns.get("pair_sides")
     if sides is None or (side := int(sides[segment.place.segment])) < 0:

@@ -40,8 +40,9 @@ _SOURCE_HEADS = (
 def command(
     output: "Output", global_batch_size: int | None, world_size: int, as_json: bool
 ) -> None:
-    """Show the report of OUT per source, histograms counted from its shards, and what a trainer
-    needs to know.
+    """Show the report of OUT per source, and what a trainer needs to know.
+
+    Histograms are counted from its shards.
 
     Steps are those of the split "train" at N packs a step: packs left over at the end of an epoch
     make no step, as in PackedLoader.

@@ -18,8 +18,10 @@ from packprep.cli.printing import print_table
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(output: str, work_dir: str | None, as_json: bool) -> None:
-    """Show how far the build of OUT is: running, stopped (the same command goes on), waiting
-    (for more tasks of its array, or --task-index merge) or finished.
+    """Show how far the build of OUT is.
+
+    It is running, stopped (the same command resumes it), waiting (for more tasks of its array, or
+    --task-index merge) or finished.
 
     \b
     Example:

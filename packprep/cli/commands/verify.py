@@ -1,4 +1,4 @@
-"""`packprep verify`: is an output what its manifest says it is?"""
+"""`packprep verify`: an output against its manifest."""
 
 import dataclasses
 import json
@@ -80,8 +80,10 @@ def command(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Check OUT: digests, missing and surplus files, every invariant of every pack, BOS and EOS,
-    the ledger against the data, no document lost, repeated or cut in the wrong place. Every
+    """Check OUT against its manifest and the format.
+
+    Checks digests, missing and surplus files, every invariant of every pack, BOS and EOS, the
+    ledger against the data, and that no document is lost, repeated or cut in the wrong place. Every
     finding names file, pack and segment.
 
     Datasets packed by TRL or others and saved with save_to_disk have no manifest: their invariants
@@ -104,8 +106,9 @@ def command(
 
 
 def as_dict(verdict: "Verdict") -> dict[str, Any]:
-    """The result for machines; `findings` holds the first of each kind, `counts` says how many
-    there are.
+    """The result for machines.
+
+    `findings` holds the first of each kind, `counts` says how many there are.
     """
     facts = {spec.name: getattr(verdict, spec.name) for spec in dataclasses.fields(verdict)}
     return (

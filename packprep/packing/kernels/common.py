@@ -1,5 +1,6 @@
-"""What the compiled kernels share: random numbers that are the same everywhere, growable arrays,
-the lowest set bit.
+"""Parts that the compiled kernels share.
+
+Random numbers that are the same everywhere, growable arrays, the lowest set bit.
 
 Kernels take arrays and ints and return arrays, release the GIL and are cached on disk (the first
 call of a new installation compiles for some seconds). None keeps state or uses threads, so a plan
@@ -32,8 +33,9 @@ _LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def kernel(function: F) -> F:
-    """Compiles a function of arrays and ints at its first call; later runs of Python find it in
-    the cache.
+    """Compiles a function of arrays and ints at its first call.
+
+    Later runs of Python find it in the cache.
     """
     compiled: F = njit(cache=True, nogil=True)(function)
     return compiled
@@ -54,8 +56,9 @@ class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
 
 
 def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Where kernels are not in the cache, say so once: nothing else is heard of while they are
-    compiled.
+    """Report once that kernels not in the cache are being compiled.
+
+    Nothing else is reported meanwhile.
     """
     told: AbstractContextManager[None] = event.install_listener(
         "numba:compile", _FirstCompiled(say)
@@ -77,8 +80,9 @@ def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
 
 @kernel
 def _hashes(words: Words, key: np.uint64, first: np.uint64) -> None:
-    """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns
-    into vector code.
+    """words[i] = number first + i of the sequence.
+
+    A loop of its own, which the compiler turns into vector code.
     """
     for i in range(words.size):
         words[i] = hash64(key, first + np.uint64(i))
@@ -86,8 +90,9 @@ def _hashes(words: Words, key: np.uint64, first: np.uint64) -> None:
 
 @kernel
 def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
-    """Fisher-Yates on values[start:stop] in place; fewer than 2**31 values, as one hash serves
-    two draws of 32 bits.
+    """Fisher-Yates on values[start:stop] in place.
+
+    Fewer than 2**31 values, as one hash serves two draws of 32 bits.
 
     The sequence of random numbers is read from `start` on, so ranges of one array are shuffled
     independently.
@@ -112,9 +117,7 @@ def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
 
 @kernel
 def grown(values: A, size: int) -> A:
-    """`values` if it holds `size` elements, else a copy that holds at least twice as many as
-    before.
-    """
+    """`values` if it holds `size` elements, else a copy of at least twice its size."""
     if size <= values.size:
         return values
     bigger = np.empty(max(size, 2 * values.size), values.dtype)
@@ -144,8 +147,9 @@ def set_bits(_typing: Any, word: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
-    """Bit i says that values[start + i] < limit, for i in 0..15; int32 array, uint64, int32 ->
-    uint64.
+    """Bits of values[start + i] < limit, bit i for i in 0..15.
+
+    int32 array, uint64, int32 -> uint64.
 
     One vector comparison, in portable LLVM: the compiler picks the machine's instructions. All 16
     must be in the array.
@@ -169,8 +173,9 @@ def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
 
 @kernel
 def next_set(words: Words, summary: Words, start: int) -> int:
-    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that
-    words[w] is not 0.
+    """Smallest set bit >= start of a bitmap, -1 if there is none.
+
+    Bit w of the summary says that words[w] is not 0.
     """
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))

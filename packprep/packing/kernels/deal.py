@@ -1,5 +1,6 @@
-"""From counts back to documents: count lengths, queue documents by length, deal them to the
-planned packs.
+"""From counts back to documents.
+
+Count lengths, queue documents by length, deal them to the planned packs.
 
 All of this is memory traffic: sequential reads and writes wherever possible, tables small enough
 for the fast caches. Indices are unsigned where it counts, because numba checks signed ones for
@@ -26,8 +27,9 @@ _HIGHEST = np.int32(2**31 - 1)
 
 @kernel
 def count_keys(keys: Int32s, counts: Int64s) -> int:
-    """Adds to counts[k] how often key k occurs; returns the first index whose key is not in
-    1..counts.size-1, or -1.
+    """Adds to counts[k] how often key k occurs.
+
+    Returns the first index whose key is not in 1..counts.size-1, or -1.
     """
     # Four tables: neighbouring equal keys would otherwise wait for each other's store.
     tables = np.zeros((4, counts.size), np.int32)
@@ -57,8 +59,9 @@ def count_keys(keys: Int32s, counts: Int64s) -> int:
 
 @kernel
 def queue_by_key(keys: Int32s, cursors: UInt32s, queue: Int32s) -> None:
-    """Fills queue [documents] with document numbers sorted by key, equal keys in input order (a
-    counting sort).
+    """Fill queue [documents] with document numbers sorted by key, a counting sort.
+
+    Equal keys stay in input order.
 
     cursors: [keys], where the documents of each key begin; on return, where they end.
     """
@@ -98,8 +101,9 @@ def deal(
     order: Int64s,
     offsets: Int64s,
 ) -> None:
-    """Writes order [documents] and offsets [packs + 1]: pack p takes the documents that pattern
-    packs[p] asks for.
+    """Writes order [documents] and offsets [packs + 1].
+
+    Pack p takes the documents that pattern packs[p] asks for.
 
     kinds: one entry per document of a pattern, kinds[starts[pattern]:starts[pattern + 1]]. cursors:
     [kinds], the next document of each kind in the queue. Inside a pack documents rise: the place of
@@ -153,8 +157,9 @@ def deal(
 
 @kernel
 def documents_of(order: Int64s, offsets: Int64s, starts: Int64s) -> tuple[Int64s, Int64s]:
-    """The plan of documents for a plan of atoms: atom a is the documents starts[a]..starts[a +
-    1] - 1.
+    """The plan of documents for a plan of atoms.
+
+    Atom a is the documents starts[a]..starts[a + 1] - 1.
     """
     documents, ends = np.empty(starts[-1], np.int64), np.zeros(offsets.size, np.int64)
     at = 0

@@ -1,5 +1,6 @@
-"""Best fit and first fit decreasing, planned on counts of equal documents: the cost does not
-depend on their number.
+"""Best fit and first fit decreasing, planned on counts of equal documents.
+
+The cost does not depend on their number.
 
 A kind is a set of interchangeable documents: one length (and, where segments per pack are limited,
 one number of segments). A pattern is what one pack holds, as runs (kind, copies), together with how
@@ -35,8 +36,9 @@ def _fullest(
     length: int,
     weight: int,
 ) -> tuple[int, int, int]:
-    """Fullest packs that can take one document: (room, node before in its chain or -1, node);
-    all -1: none.
+    """Fullest packs that can take one document: (room, node before in its chain or -1, node).
+
+    All -1: none.
     """
     room = next_set(words, summary, length)
     while room >= 0:
@@ -53,8 +55,9 @@ def _fullest(
 def best_fit_patterns(
     lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int
 ) -> Patterns:
-    """Best fit decreasing: longest first, each document into the fullest pack that still has
-    room, else a new one.
+    """Best fit decreasing, on counts.
+
+    Longest first, each document into the fullest pack that still has room, else a new one.
 
     lengths, weights, counts: [kinds], lengths falling; a pack holds at most `capacity` tokens and
     weight `slots`.
@@ -78,8 +81,9 @@ def _best_fit_tree(
     tree: Int32s,
     packs: Int64s,
 ) -> int:
-    """Grows the tree of best_fit_patterns; returns its number of nodes, -1 if the arrays are too
-    small for it.
+    """Grows the tree of best_fit_patterns.
+
+    Returns its number of nodes, -1 if the arrays are too small for it.
 
     A document of length L goes to the packs with the least room r >= L. While such a pack has room
     it stays the fullest one that fits, so it takes r // L in a row, and so do all packs with room
@@ -135,8 +139,9 @@ def _best_fit_tree(
 
 @kernel
 def add_node(tree: Int32s, node: int, parent: int, kind: int, copies: int) -> None:
-    """Node `node` of a tree: four numbers side by side, its parent (-1: none), kind, copies and
-    depth.
+    """Node `node` of a tree.
+
+    Four numbers side by side, its parent (-1: none), kind, copies and depth.
     """
     tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
     tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
@@ -144,8 +149,9 @@ def add_node(tree: Int32s, node: int, parent: int, kind: int, copies: int) -> No
 
 @kernel
 def paths(tree: Int32s, packs: Int64s) -> Patterns:
-    """The patterns of a tree of nodes: of every node that still has packs, the runs on its path
-    to the root.
+    """The patterns of a tree of nodes.
+
+    Of every node that still has packs, the runs on its path to the root.
     """
     patterns, total = 0, 0
     for node in range(packs.size):
@@ -193,8 +199,9 @@ def rooms(lengths: Int32s, capacity: int) -> Int32s:
 def first_fit_patterns(
     lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int
 ) -> Patterns:
-    """First fit decreasing, pack by pack: each takes the largest document that still fits until
-    none does.
+    """First fit decreasing, pack by pack.
+
+    Each takes the largest document that still fits until none does.
 
     Placing documents longest first into the first pack with room, and filling pack after pack with
     the largest that fits ("greedy knapsack"), are the same: the first pack gets, of each length, as

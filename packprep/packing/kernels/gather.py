@@ -28,8 +28,9 @@ _NO_LOSS = NO_LOSS
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pointers:
-    """Addresses of values of one type, and the memory they point into, which lives as long as
-    this does.
+    """Addresses of values of one type, and the memory they point into.
+
+    The memory lives as long as this does.
 
     address: int64 [pointers], for kernels; keep the `Pointers` while one runs. dtype: of the
     values. memory: the arrays that the addresses point into.
@@ -41,8 +42,9 @@ class Pointers:
 
     @staticmethod
     def into(values: NDArray[Any], index: NDArray[np.integer[Any]]) -> "Pointers":
-        """Pointers to values[index], where index may also be len(values): then nothing may be
-        read there.
+        """Pointers to values[index], where index may also be len(values).
+
+        Then nothing may be read there.
         """
         address = values.ctypes.data + values.itemsize * index.astype(np.int64)
         return Pointers(address, values.dtype, (values,))
@@ -100,8 +102,9 @@ def copy(values: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 def with_ends(offsets: Int64, ends: int) -> Int64:
-    """Where documents lie once each has so many tokens more, [documents + 1]; one without tokens
-    stays without.
+    """Offsets of documents once each has so many tokens more, [documents + 1].
+
+    One without tokens stays without.
     """
     lengths = np.diff(offsets)
     return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
@@ -111,8 +114,9 @@ def with_ends(offsets: Int64, ends: int) -> Int64:
 def add_ends(
     ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: NDArray[Any]
 ) -> None:
-    """Each document with BOS before and EOS after it; one without ids stays without. bos, eos:
-    id, or -1 for none.
+    """Each document with BOS before and EOS after it; one without ids stays without.
+
+    bos, eos: id, or -1 for none.
 
     ids: [tokens]. offsets, wider: [documents + 1], where documents lie in ids and in out.
     """
@@ -133,8 +137,9 @@ def add_ends(
 def make_room(
     values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: NDArray[Any]
 ) -> None:
-    """Values of documents at their places among those of `add_ends`: behind `before` values of
-    the document's BOS.
+    """Values of documents at their places among those of `add_ends`.
+
+    Behind `before` values of the document's BOS.
 
     offsets, wider: [documents + 1], where documents lie in values and in out. What is no document's
     value stays.
@@ -213,8 +218,9 @@ def count_up(out: Int32) -> None:
 
 @njit(cache=True, nogil=True)
 def fill_positions(padded: Int64, out: Int32) -> None:
-    """0, 1, 2, ... restarting at every segment. padded: [segments], tokens of each. out:
-    [sum(padded)].
+    """Fill `out` with 0, 1, 2, ... restarting at every segment.
+
+    padded: [segments], tokens of each. out: [sum(padded)].
     """
     at = 0
     for segment in range(len(padded)):

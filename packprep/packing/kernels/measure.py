@@ -1,5 +1,6 @@
-"""One-pass measurements of a plan: fills, costs, variance of log length, and whether it is a
-plan at all.
+"""One-pass measurements of a plan.
+
+Fills, costs, variance of log length, and whether it is a plan at all.
 """
 
 import math
@@ -43,8 +44,9 @@ def pack_longest(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int32s:
 
 @kernel
 def placed(lengths: Int32s, order: Int64s) -> Int32s:
-    """Lengths in the order in which documents stand in packs: one walk through memory at random
-    for all who need it.
+    """Lengths in the order in which documents stand in packs.
+
+    One walk through memory at random for all who need it.
     """
     out = np.empty(order.size, np.int32)
     for i in range(order.size):
@@ -54,8 +56,9 @@ def placed(lengths: Int32s, order: Int64s) -> Int32s:
 
 @kernel
 def log_variances(lengths: Int32s, offsets: Int64s) -> tuple[float, float]:
-    """Sums of squares of log length around the mean of the pack, and around the mean of all;
-    lengths as placed.
+    """Sums of squares of log length around the mean of the pack, and around the mean of all.
+
+    Lengths as placed.
     """
     # A logarithm costs more than all the rest; many documents have few different lengths.
     longest = lengths.max() if lengths.size else 0
@@ -85,8 +88,9 @@ def log_variances(lengths: Int32s, offsets: Int64s) -> tuple[float, float]:
 def first_fault(
     lengths: Int32s, order: Int64s, offsets: Int64s, capacity: int
 ) -> tuple[int, int, int]:
-    """(fault, pack, value): 0 a valid plan, 1 empty pack, 2 no such document, 3 document twice,
-    4 over capacity.
+    """First fault of a plan, as (fault, pack, value).
+
+    0 a valid plan, 1 empty pack, 2 no such document, 3 document twice, 4 over capacity.
     """
     seen = np.zeros(lengths.size, np.bool_)
     for p in range(offsets.size - 1):

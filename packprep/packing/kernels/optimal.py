@@ -14,8 +14,9 @@ from packprep.packing.kernels.fit import Patterns, living, rooms
 
 @kernel
 def _next_unused(next_living: Int64s, left: Int64s, used: Int64s, k: int) -> int:
-    """First kind >= k with a document that is neither packed nor in this pack; the number of
-    kinds if there is none.
+    """First kind >= k with a document that is neither packed nor in this pack.
+
+    The number of kinds if there is none.
     """
     k = living(next_living, k)
     while k < left.size and left[k] <= used[k]:

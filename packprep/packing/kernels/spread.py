@@ -15,8 +15,9 @@ from packprep.packing.kernels.fit import Patterns, add_node, paths
 def emptiest_first_patterns(
     lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int
 ) -> Patterns:
-    """Longest first, each document into the emptiest of `begun` packs that have slots left, or
-    into a new one.
+    """Longest first, each document into the emptiest of `begun` packs, or into a new one.
+
+    Only packs that have slots left count.
 
     lengths, counts: [kinds], lengths falling. All packs get about equally full with about equally
     many documents, which is best where slots run out before room. Equal packs are filled at once,

@@ -1,5 +1,6 @@
-"""Strategies that take documents as they come: next fit, best fit, and a stream whose packs are
-closed exactly.
+"""Strategies that take documents as they come.
+
+Next fit, best fit, and a stream whose packs are closed exactly.
 """
 
 import numpy as np
@@ -41,8 +42,9 @@ def stream_packs(
     order: Int64s,
     offsets: Int64s,
 ) -> int:
-    """Next fit whose packs are closed by later documents that fit exactly; returns the number of
-    packs.
+    """Next fit whose packs are closed by later documents that fit exactly.
+
+    Returns the number of packs.
 
     starts, queue: documents by length, in input order (queue[starts[L]:starts[L + 1]] have length
     L). When the next document doesn't fit, the room that is left is filled with one unused document
@@ -118,8 +120,9 @@ def stream_packs(
 
 @kernel
 def best_fit_online(lengths: Int32s, capacity: int) -> tuple[Int64s, Int64s]:
-    """Order and offsets of best fit in input order: each document into the fullest pack with
-    room, else a new one.
+    """Order and offsets of best fit in input order.
+
+    Each document into the fullest pack with room, else a new one.
     """
     documents = lengths.size
     words = np.zeros((capacity >> 6) + 1, np.uint64)

@@ -1,5 +1,6 @@
-"""Columns of Arrow tables as files hold them: not damaged, as one array, text as valid UTF-8,
-groups as text.
+"""Columns of Arrow tables as files hold them.
+
+Not damaged, as one array, text as valid UTF-8, groups as text.
 """
 
 import pyarrow as pa
@@ -67,8 +68,9 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def sound(array: pa.Array) -> pa.Array:
-    """The same array; pa.ArrowInvalid where it is damaged: offsets that leave the file crash
-    whatever follows them.
+    """The same array.
+
+    pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them.
     """
     binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
     # Of text that is not UTF-8 more is known later.

@@ -1,5 +1,6 @@
-"""What the readers of JSON, CSV and text share: a `datasets` builder whose files become tables
-one after another.
+"""Parts that the readers of JSON, CSV and text share.
+
+A `datasets` builder whose files become tables one after another.
 
 No row is read beyond `max_row_size`, so that a compressed file that unpacks to one endless line
 costs no more memory than a long row.
@@ -21,8 +22,10 @@ NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
 
 @dataclasses.dataclass
 class RowsConfig(datasets.BuilderConfig):  # type: ignore[misc]
-    """file: its path or URL. source_version: see `Source.version`. columns: names of the columns
-    to read. source: the file as messages name it. max_row_size: in bytes.
+    """Settings of a reader of rows.
+
+    file: its path or URL. source_version: see `Source.version`. columns: names of the columns to
+    read. source: the file as messages name it. max_row_size: in bytes.
     """
 
     file: str = ""
@@ -55,8 +58,9 @@ class RowBuilder(datasets.ArrowBasedBuilder):  # type: ignore[misc]
 
 
 def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Number, from 1, and beginning of every line that is not blank; said before the line is
-    read to its end.
+    """Number, from 1, and beginning of every line that is not blank.
+
+    Given before the line is read to its end.
     """
     number, said = 1, False
     while piece := file.readline(1 << 20):
@@ -68,8 +72,9 @@ def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
 
 
 def escaped_bytes(text: str) -> int:
-    """Where the first byte that is not UTF-8 stands in text decoded with surrogateescape, or the
-    first lone surrogate; -1 where there is none.
+    """Offset of the first byte that is not UTF-8, or of the first lone surrogate.
+
+    In text decoded with surrogateescape; -1 where there is none.
     """
     try:
         text.encode()

@@ -1,5 +1,6 @@
-"""Plain bytes of a gzip file as `gzip` reads it: members one after another, and zeros behind any
-of them.
+"""Plain bytes of a gzip file as `gzip` reads it.
+
+Members one after another, and zeros behind any of them.
 
 Tapes pad a file with zeros to a whole block. Arrow's decompressor takes them for a broken member,
 and Python's own is a fifth slower.

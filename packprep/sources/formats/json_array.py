@@ -1,5 +1,6 @@
-"""The elements of a JSON array one by one: what is in memory is a block of the file and the
-longest element.
+"""The elements of a JSON array one by one.
+
+What is in memory is a block of the file and the longest element.
 
 An element that is not JSON ends the reading, skipped rows or not: where it ends, and with it every
 row behind it, cannot be told. The sentence names its row.
@@ -52,7 +53,7 @@ class JsonArray:
             raise self._wrong("something follows the end of the array")
 
     def _element(self) -> tuple[int, Any]:
-        """Where the next element starts, and its value; `_at` is behind it then."""
+        """Begin of the next element, and its value; `_at` is behind it then."""
         while True:
             self._next_sign()
             start = self._at
@@ -87,8 +88,9 @@ class JsonArray:
             self._read()
 
     def _next_sign(self) -> str:
-        """The next character that is no white space, where `_at` is then; nothing at the end of
-        the file.
+        """The next character that is no white space, where `_at` is then.
+
+        Nothing at the end of the file.
         """
         while True:
             found = _SPACE.match(self._text, self._at)

@@ -54,10 +54,11 @@ _WORDS = {
 
 @dataclasses.dataclass
 class JsonRowsConfig(RowsConfig):
-    """numbers: columns that are numbers, and their Arrow types as Arrow names them, such as
-    list<item: int64>. nested: those whose values may be anything. group: one whose values are
-    text, numbers or booleans. begin: the byte where the first row to read begins, of plain JSON
-    lines.
+    """Settings of the reader of JSON rows.
+
+    numbers: columns that are numbers, and their Arrow types as Arrow names them, such as list<item:
+    int64>. nested: those whose values may be anything. group: one whose values are text, numbers or
+    booleans. begin: the byte where the first row to read begins, of plain JSON lines.
     """
 
     numbers: tuple[tuple[str, str], ...] = ()
@@ -83,8 +84,9 @@ class JsonRows(RowBuilder):
 
 
 def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str, pa.DataType]:
-    """Arrow types of columns in the first rows; null where none of them has a value, string
-    where they are at odds.
+    """Arrow types of columns in the first rows.
+
+    Null where none of them has a value, string where they are at odds.
 
     source: the file as messages name it.
     """
@@ -117,8 +119,9 @@ def _first_rows(file: Any, source: str) -> Iterator[Any]:
 
 
 def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
-    """Lines that begin an object, number from 0 and byte, at least `every` bytes from each
-    other; and how many lines.
+    """Lines that begin an object, number from 0 and byte, at least `every` bytes from each other.
+
+    And how many lines.
 
     Lines are rows where there are as many of them. No lines of a file that is no JSON lines.
     """
@@ -139,8 +142,10 @@ def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
 
 
 def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...]:
-    """`JsonRowsConfig.numbers` for columns of these types; a type that is no number's is read as
-    whole numbers, so that every row with something else is named.
+    """`JsonRowsConfig.numbers` for columns of these types.
+
+    A type that is no number's is read as whole numbers, so that every row with something else is
+    named.
     """
     lists = {
         name: kind.value_type if pa.types.is_list(kind) else None for name, kind in types.items()
@@ -215,8 +220,9 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
 
 
 def _one_a_line(block: bytes, rows: int) -> bool:
-    """Whether each of these objects has a line of its own; the compiled parser takes {...} {...}
-    and {...\\n...} too.
+    """True if each of these objects has a line of its own.
+
+    The compiled parser takes {...} {...} and {...\\n...} too.
 
     Objects follow each other as }\\n{ there: }, { and a line feed between can stand in no other
     place of an object.
@@ -253,8 +259,9 @@ def _array(rows: Iterator[tuple[Any, int]], columns: Columns) -> Iterator[pa.Tab
 
 
 def elements(block: bytes, file: Any, limit: int, source: str) -> Iterator[tuple[Any, int]]:
-    """The elements of an array and their characters. block: its beginning, already read from
-    `file`.
+    """The elements of an array and their characters.
+
+    block: its beginning, already read from `file`.
     """
     return iter(JsonArray(block, file, _DECODER, limit, source))
 
@@ -427,5 +434,5 @@ def _text(value: Any, name: str, problem: Problem | None) -> tuple[str | None, P
 
 
 def _word(value: Any) -> str:
-    """What JSON calls the kind of a value."""
+    """Name that JSON has for the kind of a value."""
     return next(word for kind, word in _WORDS.items() if isinstance(value, kind))

@@ -1,5 +1,6 @@
-"""Files of known formats: what a name says of format and compression, and the bytes, as they are
-or plain.
+"""Files of known formats.
+
+What a name says of format and compression, and the bytes, as they are or plain.
 
 A file is at a path, or at the URL of an object in a store, which must be the one of a certain
 version.
@@ -42,8 +43,9 @@ def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
 
 
 def unpacking(file: BinaryIO, compression: str) -> io.BufferedReader:
-    """The plain bytes of an open file, which is closed with them. compression: see
-    `Source.compression`.
+    """The plain bytes of an open file, which is closed with them.
+
+    compression: see `Source.compression`.
     """
     import pyarrow
 

@@ -1,5 +1,6 @@
-"""Plain text through `datasets`: a file is one document, or its paragraphs or its lines are
-documents.
+"""Plain text through `datasets`.
+
+A file is one document, or its paragraphs or its lines are documents.
 
 The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says
 of a byte that is not UTF-8 neither file nor line. Here a row is all that is in memory, and the row
@@ -53,9 +54,7 @@ class TextRows(RowBuilder):
 
 
 def _document(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
-    """The whole file, None where it is longer than `limit`, and the line it begins in; so do the
-    others.
-    """
+    """The whole file, None where it is longer than `limit`, and the line it begins in."""
     whole = text.read(limit + 1)
     if whole:
         yield (whole if len(whole) <= limit else None), 1
@@ -74,7 +73,7 @@ def _lines(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
 
 
 def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
-    """What stands between two line ends in a row, but nothing."""
+    """Paragraphs: texts between two line ends in a row, but empty ones."""
     number, rest, endless = 1, "", False
     passed = 0  # line ends of an endless paragraph that are no longer in `rest`
     while block := text.read(BLOCK):

@@ -1,5 +1,6 @@
-"""The CI gate as CI uses it, regressions planted on purpose, and the workflow that README.md
-shows.
+"""The CI gate as CI uses it.
+
+Regressions planted on purpose, and the workflow that README.md shows.
 """
 
 import json
@@ -116,7 +117,7 @@ def test_uneven_steps_fail_by_the_straggler_factor(corpus: Path) -> None:
 
 
 def test_a_source_that_lost_its_bos_is_named(corpus: Path) -> None:
-    """What happened to a team: one dataset of several came from another tokenizer backend.
+    """One dataset of several came from another tokenizer backend.
 
     The text keeps its BOS.
     """

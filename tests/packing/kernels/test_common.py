@@ -1,4 +1,4 @@
-"""What kernels share: that someone is told when they are compiled."""
+"""Message that kernels are being compiled."""
 
 import numpy as np
 from numba import njit

@@ -26,7 +26,7 @@ def texts_of(data: bytes) -> list[str | None]:
 
 
 def problem(line: bytes) -> str | None:
-    """What is found wrong with a line between two good ones, which stay good."""
+    """Fault of a line between two good ones, which stay good."""
     found = rows(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
     assert [found[0]["text"], found[2]["text"]] == ["before", "after"]
     assert [found[0]["problem"], found[2]["problem"]] == [None, None]

@@ -50,7 +50,7 @@ def test_rows_are_those_of_the_text_builder_of_datasets(text: str, by: By, block
 
 
 def _datasets_tables(text: str, by: By) -> Any:
-    """What `datasets` makes of the same file."""
+    """Tables that `datasets` makes of the same file."""
     module = importlib.import_module("datasets.packaged_modules.text.text")
     builder = module.Text(sample_by=by, data_files=[__file__])
     with pytest.MonkeyPatch.context() as patch:
