@@ -2,21 +2,24 @@
 
 The sources of the standard library, and a small byte-level BPE trained on them.
 
+\b
 $ python scripts/demo_data.py demo
 demo/stdlib.jsonl: 612 documents, 10.8 MB; demo/tokenizer: 8192 tokens
 """
 
 import json
-import sys
 import sysconfig
 from pathlib import Path
 
+import click
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY = 8192
 ENDS = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
 
 
+@click.command(help=__doc__)
+@click.argument("folder", type=click.Path(path_type=Path))
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     library = Path(sysconfig.get_path("stdlib"))
@@ -57,4 +60,4 @@ def train(texts: list[str]) -> Tokenizer:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -1,11 +1,11 @@
 """One pack of an output as text, its documents apart.
 
+\b
 $ python scripts/demo_show.py demo/packed demo/tokenizer
 pack 0: 2048 tokens, 5 segments ...
 """
 
-import sys
-
+import click
 from tokenizers import Tokenizer
 
 from packprep.loaders import PackedShards
@@ -13,6 +13,9 @@ from packprep.loaders import PackedShards
 EDGE = 60  # characters shown of either end of a segment
 
 
+@click.command(help=__doc__)
+@click.argument("output")
+@click.argument("tokenizer_folder", metavar="TOKENIZER")
 def main(output: str, tokenizer_folder: str) -> None:
     tokenizer = Tokenizer.from_file(f"{tokenizer_folder}/tokenizer.json")
     shards = PackedShards(output)
@@ -34,4 +37,4 @@ def main(output: str, tokenizer_folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main()

@@ -11,14 +11,14 @@ from packprep.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "checks"))
 
 import readme_options  # noqa: E402
 
 
 def test_the_table_of_options_is_the_one_the_code_makes() -> None:
     assert readme_options.BEGIN + readme_options.table() + readme_options.END in README, (
-        "run scripts/readme_options.py"
+        "run scripts/checks/readme_options.py"
     )
 
 

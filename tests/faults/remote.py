@@ -9,7 +9,6 @@ then the same command ends with the bytes of a build that nobody disturbed, and 
 beside it.
 """
 
-import argparse
 import os
 import random
 import signal
@@ -20,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from unittest import mock
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -217,19 +217,16 @@ def large(folder: Path) -> list[str]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.remote", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--kills", type=int, default=20, help="SIGKILLs at random points of many small shards"
-    )
-    parser.add_argument(
-        "--parts", type=int, default=20, help="the same of shards that are sent in parts"
-    )
-    parser.add_argument(
-        "--publishing", action="store_true", help="SIGKILLs at every request that publishes"
-    )
-    given = parser.parse_args()
+@click.command(help=__doc__)
+@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--kills", default=20, show_default=True, help="SIGKILLs at random points of many small shards."
+)
+@click.option(
+    "--parts", default=20, show_default=True, help="The same of shards that are sent in parts."
+)
+@click.option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
+def main(seed: int, kills: int, parts: int, publishing: bool) -> None:
     harness.warm()
     import s3fs  # noqa: F401 - with what a build needs, so that a fork has it
 
@@ -239,21 +236,21 @@ def main() -> int:
         tap = s3.Tap(environment)
         with mock.patch.dict(os.environ, tap.environment):
             s3.file_system().mkdir("bucket")
-            for number, kind in (("kills", "small"), ("parts", "large")):
-                if not getattr(given, number):
+            for number, kind in ((kills, "small"), (parts, "large")):
+                if not number:
                     continue
                 folder = Path(name, kind)
                 (folder / "work").mkdir(parents=True)
                 arguments = large(folder) if kind == "large" else harness.corpus(folder)
-                soak = RemoteSoak(folder, given.seed, tap, arguments)
-                print(f"{kind} shards: {soak.kills(getattr(given, number))}", flush=True)
-                if given.publishing and kind == "small":
+                soak = RemoteSoak(folder, seed, tap, arguments)
+                print(f"{kind} shards: {soak.kills(number)}", flush=True)
+                if publishing and kind == "small":
                     print(soak.publishing(), flush=True)
                 failures += soak.failures
         tap.close()
-    print(f"seed {given.seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
-    return 1 if failures else 0
+    print(f"seed {seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="python -m tests.faults.remote")

@@ -4,7 +4,6 @@ Every part prints a line: how many faults, what they hit, how many builds came o
 or exit code 1).
 """
 
-import argparse
 import random
 import shutil
 import subprocess
@@ -13,7 +12,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import click
 
 from packprep.execute import worker_pool as workers
 from packprep.output.staging import staging_of
@@ -329,36 +332,55 @@ class Soak:
         return f"{number - left} simulated kills for memory in one build, all recovered"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--kills",
-        type=int,
-        default=200,
-        help="SIGKILLs that land in a stage; a fifth in each at least",
-    )
-    parser.add_argument("--overwrites", type=int, default=40)
-    parser.add_argument("--appends", type=int, default=40)
-    parser.add_argument(
-        "--calls",
-        type=int,
-        default=None,
-        help="so many failing calls of each kind; default: every one",
-    )
-    parser.add_argument(
-        "--kinds",
-        default="oOwsri",
-        help="of calls: o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n)",
-    )
-    parser.add_argument("--disks", type=int, default=10, help="sizes of a disk that fills up")
-    parser.add_argument(
-        "--workers", type=int, default=20, help="worker processes killed, and as many for memory"
-    )
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--shim", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--mounts", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+@dataclass(frozen=True)
+class Given:
+    """Values of the command line."""
+
+    seed: int
+    kills: int
+    overwrites: int
+    appends: int
+    calls: int | None
+    kinds: str
+    disks: int
+    workers: int
+    inside: bool
+    shim: bool
+    mounts: bool
+
+
+@click.command(help=__doc__)
+@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--kills",
+    default=200,
+    show_default=True,
+    help="SIGKILLs that land in a stage; a fifth in each at least.",
+)
+@click.option("--overwrites", default=40, show_default=True)
+@click.option("--appends", default=40, show_default=True)
+@click.option("--calls", type=int, help="So many failing calls of each kind; default: every one.")
+@click.option(
+    "--kinds",
+    default="oOwsri",
+    show_default=True,
+    help="Of calls: o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).",
+)
+@click.option("--disks", default=10, show_default=True, help="Sizes of a disk that fills up.")
+@click.option(
+    "--workers",
+    default=20,
+    show_default=True,
+    help="Worker processes killed, and as many for memory.",
+)
+@click.option("--inside", is_flag=True, hidden=True)
+@click.option("--shim", is_flag=True, hidden=True)
+@click.option("--mounts", is_flag=True, hidden=True)
+def main(**values: Any) -> None:
+    sys.exit(_run(Given(**values)))
+
+
+def _run(given: Given) -> int:
     if not given.inside:
         with tempfile.TemporaryDirectory() as folder:
             library = harness.compiled(Path(folder))
@@ -377,7 +399,7 @@ def main() -> int:
         return 1 if soak.failures else 0
 
 
-def _parts(soak: Soak, given: argparse.Namespace) -> Iterator[str]:
+def _parts(soak: Soak, given: Given) -> Iterator[str]:
     if given.kills:
         yield soak.kills(given.kills)
     if given.shim and given.overwrites:
@@ -396,4 +418,4 @@ def _parts(soak: Soak, given: argparse.Namespace) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="scripts/soak")

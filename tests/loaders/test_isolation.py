@@ -30,9 +30,9 @@ from packprep.loaders import (  # noqa: E402
     verify_isolation,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "checks"))
 
-import check_families  # noqa: E402
+import families  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "isolation.md").read_text()
 LENGTHS = [37, 1, 50, 40]
@@ -292,13 +292,13 @@ def verdicts(cells: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "opt", "mpt", "bloom", "bamba", "mamba2"])
 def test_the_page_of_families_says_what_is_measured_today(family: str) -> None:
-    assert verdicts(check_families.row(family)) == verdicts(in_the_page(family))
+    assert verdicts(families.row(family)) == verdicts(in_the_page(family))
 
 
 def test_the_page_has_every_family_of_the_script() -> None:
-    for family in check_families.FAMILIES:
+    for family in families.FAMILIES:
         assert in_the_page(family)
-    assert len(check_families.FAMILIES) >= 25
+    assert len(families.FAMILIES) >= 25
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_the_page_has_every_family_of_the_script() -> None:
 def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
     padded: PackedBatch, family: str, attention: str
 ) -> None:
-    model = check_families.tiny_model(family, attention)
+    model = families.tiny_model(family, attention)
     leak = verify_isolation(model, padded)
     assert leak.largest > 1
     assert "leak" in str(leak)
@@ -330,7 +330,7 @@ def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
 def test_to_hf_is_refused_and_does_not_leak_where_a_kernel_for_seq_idx_is_missing(
     batch: PackedBatch,
 ) -> None:
-    model = check_families.tiny_model("bamba", "sdpa")
+    model = families.tiny_model("bamba", "sdpa")
     with pytest.raises(
         ValueError, match="can't keep packed sequences apart without `causal_conv1d`"
     ):
@@ -343,7 +343,7 @@ def without_seq_idx(batch: PackedBatch) -> dict[str, Any]:
 
 def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: PackedBatch) -> None:
     """Its logits differ by less than 1e-4, which is more than a thousandth of what they could."""
-    model = check_families.tiny_model("lfm2", "sdpa", initializer_range=0.02)
+    model = families.tiny_model("lfm2", "sdpa", initializer_range=0.02)
     found = verify_isolation(model, batch, inputs=without_seq_idx)
     assert found.largest < 1e-3
     assert not found.isolated
@@ -355,7 +355,7 @@ def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: Pa
 
 
 def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None:
-    found = verify_isolation(check_families.tiny_model("mamba2", "eager"), batch)
+    found = verify_isolation(families.tiny_model("mamba2", "eager"), batch)
     assert "another layer mixes tokens across boundaries and does not heed seq_idx" in str(found)
 
 
@@ -365,9 +365,7 @@ def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None
 def test_sound_models_pass_and_leaking_ones_do_not_in_any_dtype(
     batch: PackedBatch, dtype: torch.dtype, initializer_range: float, attention: str
 ) -> None:
-    model = check_families.tiny_model("llama", attention, initializer_range=initializer_range).to(
-        dtype
-    )
+    model = families.tiny_model("llama", attention, initializer_range=initializer_range).to(dtype)
     found = verify_isolation(model, batch)
     assert found.isolated, str(found)
     assert found.tolerance == (1e-4 if dtype == torch.float32 else 0.05)

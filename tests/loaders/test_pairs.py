@@ -423,8 +423,8 @@ def test_batches_and_values_that_cannot_work_are_a_sentence(
 
 
 def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Path) -> None:
-    """The commands in the docstring of scripts/train_dpo.py, with a tokenizer that is here."""
-    script = (ROOT / "scripts" / "train_dpo.py").read_text()
+    """The commands that scripts/examples/train_dpo.py shows, with a tokenizer that is here."""
+    script = (ROOT / "scripts" / "examples" / "train_dpo.py").read_text()
     docstring = script.split('"""')[1].replace("\\\n", "")
     commands = [line.strip() for line in docstring.splitlines() if line.startswith("    ")]
     side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}

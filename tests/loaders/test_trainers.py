@@ -353,8 +353,13 @@ def test_trls_sfttrainer_takes_five_steps(real: Path, tmp_path: Path, way: str) 
 
 
 def train_tiny(*arguments: str) -> list[str]:
-    """The command for scripts/train_tiny.py on one thread."""
-    return [sys.executable, str(ROOT / "scripts" / "train_tiny.py"), *arguments, *SIZES]
+    """The command for scripts/examples/train_tiny.py on one thread."""
+    return [
+        sys.executable,
+        str(ROOT / "scripts" / "examples" / "train_tiny.py"),
+        *arguments,
+        *SIZES,
+    ]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packprep import pack_lengths
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "checks"))
 
 from simulate_scale import Job, Lengths, Speed, web_text
 

@@ -2,7 +2,7 @@
 
 CPU of `ray` over `local`, `local` with 1 and 2 workers, flat memory.
 
-    python scripts/bench_executors.py overhead|scaling|memory --text FILE --tokenizer DIR
+    python scripts/bench/executors.py overhead|scaling|memory --text FILE --tokenizer DIR
 
 Every build is a process of its own, with units of 1 MB and windows of 8 MB. CPU seconds are those
 of all processes that come of it, Ray's own included, looked at ten times a second; a build of a

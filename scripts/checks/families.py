@@ -3,9 +3,9 @@
 Measured on tiny models.
 
 \b
-scripts/check_families.py                                prints the table
-scripts/check_families.py --family gpt_oss --family opt  some rows of it
-scripts/check_families.py --page docs/isolation.md       writes it into the page
+python scripts/checks/families.py                                prints the table
+python scripts/checks/families.py --family gpt_oss --family opt  some rows of it
+python scripts/checks/families.py --page docs/isolation.md       writes it into the page
 
 Builds a random model of each family (two layers, windows of 4 tokens, weights large enough that a
 leak shows), float32 on the CPU, and compares its logits on a pack of four documents with those of

@@ -1,7 +1,6 @@
-"""Peers that a build is compared with, each a process of its own.
+"""Programs that a build is compared with, each a process of its own.
 
-python scripts/bench_peers.py WHAT TOKENIZER_DIR FILE OUT.
-
+\b
 raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; reading the file is not
                         counted
 trl                     datasets.map with a transformers tokenizer, TRL's bfd_split packing,
@@ -14,10 +13,11 @@ Prints the seconds that count as JSON; the caller takes memory and CPU from the 
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import click
 
 MAX_LENGTH = 4096
 BATCH = 1000
@@ -94,7 +94,17 @@ def lists(tokenizer: str, path: str, out: str) -> float:
     return time.perf_counter() - start
 
 
+PEERS = {"raw-hf": raw_hf, "raw-fastokens": raw_fastokens, "trl": trl, "lists": lists}
+
+
+@click.command(help=__doc__)
+@click.argument("what", type=click.Choice([*PEERS]))
+@click.argument("tokenizer", type=click.Path(exists=True))
+@click.argument("file", type=click.Path(exists=True))
+@click.argument("out")
+def main(what: str, tokenizer: str, file: str, out: str) -> None:
+    print(json.dumps({"seconds": PEERS[what](tokenizer, file, out)}))
+
+
 if __name__ == "__main__":
-    what, *arguments = sys.argv[1:]
-    run = {"raw-hf": raw_hf, "raw-fastokens": raw_fastokens, "trl": trl, "lists": lists}[what]
-    print(json.dumps({"seconds": run(*arguments)}))
+    main()

@@ -2,8 +2,9 @@
 
 One packed sequence through varlen attention, against the padded batch.
 
-    python scripts/bench_attention.py --device cuda
-    python scripts/bench_attention.py --width 256 --heads 4 --kv-heads 2 --only "mix of eight"
+\b
+python scripts/bench/attention.py --device cuda
+python scripts/bench/attention.py --width 256 --heads 4 --kv-heads 2 --only "mix of eight"
 
 For each mix of lengths, times forward and backward of attention alone and of a whole transformer
 block, over the documents packed into one sequence and over the same documents padded to the
@@ -13,17 +14,39 @@ ones; attention's cost grows with the square of lengths, so its own saving can b
 times are medians of events, on a CPU of one thread's CPU time.
 """
 
-import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import click
 import torch
 from torch.nn import functional
-from train_tiny import Block, rotate
 
 from packprep.loaders import attention_backend, varlen_attention
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from train_tiny import Block, rotate
+
+
+@dataclass(frozen=True)
+class Options:
+    """Values of the command line."""
+
+    device: str
+    width: int
+    heads: int
+    kv_heads: int
+    repeats: int
+    only: str | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.device == "cuda" else torch.float32
 
 
 def mixes(seed: int = 0) -> dict[str, list[int]]:
@@ -51,7 +74,7 @@ def mixes(seed: int = 0) -> dict[str, list[int]]:
 
 
 def attention_runs(
-    lengths: list[int], options: argparse.Namespace
+    lengths: list[int], options: Options
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward of attention alone: packed, padded."""
     cu_seqlens, longest = boundaries(lengths, options), max(lengths)
@@ -76,7 +99,7 @@ def attention_runs(
 
 
 def block_runs(
-    lengths: list[int], options: argparse.Namespace
+    lengths: list[int], options: Options
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward of a transformer block: packed, padded."""
     cu_seqlens, longest = boundaries(lengths, options), max(lengths)
@@ -113,15 +136,15 @@ def block_runs(
     return packed, padded
 
 
-def boundaries(lengths: list[int], options: argparse.Namespace) -> torch.Tensor:
+def boundaries(lengths: list[int], options: Options) -> torch.Tensor:
     return torch.tensor([0, *lengths], device=options.device).cumsum(0).to(torch.int32)
 
 
-def new(options: argparse.Namespace, *shape: int) -> torch.Tensor:
+def new(options: Options, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=options.device, dtype=options.dtype, requires_grad=True)
 
 
-def seconds(run: Callable[[], None], options: argparse.Namespace) -> float:
+def seconds(run: Callable[[], None], options: Options) -> float:
     """Median of `repeats`, after two to warm up."""
     times = []
     for repeat in range(options.repeats + 2):
@@ -142,18 +165,15 @@ def seconds(run: Callable[[], None], options: argparse.Namespace) -> float:
     return float(statistics.median(times))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--kv-heads", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--only", help="the name of one mix")
-    options = parser.parse_args()
-    options.dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
+@click.command(help=__doc__)
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
+@click.option("--width", default=2048, show_default=True)
+@click.option("--heads", default=16, show_default=True)
+@click.option("--kv-heads", default=4, show_default=True)
+@click.option("--repeats", default=10, show_default=True)
+@click.option("--only", help="The name of one mix.")
+def main(**given: Any) -> None:
+    options = Options(**given)
     torch.manual_seed(0)
     if options.device != "cuda":
         torch.set_num_threads(1)

@@ -4,10 +4,10 @@
 With --peers, other packers beside it.
 
 \b
-scripts/bench_packing.py                             all strategies, 10 thousand to 1 million
+scripts/bench/packing.py                             all strategies, 10 thousand to 1 million
                                                      documents
-scripts/bench_packing.py -n 10M -d a -d b4           10 million documents, two distributions
-scripts/bench_packing.py -n 100k --peers --markdown  and what pip can install of other packers, as a
+scripts/bench/packing.py -n 10M -d a -d b4           10 million documents, two distributions
+scripts/bench/packing.py -n 100k --peers --markdown  and what pip can install of other packers, as a
                                                      table to paste
 
 Times are CPU seconds of one process (the median of five runs after a warm-up, so that a busy

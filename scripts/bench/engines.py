@@ -1,7 +1,7 @@
 """Speed and parity of the tokenizer engines, on the same text in the same run.
 
-    .venv/bin/python scripts/bench_engines.py
-    python scripts/bench_engines.py --text books.jsonl.gz --tokenizer gpt2/tokenizer.json
+    .venv/bin/python scripts/bench/engines.py
+    python scripts/bench/engines.py --text books.jsonl.gz --tokenizer gpt2/tokenizer.json
 
 Without --text: the sources of the installed standard library. Without --tokenizer: those in
 ../shared/data, or else a byte-level BPE of 32,000 tokens trained on that text here and now. Each
@@ -35,7 +35,7 @@ from packprep.engines.parity import choose_engine, differing
 from packprep.support.errors import PackprepError
 
 ENGINES: tuple[Any, ...] = ("hf", "fastokens", "gigatoken")
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "tokenizers"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
 
 
 def read_texts(files: tuple[Path, ...]) -> list[str]:

@@ -2,7 +2,8 @@
 
 CPU seconds of one thread, warm, medians.
 
-    python scripts/bench_loader.py [--tokens 64M] [--repeats 5] [--without-peers]
+\b
+python scripts/bench/loader.py [--tokens 64M] [--repeats 5] [--without-peers]
 
 Writes shards of random tokens (log-normal documents of about 400 tokens, packs of 4096 and 8192) to
 a temporary directory, reads them all once, then times every path over the same packs in turn,
@@ -11,7 +12,6 @@ M tokens/s, and how much faster the first path is, which reads a pack a batch in
 the peers do.
 """
 
-import argparse
 import gc
 import statistics
 import tempfile
@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 
@@ -260,26 +261,26 @@ def size_of(text: str) -> int:
     return int(float(text[:-1]) * units[text[-1]]) if text[-1] in units else int(text)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--tokens", type=size_of, default=size_of("128M"), help="tokens of each data set"
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[4096, 8192], help="tokens of a pack"
-    )
-    parser.add_argument("--without-peers", action="store_true", help="only PackedLoader")
-    options = parser.parse_args()
-    for max_length in options.lengths:
+@click.command(help=__doc__)
+@click.option("--tokens", default="128M", show_default=True, help="Tokens of each data set.")
+@click.option("--repeats", default=5, show_default=True)
+@click.option(
+    "--lengths",
+    multiple=True,
+    default=[4096, 8192],
+    show_default=True,
+    help="Tokens of a pack; may be repeated.",
+)
+@click.option("--without-peers", is_flag=True, help="Only PackedLoader.")
+def main(tokens: str, repeats: int, lengths: tuple[int, ...], without_peers: bool) -> None:
+    count = size_of(tokens)
+    for max_length in lengths:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "shards"
-            write_shards(path, options.tokens, max_length)
-            print(f"\npacks of {max_length}, {options.tokens / 1e6:.0f}M tokens")
-            report_opening(path, options.repeats)
-            _print(measure(_paths(path, max_length, options.without_peers), options.repeats))
+            write_shards(path, count, max_length)
+            print(f"\npacks of {max_length}, {count / 1e6:.0f}M tokens")
+            report_opening(path, repeats)
+            _print(measure(_paths(path, max_length, without_peers), repeats))
 
 
 def _paths(path: Path, max_length: int, alone: bool) -> dict[str, Callable[[], int]]:

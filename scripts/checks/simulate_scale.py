@@ -4,11 +4,12 @@
 Packs, tasks, bytes, hours, money, planned from counts of lengths.
 
 \b
-scripts/simulate_scale.py                                    10 billion documents of web text, packs
-                                                             of 4,096
-scripts/simulate_scale.py -n 1G --measured packed            lengths and speed of a build of yours
-scripts/simulate_scale.py --check corpus.jsonl --tokenizer T  predicts a build from two smaller
-                                                              ones, then runs it
+scripts/checks/simulate_scale.py                          10 billion documents of web text,
+                                                          packs of 4,096
+scripts/checks/simulate_scale.py -n 1G --measured packed  lengths and speed of a build of yours
+scripts/checks/simulate_scale.py --check corpus.jsonl --tokenizer T
+                                                          predicts a build from two smaller
+                                                          ones, then runs it
 
 Best fit plans equal documents in bulk, so ten billion of them cost what their distinct lengths
 cost, and the number of packs is the exact one. Time is linear in tokens: a core tokenizes and

@@ -1,10 +1,10 @@
 r"""Train on packed preference pairs by direct preference optimization (DPO; Rafailov et al., 2023).
 
-    echo prompt,chosen,rejected > pairs.csv
-    for a in $(seq 200); do echo "Is $a a number?,Yes: $a.,No: $a."; done >> pairs.csv
+    (echo prompt,chosen,rejected; \
+     for a in $(seq 200); do echo "Is $a a number?,Yes: $a.,No: $a."; done) > pairs.csv
     packprep build pairs.csv -o pairs --tokenizer qwen3 --prompt-column prompt \
         --pair-columns chosen,rejected --overflow truncate --max-length 512
-    python scripts/train_dpo.py pairs --steps 20
+    python scripts/examples/train_dpo.py pairs --steps 20
 
 Each step runs the policy and a frozen copy of it, the reference, on whole packs: both sides of
 every pair in one pass, without padding. Prints the loss of every step, the share of pairs with a

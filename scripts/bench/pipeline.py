@@ -2,7 +2,7 @@
 
 Medians of runs.
 
-    python scripts/bench_pipeline.py [--text FILE]... [--tokenizer DIR] [--peers] [--markdown]
+    python scripts/bench/pipeline.py [--text FILE]... [--tokenizer DIR] [--peers] [--markdown]
 
 Text: the sources of the installed standard library, or the JSON lines given. Every build is a
 process of its own; one of the beginnings of 20 documents is start-up and is subtracted. Raw loops
@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from demo_data import main as write_demo
 from rich.console import Console
 from rich.table import Table
 
-SCRIPTS = Path(__file__).parent
+BENCH = Path(__file__).parent
 _RATIOS = [
     ("build fastokens", "trl"),
     ("build fastokens", "lists"),
@@ -87,7 +86,7 @@ class _Bench:
         self.folder = folder
         self.rounds: list[defaultdict[str, list[dict[str, float]]]] = [defaultdict(list)]
         if tokenizer is None or not texts:
-            write_demo(folder)
+            _measure([str(BENCH.parent / "demo_data.py"), str(folder)])
         self.tokenizer = tokenizer or folder / "tokenizer"
         self.all, self.few, self.packed = (
             folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz")
@@ -150,7 +149,7 @@ class _Bench:
         out = self.folder / "peer"
         shutil.rmtree(out, ignore_errors=True)
         command = [
-            str(SCRIPTS / "bench_peers.py"),
+            str(BENCH / "peers.py"),
             what,
             str(self.tokenizer),
             str(self.all),

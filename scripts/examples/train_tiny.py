@@ -2,9 +2,10 @@
 
 Rotary positions, grouped queries, varlen_attention, exact resume.
 
-    packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 4096
-    python scripts/train_tiny.py packed --steps 20 --checkpoint tiny.pt
-    torchrun --nproc-per-node 2 scripts/train_tiny.py packed --packs 2 --steps 20
+\b
+packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 4096
+python scripts/examples/train_tiny.py packed --steps 20 --checkpoint tiny.pt
+torchrun --nproc-per-node 2 scripts/examples/train_tiny.py packed --packs 2 --steps 20
 
 Prints the loss of every step, and at the end tokens per second, the loader's share of a step, and
 utilization. The loss is the mean over all labels of the global batch, so it is the same for one
@@ -12,13 +13,14 @@ process and for several over the same global batches. Killed and run again with 
 goes on with the losses it would have had.
 """
 
-import argparse
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 from torch import nn
 from torch.nn import functional
@@ -141,7 +143,25 @@ def save(
     temporary.replace(path)
 
 
-def train(options: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Values of the command line."""
+
+    shards: Path
+    split: str | None
+    steps: int
+    packs: int
+    checkpoint: Path | None
+    device: str
+    seed: int
+    lr: float
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+
+
+def train(options: Options) -> None:
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device(options.device)
     if world > 1:
@@ -244,27 +264,27 @@ class Meter:
         )
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("shards", type=Path, help="what packprep build wrote")
-    parser.add_argument("--split", help="which split, where there are several")
-    parser.add_argument(
-        "--steps", type=int, default=20, help="in all, those before a resume included"
-    )
-    parser.add_argument("--packs", type=int, default=1, help="packs of one rank's batch")
-    parser.add_argument(
-        "--checkpoint", type=Path, help="written after every step, resumed from if it is there"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--kv-heads", type=int, default=2)
-    train(parser.parse_args(arguments))
+@click.command(help=__doc__)
+@click.argument("shards", type=click.Path(exists=True, path_type=Path))
+@click.option("--split", help="A split, where there are several.")
+@click.option(
+    "--steps", default=20, show_default=True, help="In all, those before a resume included."
+)
+@click.option("--packs", default=1, show_default=True, help="Packs of one rank's batch.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Written after every step, resumed from if it is there.",
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--lr", default=1e-3, show_default=True)
+@click.option("--width", default=256, show_default=True)
+@click.option("--layers", default=4, show_default=True)
+@click.option("--heads", default=8, show_default=True)
+@click.option("--kv-heads", default=2, show_default=True)
+def main(**given: Any) -> None:
+    train(Options(**given))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-"""The table of options in README.md, made from BuildConfig.
+"""Rewrites the table of options in README.md, made from BuildConfig.
 
-`python scripts/readme_options.py` rewrites it.
+\b
+python scripts/checks/readme_options.py
 """
 
 import dataclasses
 from pathlib import Path
 
+import click
+
 from packprep.cli.commands.build import default_of
 from packprep.config.build_config import BuildConfig
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- options -->\n", "<!-- end of options -->"
 
 
@@ -23,6 +26,7 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+@click.command(help=__doc__)
 def main() -> None:
     before, rest = README.read_text().split(BEGIN)
     README.write_text(before + BEGIN + table() + END + rest.split(END)[1])
