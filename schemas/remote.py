@@ -153,4 +153,6 @@ class RemoteOutput:
 
 
 def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packprep"
+    import platformdirs  # only where no folder is named
+
+    return platformdirs.user_cache_path("packprep", appauthor=False)

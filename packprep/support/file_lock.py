@@ -6,6 +6,9 @@ On one machine the kernel decides: it holds the lock for a living process only, 
 build leaves is seen to be stale at once. It may not hold locks between machines, so there a build
 touches its lock every few seconds, and one that was not touched for a minute belongs to a build
 that is gone.
+
+`filelock` (4.2) keeps one half each: its kernel lock names no holder, its lease runs out under a
+holder that was only suspended; so this is our own.
 """
 
 import contextlib

@@ -3,8 +3,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 from datasets import load_from_disk
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
 
 from packprep import BuildConfig, build
 from packprep.loaders import PackedLoader, PackedShards
@@ -128,6 +131,29 @@ def test_pickled_shards_open_the_same_url_and_cache(url: str, tmp_path: Path) ->
     assert again.path == url
     assert tokens_of(again) == tokens_of(shards)
     assert [path.parent for path in tmp_path.iterdir()] == [tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("system", "folder"), [(Unix, ".cache/packprep"), (MacOS, "Library/Caches/packprep")]
+)
+def test_without_a_cache_dir_shards_are_kept_where_the_system_keeps_caches(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: type, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(platformdirs, "PlatformDirs", system)
+    shards = PackedShards(url)
+    shards[0]
+    (kept,) = (tmp_path / folder).iterdir()
+    assert kept.name == read_manifest(RemoteOutput(url)).sha256[:16]
+    assert list(kept.iterdir())
+
+
+def test_the_cache_folder_may_be_moved(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert RemoteOutput(url).directory.parent == tmp_path / "packprep"
 
 
 def test_a_shard_that_was_changed_in_the_store_is_never_used(
