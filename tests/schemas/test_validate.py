@@ -3,7 +3,6 @@
 It names the place of everything else.
 """
 
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -414,9 +413,7 @@ def test_it_accepts_exactly_what_the_rules_in_plain_python_accept(
     assert accepted == obeys(rows, max_length=14, vocab_size=10)
 
 
-def test_half_a_million_tokens_in_short_segments_are_checked_at_over_500_megabytes_a_second() -> (
-    None
-):
+def test_half_a_million_tokens_in_short_segments_are_valid() -> None:
     packs, segments, length = 128, 80, 50
     tokens = packs * segments * length
 
@@ -434,9 +431,4 @@ def test_half_a_million_tokens_in_short_segments_are_checked_at_over_500_megabyt
         ],
         schema=shard_schema(PLAIN),
     )
-    seconds = []
-    for _ in range(5):
-        begin = time.process_time()
-        check_batch(batch, PLAIN, max_length=4096, vocab_size=1000, where=WHERE)
-        seconds.append(time.process_time() - begin)
-    assert batch.nbytes / min(seconds) > 500e6
+    check_batch(batch, PLAIN, max_length=4096, vocab_size=1000, where=WHERE)
