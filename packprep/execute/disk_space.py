@@ -11,10 +11,8 @@ from packprep.schemas import is_url
 from packprep.support.errors import StoppedError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Text in a byte of a file. Compressed text is mostly three to five times its size, Parquet two to
-# four.
+# Text in a byte of a file: compressed text is mostly three to five times its size.
 _TEXT_PER_BYTE = {"": 1.0, "gz": 4.0, "zst": 4.0}
-_PARQUET = 3.0
 _TOKENS_PER_BYTE = 0.35  # where no sample tells: more than English has with any common vocabulary
 _SAID_FROM = 1_000_000_000
 _LEAST_MISSING = 1_000_000  # receipts, and the rest of a block of every file
@@ -28,8 +26,7 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
     """
     per_byte = per_byte or _TOKENS_PER_BYTE
     text = sum(
-        source.bytes
-        * (_PARQUET if source.kind == "parquet" else _TEXT_PER_BYTE[source.compression])
+        source.bytes * (source.format.text_per_byte or _TEXT_PER_BYTE[source.compression])
         for source in job.sources
     )
     most = job.config.max_tokens

@@ -406,7 +406,7 @@ class _Work:
                 f"{kept} has {what} of these sources, tokenizer and text options: tokenizing"
             )
         # Of compressed files nobody knows how much text they hold.
-        plain = all(not source.compression and source.kind != "parquet" for source in sources)
+        plain = all(source.is_plain for source in sources)
         total = sum(source.bytes for source in sources) / 1e6 if plain else None
 
         def report(file: TokenFile) -> None:
@@ -473,10 +473,8 @@ class _Work:
         if self.job.config.input_ids_column is not None:
             return sample
         for source in self.job.sources[:8]:
-            if (source.compression or isinstance(source.path, str)) and source.kind not in (
-                "json",
-                "csv",
-            ):
+            is_elsewhere = source.compression or isinstance(source.path, str)
+            if is_elsewhere and not source.format.is_streamed:
                 continue  # it would be unpacked, or fetched, twice
             table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
             sample += (

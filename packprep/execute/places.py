@@ -136,14 +136,12 @@ def measure(job: Job, source: int, shape: RowShape) -> None:
 
 
 def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
-    """Rows and bytes of a large file of plain JSON lines where reading may begin.
-
-    None of other sources.
+    """Rows and bytes of a large plain file where reading may begin; none where its format has no
+    such rows.
     """
-    from packprep.sources.formats.jsonl import row_begins
-
+    row_begins = source.format.row_begins
     if (
-        source.kind != "json"
+        row_begins is None
         or source.compression
         or source.path is None
         or source.bytes < 2 * _BEGINS_EVERY

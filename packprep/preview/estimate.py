@@ -10,7 +10,6 @@ Parquet and saved datasets by their first rows; anything else is read whole, and
 tokenized: 8 MB of text, some four seconds.
 """
 
-import contextlib
 import math
 import tempfile
 from collections.abc import Iterator
@@ -18,10 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packprep.chat.build_tokenizer import tokenizer_of
 from packprep.config.build_config import BuildConfig
@@ -30,11 +26,10 @@ from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import Layout, shard_bytes
 from packprep.packing.account import Sums
-from packprep.schemas import is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.reading import row_shape
-from packprep.sources.resolve import check_local, open_hub, resolve
+from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.errors import InputError
@@ -125,7 +120,10 @@ def _samples(
         part, scale = _part(source, share, scratch) if not limited else (source, 1.0)
         if part is not source and not source.compression:
             share = math.inf  # pieces make a sample only together
-        rows = _rows(source, config) if not limited else None
+        count = source.format.count
+        rows = None
+        if count is not None and not limited:
+            rows = count(source, config.reading(source.reading))
         on_error = (
             config.on_error if part is source else "skip"
         )  # rows of a part have other numbers
@@ -256,9 +254,12 @@ def _mix(
 
 
 def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
-    """Part of a large file of JSON lines as a source, and the ratio of their sizes."""
+    """Part of a large file with a row a line as a source of its own, and how many times larger the
+    file is.
+    """
+    has_row_a_line = source.format.has_row_a_line
     if (
-        source.kind != "json"
+        has_row_a_line is None
         or source.path is None
         or source.bytes < 2 * (_BEGINNING if source.compression else share)
     ):
@@ -267,9 +268,9 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
         _beginning(source) if source.compression else _pieces(source, math.ceil(share / _PIECE))
     )
     lines = block.rpartition(b"\n")[0]
-    if lines.lstrip()[:1] != b"{" or not lines.split(b"\n", 1)[0].rstrip().endswith(b"}"):
-        return source, 1.0  # an array, or one object over many lines
-    path = scratch / f"part-{source.sha256}.jsonl"
+    if not has_row_a_line(lines):
+        return source, 1.0
+    path = scratch / f"part-{source.sha256}.{source.format.endings[0]}"
     path.write_bytes(lines)
     return replace(source, path=path), source.bytes / taken * len(block) / len(lines)
 
@@ -296,20 +297,3 @@ def _pieces(source: Source, count: int) -> tuple[bytes, int]:
                 blocks.append(file.read(rest) + file.readline())
     block = b"".join(blocks)
     return block, len(block)
-
-
-def _rows(source: Source, config: BuildConfig) -> int | None:
-    """Rows of a source that knows their number without being read."""
-    if source.kind == "parquet" and not source.compression:
-        with (
-            contextlib.suppress(pa.ArrowInvalid),
-            source.raw() as file,
-        ):  # reading it says better what is wrong
-            return int(pq.read_metadata(file).num_rows)
-    if source.kind == "saved":
-        if is_url(source.path or ""):
-            return None
-        return len(datasets.load_from_disk(str(source.path)))
-    return (
-        len(open_hub(source.name, config.reading(source.reading))) if source.kind == "hub" else None
-    )

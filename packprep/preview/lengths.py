@@ -277,7 +277,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     engine = engine_of(tokenizer, config)
     for note in engine.notes if engine is not None else ():
         progress.say(note)
-    plain = all(not source.compression and source.kind != "parquet" for source in sources)
+    plain = all(source.is_plain for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
     shape = row_shape(sources, config, scratch, tokenizer)
     reader = _Reader(read_slices(sources, config, scratch, shape=shape), config, share)

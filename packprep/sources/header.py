@@ -1,35 +1,12 @@
-"""Columns of a file, found without reading its rows.
-
-From the keys of the first JSON row, a CSV header or a schema.
-"""
+"""Columns of a source, found without reading its rows, as far as its format knows them."""
 
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
-
-
-def names_in(source: Source, path: Path | str | None) -> Sequence[str] | None:
-    """Names of the columns of a file; None of a dataset, whose tables have them all."""
-    if source.kind == "json":
-        return _first_keys(source)
-    if source.kind == "csv":
-        return _csv_header(source)
-    if source.kind == "text":
-        return ["text"]
-    if source.kind == "parquet":
-        names: list[str] = pq.read_schema(path).names
-        return names
-    if source.kind == "arrow":
-        from packprep.sources.formats.arrow_rows import column_names
-
-        return column_names(str(path))
-    return None
 
 
 def check_names(
@@ -53,35 +30,13 @@ def check_names(
             )
 
 
-def _csv_header(source: Source) -> list[str]:
-    from packprep.sources.formats.csv_rows import CsvReader
-
-    with source.plain() as file:
-        header = CsvReader(file, source.delimiter, 1 << 20, source.name).header()
-        return [name.encode("utf-8", "replace").decode() for name in header]
-
-
-def _first_keys(source: Source) -> list[str]:
-    """Names in the first row of a JSON file that has any."""
-    from packprep.sources.formats.jsonl import first_keys
-
-    with source.plain() as file:
-        names = first_keys(file, source.name)
-    if names is None:
-        raise InputError(
-            f"{source.name} has no JSON object in its first rows; expected an object in each row"
-        )
-    return names
-
-
-def json_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
-    from packprep.sources.formats.jsonl import first_types
-
-    with source.plain() as file:
-        types = first_types(file, names, source.name)
+def number_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Arrow types of columns of numbers, of a format that must know them before it reads."""
+    assert source.format.first_types is not None
+    types = source.format.first_types(source, names)
     if empty := [name for name in names if pa.types.is_null(types[name])]:
-        there = empty
-        with contextlib.suppress(InputError):  # of rows that are no JSON: reading them says so
-            there = _first_keys(source)
+        there: Sequence[str] = empty
+        with contextlib.suppress(InputError):  # of rows that cannot be parsed: reading them says so
+            there = source.format.columns(source, source.path) or empty
         check_names(source, there, empty, ())
     return types

@@ -8,21 +8,20 @@ than is asked for. Only what cannot be streamed is unpacked into `scratch`.
 
 import contextlib
 import errno
-import glob
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packprep.config.build_config import BuildConfig
 from packprep.schemas import FormatError, StoreError, is_url
 from packprep.sources.carried import number_columns
+from packprep.sources.formats.format import Wanted
 from packprep.sources.formats.raw_files import unpacking
-from packprep.sources.header import json_types
-from packprep.sources.resolve import open_hub
+from packprep.sources.header import number_types
 from packprep.sources.row_text import columns_read, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, system_error
@@ -30,7 +29,6 @@ from packprep.support.errors import InputError, system_error
 if TYPE_CHECKING:
     from packprep.chat.conversations import ConversationColumns
 
-ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
 # Parquet and Arrow are binary: packed once more they shrink a few times, a file of nothing 1,000
 # times.
 _UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
@@ -69,14 +67,10 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
     The source's own, or a plain copy of one that its reader cannot stream as it is.
     """
     away = is_url(source.path or "")
-    if (
-        source.path is None
-        or not (source.compression or away)
-        or source.kind in ("json", "csv", "text")
-    ):
+    if source.path is None or not (source.compression or away) or source.format.is_streamed:
         yield source.path
         return
-    if away and source.kind == "saved":
+    if away and source.format.is_folder:
         from packprep.sources.remote import fetched
 
         with fetched(source, scratch) as folder:
@@ -106,66 +100,31 @@ def open_rows(
     chats: "ConversationColumns | None",
     begin: int = 0,
 ) -> Any:
-    """The rows of a source as a `datasets` object in Arrow format.
-
-    begin: byte of JSON lines where the first begins.
+    """The rows of a source as a `datasets` object in Arrow format. begin: byte
+    where the first begins, see `Format.row_begins`.
     """
-    import datasets
+    names, texts = number_columns(config), text_columns(config)
+    typed = bool(names) and source.format.first_types is not None
+    wanted = Wanted(
+        config=config,
+        columns=tuple(columns_read(config, chats)),
+        scratch=scratch,
+        numbers=number_types(source, names) if typed else {},
+        nested=tuple(chats.wanted) if chats is not None else (),
+        group=None if config.group_column in texts else config.group_column,
+        begin=begin,
+    )
+    if source.format.open is not None:
+        return source.format.open(source, path, wanted).with_format("arrow")
+    from packprep.sources.formats.builder import streamed
 
-    columns = columns_read(config, chats)
+    return streamed(partial(_tables, source, wanted), scratch).with_format("arrow")
 
-    if source.kind == "hub":
-        return open_hub(source.name, config).with_format("arrow")
-    if source.kind == "saved":
-        return datasets.load_from_disk(str(path)).with_format("arrow")
-    options: dict[str, Any] = {"cache_dir": str(scratch)}
-    ours = {"columns": tuple(columns), "source": source.name, "max_row_size": config.max_row_size}
-    ours |= {"file": str(path), "source_version": source.version}
-    if source.kind == "json":
-        from packprep.sources.formats.jsonl import JsonRows, number_types
 
-        names = number_columns(config)
-        numbers = number_types(json_types(source, names)) if names else ()
-        nested = chats.wanted if chats is not None else ()
-        group = None if config.group_column in text_columns(config) else config.group_column
-        builder = JsonRows(
-            numbers=numbers, nested=nested, group=group, begin=begin, **ours, **options
-        )
-        rows = builder.as_streaming_dataset(split="train")
-    elif source.kind == "csv":
-        from packprep.sources.formats.csv_rows import CsvRows
-
-        rows = CsvRows(delimiter=source.delimiter, **ours, **options).as_streaming_dataset(
-            split="train"
-        )
-    elif source.kind == "text":
-        from packprep.sources.formats.text_rows import TextRows
-
-        rows = TextRows(sample_by=config.sample_by, **ours, **options).as_streaming_dataset(
-            split="train"
-        )
-    elif source.kind == "arrow":
-        from packprep.sources.formats.arrow_rows import ArrowRows
-
-        rows = ArrowRows(**ours, **options).as_streaming_dataset(split="train")
-    else:
-        if source.kind == "parquet":
-            import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
-
-            there = [name for name in columns if name in pq.read_schema(path).names]
-            # Checksums where the file has them. Buffered ahead, a file would be held in memory as
-            # it is on the disk.
-            checked = pds.ParquetFragmentScanOptions(
-                page_checksum_verification=True, pre_buffer=False, use_buffered_stream=True
-            )
-            options |= {
-                "batch_size": ROWS_PER_TABLE,
-                "columns": there or None,
-                "fragment_scan_options": checked,
-            }
-        options |= {"data_files": [glob.escape(str(path))]}
-        rows = datasets.load_dataset(source.kind, split="train", streaming=True, **options)
-    return rows.with_format("arrow")
+def _tables(source: Source, wanted: Wanted) -> Iterator[pa.Table]:
+    assert source.format.tables is not None
+    with source.plain() as file:
+        yield from source.format.tables(file, source, wanted)
 
 
 def _reason(error: Exception, source: Source) -> str:

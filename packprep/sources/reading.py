@@ -23,8 +23,9 @@ from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.sources.carried import RowShape, carried_types, number_columns, text_type
-from packprep.sources.header import check_names, json_types, names_in
-from packprep.sources.opening import ROWS_PER_TABLE, open_rows, readable, unpacked
+from packprep.sources.formats.format import ROWS_PER_TABLE
+from packprep.sources.header import check_names, number_types
+from packprep.sources.opening import open_rows, readable, unpacked
 from packprep.sources.row_text import as_rows, columns_read, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from packprep.chat.turns import Finder
 
 TEXT_ROWS = RowShape()
-_UTF8 = ("json", "csv", "text")  # kinds whose readers find what is no UTF-8, and name its byte
 BESIDE: dict[str, Any] = {
     "tools": "tools",
     "variables": "chat_template_kwargs",
@@ -42,7 +42,7 @@ BESIDE: dict[str, Any] = {
 
 
 class RowPlace(NamedTuple):
-    """A row of a source, and the byte where it begins in a file of plain JSON lines."""
+    """A row of a source, and the byte where it begins, see `Format.row_begins`."""
 
     row: int
     byte: int
@@ -72,7 +72,7 @@ def read_rows(
             if not read[0]:
                 _check_columns(source, path, table, config, chats)
             read[0] += len(table)
-            yield as_rows(table, config, shape, chats, is_utf8=source.kind in _UTF8)
+            yield as_rows(table, config, shape, chats, is_utf8=source.format.finds_bad_utf8)
     if not read[0]:
         raise InputError(f"{source.name} holds no rows; expected at least one document")
 
@@ -91,15 +91,17 @@ def row_shape(
     if config.carry or config.chats:
         with readable(source), unpacked(source, scratch) as path:
             chats = _conversations_of(source, path, config, scratch) if config.chats else None
-            if source.kind == "json":
-                types = json_types(source, names)
+            if source.format.first_types is not None:
+                types = number_types(source, names)
             elif config.carry:
                 table = next(
                     open_rows(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE)
                 )
                 _check_columns(source, path, table, config, chats)
                 types = {
-                    name: text_type(table[name]) if source.kind == "csv" else table[name].type
+                    name: text_type(table[name])
+                    if source.format.numbers_are_text
+                    else table[name].type
                     for name in names
                 }
     return RowShape(
@@ -127,11 +129,11 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
 def _conversations_of(
     source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
 ) -> "ConversationColumns":
-    """Columns of a source that hold its conversations; InputError where it has none."""
-    names = names_in(source, path)
+    """Where a source has its conversations. Raises InputError where it has none."""
+    names = source.format.columns(source, path)
     if names is None:
         names = next(open_rows(source, path, config, scratch, None).iter(batch_size=1)).column_names
-    return find_columns(names, config, source.name, any_row=source.kind == "json")
+    return find_columns(names, config, source.name, any_row=source.format.has_own_columns)
 
 
 def find_columns(
@@ -179,35 +181,13 @@ def _check_columns(
     config: BuildConfig,
     chats: "ConversationColumns | None",
 ) -> None:
-    """Check that the columns wanted are there.
-
-    JSON rows name their columns one by one, so a column with no value is searched for in the first
-    row.
-    """
+    """Where each row names its columns, only one with no value is looked for in the first row."""
     texts = text_columns(config)
     beside = (chats.tools, chats.variables) if chats is not None else ()
     wanted = [name for name in columns_read(config, chats) if name not in beside]
-    if source.kind == "json" and (
+    if source.format.has_own_columns and (
         all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid
     ):
         return
-    names = names_in(source, path)
+    names = source.format.columns(source, path)
     check_names(source, table.column_names if names is None else names, wanted, texts)
-
-
-def line_of_row(source: Source, row: int) -> int | None:
-    """Line of a row of a JSON lines file, from 1; None where rows are not lines.
-
-    Reads the file up to there.
-    """
-    if source.kind != "json" or source.path is None:
-        return None
-    from packprep.sources.formats.builder import numbered_lines
-
-    with source.plain() as file:
-        array = False
-        for place, (number, line) in enumerate(numbered_lines(file)):
-            array = array or (place == 0 and line.removeprefix(b"\xef\xbb\xbf")[:1] == b"[")
-            if place == row:
-                return None if array or (row == 0 and line == b"{") else number
-    return None

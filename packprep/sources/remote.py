@@ -19,7 +19,9 @@ from pathlib import Path
 from packprep.config.build_config import BuildConfig
 from packprep.schemas import Store, Stored, check_path
 from packprep.sources.digests import digest_of_stream, in_threads, known_digest, remember, together
-from packprep.sources.formats.raw_files import KINDS, SUFFIXES, opened, suffixes
+from packprep.sources.formats.datasets_rows import SAVED
+from packprep.sources.formats.raw_files import opened
+from packprep.sources.formats.registry import format_of, known_endings
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, asked
 from packprep.support.redact import redacted
@@ -73,12 +75,12 @@ def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> l
     files = {
         store.where(name): stored
         for name, stored in found.items()
-        if suffixes(name)[0] in KINDS
+        if format_of(name) is not None
         and not _hidden(name)
         and not store.where(name).startswith(own or "\0")
     }
     if not files:
-        raise InputError(f"{store.url} holds no file of a known format; expected {SUFFIXES}")
+        raise InputError(f"{store.url} holds no file of a known format; expected {known_endings()}")
     return _sources(files)
 
 
@@ -108,13 +110,13 @@ def _sources(files: Mapping[str, Stored]) -> list[Source]:
 
 
 def _source(url: str, stored: Stored) -> Source:
-    if (suffix := suffixes(url)[0]) not in KINDS:
-        raise InputError(f"{url} is of no known format; expected {SUFFIXES}")
+    if (format := format_of(url)) is None:
+        raise InputError(f"{url} is of no known format; expected {known_endings()}")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
     return Source(
         redacted(url),
-        KINDS[suffix],
+        format.name,
         url,
         stored.bytes,
         _digest(url, stored),
@@ -159,7 +161,7 @@ def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> So
     size = sum(found[name].bytes for name in files)
     return Source(
         redacted(store.url),
-        "saved",
+        SAVED.name,
         store.where(prefix.rstrip("/")),
         size,
         together(digests),

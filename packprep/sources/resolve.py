@@ -23,15 +23,15 @@ from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
 from packprep.schemas import FormatError, inside, is_url
 from packprep.sources.digests import digest_of_files, heard, in_threads
-from packprep.sources.formats.raw_files import KINDS, SUFFIXES, suffixes
+from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
+from packprep.sources.formats.format import Format
+from packprep.sources.formats.jsonl import JSON
+from packprep.sources.formats.registry import FORMATS, format_of, known_endings
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import InputError, system_error
-from packprep.support.hub import asking
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
-
-_ONLY_FOR = {"name": {"hub"}, "revision": {"hub"}, "split": {"hub", "saved"}}
 
 
 def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
@@ -55,7 +55,7 @@ def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
             files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
         _check_keys(entry.reading, files, f"source {entry.label}: ")
         found += [replace(source, entry=number, reading=entry.reading) for source in files]
-    _check_keys({key: getattr(config, key) for key in _ONLY_FOR}, found)
+    _check_keys({key: getattr(config, key) for key in _owners()}, found)
     if is_mix(config.entries()):
         _check_repeated(found)
     return found
@@ -63,13 +63,22 @@ def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
 
 def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -> None:
     kinds = {source.kind for source in found}
-    for key, meant in _ONLY_FOR.items():
-        if options.get(key) is not None and not meant & kinds:
-            listed = " and ".join(sorted(meant))
+    for key, owners in _owners().items():
+        if options.get(key) is not None and not kinds.intersection(owners):
+            listed = " and ".join(sorted(owners))
             raise InputError(
                 f"{where}{key} {options[key]!r} is for {listed} datasets, and no source is one; "
                 "leave it out"
             )
+
+
+def _owners() -> dict[str, list[str]]:
+    """Formats of the sources that an option is for, by the option."""
+    owners: dict[str, list[str]] = {}
+    for format in FORMATS.values():
+        for option in sorted(format.options):
+            owners.setdefault(option, []).append(format.name)
+    return owners
 
 
 def _check_repeated(found: list[Source]) -> None:
@@ -158,7 +167,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
         ]
         _check_readable(Path(name))
         for match in matches:
-            if match.is_dir() and suffixes(match.name)[0] in KINDS and "**" not in name:
+            if match.is_dir() and format_of(match.name) is not None and "**" not in name:
                 raise InputError(f"{match} is a folder, and {name} takes files; match those in it")
         files = [
             match for match in matches if not match.is_dir()
@@ -166,7 +175,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
         return files
-    if suffixes(name)[0] in KINDS or name.startswith((".", "/", "~")):
+    if format_of(name) is not None or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
     return []
 
@@ -187,24 +196,22 @@ def _files(paths: Sequence[Path]) -> list[Source]:
 
 
 def _file(path: Path) -> Source:
-    size = _check_file(path)
-    return Source(
-        redacted(str(path)), KINDS[suffixes(path.name)[0]], path, size, digest_of_files([path])
-    )
+    format, size = _check_file(path)
+    return Source(redacted(str(path)), format.name, path, size, digest_of_files([path]))
 
 
-def _check_file(path: Path) -> int:
-    """Bytes of a file that can be a source, as far as that shows without reading it.
+def _check_file(path: Path) -> tuple[Format, int]:
+    """Format and bytes of a file that can be a source, as far as that shows without reading it.
 
     InputError for any other.
     """
-    suffix = suffixes(path.name)[0]
+    format = format_of(path.name)
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
-    if suffix not in KINDS:
-        raise InputError(f"{path} is of no known format; expected {SUFFIXES}")
+    if format is None:
+        raise InputError(f"{path} is of no known format; expected {known_endings()}")
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
     facts = path.stat()
@@ -212,7 +219,7 @@ def _check_file(path: Path) -> int:
         raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
     if facts.st_size == 0:
         raise InputError(f"{path} is empty; expected at least one document")
-    return facts.st_size
+    return format, facts.st_size
 
 
 def _dangling(path: Path) -> InputError:
@@ -257,10 +264,10 @@ def _walked(path: Path, config: BuildConfig) -> list[Path]:
         files += [
             Path(folder, name)
             for name in names
-            if suffixes(name)[0] in KINDS and not name.startswith(".")
+            if format_of(name) is not None and not name.startswith(".")
         ]
     if not files:
-        raise InputError(f"{path} holds no file of a known format; expected {SUFFIXES}")
+        raise InputError(f"{path} holds no file of a known format; expected {known_endings()}")
     return sorted(files, key=os.fsencode)
 
 
@@ -288,7 +295,7 @@ def _saved(path: Path, config: BuildConfig) -> Source:
             for entry in state["_data_files"]
         ]
         size = sum(file.stat().st_size for file in files)
-        return Source(redacted(str(path)), "saved", folder, size, digest_of_files(files))
+        return Source(redacted(str(path)), SAVED.name, folder, size, digest_of_files(files))
     except OSError as error:
         raise InputError(
             f"{path} is not whole: {error.filename} cannot be read: {error.strerror}"
@@ -308,30 +315,11 @@ def _hub(name: str, config: BuildConfig) -> Source:
     files = [Path(file["filename"]) for file in dataset.cache_files]
     return Source(
         redacted(name),
-        "hub",
+        HUB.name,
         None,
         sum(file.stat().st_size for file in files),
         digest_of_files(files),
     )
-
-
-def open_hub(name: str, config: BuildConfig) -> Any:
-    """The hub dataset, in the cache that `datasets` keeps for the user."""
-    import datasets
-
-    split, unreachable = config.split or "train", ""
-    try:
-        with asking(
-            name, "README.md", revision=config.revision, repo_type="dataset"
-        ) as unreachable:
-            return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
-    except (
-        Exception
-    ) as error:  # the loaders' and the hub client's kinds, none of them ours to explain
-        reason = unreachable or " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{name} is no local path and no dataset came from the hub: {reason}"
-        ) from None
 
 
 def _spool_stdin(scratch: Path) -> Source:
@@ -342,4 +330,4 @@ def _spool_stdin(scratch: Path) -> Source:
             file.write(block)
     if path.stat().st_size == 0:
         raise InputError("standard input is empty; expected JSON lines")
-    return Source(STDIN, "json", path, path.stat().st_size, digest_of_files([path]))
+    return Source(STDIN, JSON.name, path, path.stat().st_size, digest_of_files([path]))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
+from packprep.sources.formats.registry import FORMATS
 
 STDIN = "standard input"  # its name as a source
 
@@ -22,7 +24,7 @@ class Source:
     """
 
     name: str  # as messages, report and manifest name it: redacted
-    kind: str  # json, csv, text, parquet, arrow, saved or hub
+    kind: str  # the name of its format
     path: Path | str | None  # text: a URL
     bytes: int
     sha256: str
@@ -39,18 +41,28 @@ class Source:
         return {"reading": self.reading} if self.reading else {}
 
     @property
+    def format(self) -> Format:
+        return FORMATS[self.kind]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds about as much text as it has bytes."""
+        return not self.compression and self.format.text_per_byte is None
+
+    @property
     def suffix(self) -> str:
         """Suffix without compression: "tsv" of data.tsv.gz."""
         return suffixes(str(self.path))[0]
 
     @property
-    def delimiter(self) -> str:
-        return "\t" if self.suffix == "tsv" else ","
-
-    @property
     def compression(self) -> str:
         """Compression of the file: "gz", "zst" or nothing."""
         return suffixes(str(self.path))[1]
+
+    def line_of_row(self, row: int) -> int | None:
+        """Line of a row in its file, from 1; None where rows are not lines."""
+        find = self.format.line_of_row
+        return find(self, row) if find is not None else None
 
     def plain(self) -> io.BufferedReader:
         """Its plain bytes."""

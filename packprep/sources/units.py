@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.sources.carried import RowShape
-from packprep.sources.reading import BEGIN, TEXT_ROWS, RowPlace, line_of_row, read_rows
+from packprep.sources.reading import BEGIN, TEXT_ROWS, RowPlace, read_rows
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
 from packprep.support.problems import problem_at, reasons_in
@@ -200,7 +200,7 @@ def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
 
 def bad_row(source: Source, row: int, detail: str) -> InputError:
     """The error about a row that cannot be used."""
-    line = line_of_row(source, row)
+    line = source.line_of_row(row)
     place = f"{source.name} row {row}" + (f" (line {line})" if line else "")
     return InputError(f"{place}: {detail}; mend it, or skip such rows with --on-error skip")
 

@@ -3,8 +3,9 @@
 A byte-level BPE trained on a few lines, JSON lines, builds of them, the real data.
 """
 
+import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from packprep.config.build_config import BuildConfig
+from packprep.sources.formats.format import Wanted
+from packprep.sources.formats.registry import format_of
+from packprep.sources.source import Source
 from packprep.support.progress import Silent
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -90,6 +95,15 @@ def build_options(
         "tokenizer": str(save_tokenizer(folder / "tokenizer")),
         "max_length": 64,
     } | options
+
+
+def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
+    """The tables of column text that a file with this name and these plain bytes is read as."""
+    format = format_of(name)
+    assert format is not None and format.tables is not None
+    wanted = Wanted(config=BuildConfig(**options), columns=("text",))
+    source = Source(name, format.name, name, 0, "")
+    return format.tables(io.BufferedReader(file), source, wanted)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig
-from packprep.sources.reading import line_of_row, read_rows
+from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.row_text import as_text, text_columns
 from packprep.support.errors import ConfigError, InputError
@@ -308,10 +308,10 @@ def test_lines_are_counted_from_1_with_blank_ones_and_rows_without(tmp_path: Pat
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n\n\n{"text": "b"}\n')
     [source] = resolve(config(sources=[path]), tmp_path)
-    assert [line_of_row(source, row) for row in (0, 1)] == [1, 4]
+    assert [source.line_of_row(row) for row in (0, 1)] == [1, 4]
     write_array(tmp_path / "b.json")
     [source] = resolve(config(sources=[tmp_path / "b.json"]), tmp_path)
-    assert line_of_row(source, 2) is None
+    assert source.line_of_row(2) is None
 
 
 def test_nothing_is_written_into_the_cache_of_the_user(

@@ -1,45 +1,41 @@
-"""Rows of an Arrow file, stream or file format, through `datasets`.
+"""Rows of an Arrow file, stream or file format.
 
 The Arrow builder of `datasets` stops at the first text that is not UTF-8, with its place in a
 record batch and no file. Here only the asked columns are looked at, what text is not UTF-8 is found
-row by row (`arrowcolumns.text_column`), and offsets that leave the file, which crash whatever
+row by row (`arrow_columns.text_column`), and offsets that leave the file, which crash whatever
 follows them, are an error before anything does.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-import datasets
 import pyarrow as pa
 
 from packprep.sources.formats.arrow_columns import sound
-from packprep.sources.formats.builder import RowBuilder
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.support.problems import no_problems
 
 
-class ArrowRows(RowBuilder):
-    """A plain file.
-
-    Its tables have those of the asked columns that there are, as they are, and no problem yet.
-    """
-
-    def _generate_tables(self, files: Iterable[str]) -> Iterator[tuple[Any, pa.Table]]:
-        for number, path in enumerate(files):
-            with _opened(path) as (schema, batches):
-                places = [
-                    schema.names.index(name) for name in self.config.columns if name in schema.names
-                ]
-                for block, batch in enumerate(batches):
-                    columns = [sound(batch.column(place)) for place in places]
-                    names = [*(schema.names[place] for place in places), "problem"]
-                    table = pa.table([*columns, no_problems(len(batch))], names=names)
-                    yield datasets.builder.Key(number, block), table
+def _tables(path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
+    """Tables of those of the wanted columns that there are, as they are, and no problem yet."""
+    with _opened(str(path)) as (schema, batches):
+        places = [schema.names.index(name) for name in wanted.columns if name in schema.names]
+        for batch in batches:
+            columns = [sound(batch.column(place)) for place in places]
+            names = [*(schema.names[place] for place in places), "problem"]
+            yield pa.table([*columns, no_problems(len(batch))], names=names)
 
 
-def column_names(path: str) -> list[str]:
-    """Names of all columns of an Arrow file."""
-    with _opened(path) as (schema, _):
+def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
+    from packprep.sources.formats.builder import streamed
+
+    return streamed(partial(_tables, path, wanted), wanted.scratch)
+
+
+def _columns(source: Input, path: LocalPath) -> list[str]:
+    with _opened(str(path)) as (schema, _):
         return list(schema.names)
 
 
@@ -54,3 +50,6 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
             file.seek(0)
             stream = pa.ipc.open_stream(file)
             yield stream.schema, iter(stream)
+
+
+ARROW = Format(name="arrow", endings=("arrow",), columns=_columns, open=_open)

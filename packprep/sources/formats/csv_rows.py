@@ -1,4 +1,4 @@
-"""CSV and TSV rows through `datasets`, every value as text.
+"""CSV and TSV rows, quoted as RFC 4180 says, every value as text.
 
 The CSV builder of `datasets` guesses: digits become numbers, a row with fewer fields than the
 header gets empty ones, and a first row with more shifts every column. Here 007 stays 007, and a row
@@ -11,15 +11,14 @@ Each table has the asked columns as strings and `problem` (see problems.py).
 """
 
 import csv
-import dataclasses
 import io
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 
-from packprep.sources.formats.builder import NUL, RowBuilder, RowsConfig, escaped_bytes
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
+from packprep.sources.formats.raw_files import NUL, escaped_bytes
 from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array
 
@@ -27,26 +26,21 @@ _ROWS = 1000
 csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below counts by itself
 
 
-@dataclasses.dataclass
-class CsvRowsConfig(RowsConfig):
-    """delimiter: between the fields of a row."""
+def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
+    reader = CsvReader(file, _delimiter(source), wanted.config.max_row_size, source.name)
+    header = reader.header()
+    while rows := list(itertools.islice(reader.rows(header), _ROWS)):
+        yield _table(rows, header, wanted.columns)
 
-    delimiter: str = ","
+
+def _delimiter(source: Input) -> str:
+    return "\t" if source.suffix == "tsv" else ","
 
 
-class CsvRows(RowBuilder):
-    """A file with a header, quoted as RFC 4180 says, plain or compressed."""
-
-    BUILDER_CONFIG_CLASS = CsvRowsConfig
-
-    def tables(self, file: Any) -> Iterator[pa.Table]:
-        """See `RowBuilder.tables`."""
-        reader = CsvReader(
-            file, self.config.delimiter, self.config.max_row_size, self.config.source
-        )
-        header = reader.header()
-        while rows := list(itertools.islice(reader.rows(header), _ROWS)):
-            yield _table(rows, header, self.config.columns)
+def _columns(source: Input, path: LocalPath) -> list[str]:
+    with source.plain() as file:
+        header = CsvReader(file, _delimiter(source), 1 << 20, source.name).header()
+        return [name.encode("utf-8", "replace").decode() for name in header]
 
 
 class CsvReader:
@@ -131,3 +125,13 @@ def _table(
                 problems[number] = problems[number] or Problem(BadRow.BAD_UTF8, f"{name!r} {wrong}")
         arrays.append(pa.array(values, pa.string()))
     return pa.table([*arrays, problem_array(problems)], names=[*columns, "problem"])
+
+
+CSV = Format(
+    name="csv",
+    endings=("csv", "tsv"),
+    columns=_columns,
+    tables=_tables,
+    numbers_are_text=True,
+    finds_bad_utf8=True,
+)

@@ -1,4 +1,4 @@
-"""JSON rows through `datasets`, parsing only the columns a build uses.
+"""JSON rows, parsing only the columns a build uses.
 
 The JSON builder of `datasets` fixes the type of every column by the first 10 MB of a file: a later
 row with one more key stops it, and a number in the text column becomes text. Here other columns may
@@ -10,7 +10,7 @@ are nested (null where the row has none), and `problem` (see problems.py). A col
 text whatever its values are.
 """
 
-import dataclasses
+import io
 import itertools
 import json
 from collections import Counter
@@ -22,17 +22,17 @@ import pyarrow as pa
 import pyarrow.json as paj
 
 from packprep.sources.formats.arrow_columns import group_text
-from packprep.sources.formats.builder import RowBuilder, RowsConfig, escaped_bytes
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.sources.formats.json_array import JsonArray
+from packprep.sources.formats.raw_files import escaped_bytes, numbered_lines
+from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, no_problems, problem_array, too_large
 
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
-# Types of numbers as JSON has them, by the names that Arrow gives them.
+# Types of numbers as JSON has them.
 _TYPES = {
-    str(kind): kind
-    for single in (pa.bool_(), pa.int64(), pa.float64())
-    for kind in (single, pa.list_(single))
+    kind for single in (pa.bool_(), pa.int64(), pa.float64()) for kind in (single, pa.list_(single))
 }
 _JSON = pa.large_binary()
 _GROUP = pa.large_string()
@@ -52,35 +52,25 @@ _WORDS = {
 }
 
 
-@dataclasses.dataclass
-class JsonRowsConfig(RowsConfig):
-    """Settings of the reader of JSON rows.
+def _read(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
+    """Rows of JSON lines, of an array of objects, or of a single object."""
+    if wanted.begin:
+        file.seek(wanted.begin)
+    types = _read_types(wanted.numbers) | dict.fromkeys(wanted.nested, _JSON)
+    types = {wanted.group or "": _GROUP} | types
+    columns = {name: types.get(name, pa.string()) for name in wanted.columns}
+    return _tables(file, columns, wanted.config.max_row_size, source.name)
 
-    numbers: columns that are numbers, and their Arrow types as Arrow names them, such as list<item:
-    int64>. nested: those whose values may be anything. group: one whose values are text, numbers or
-    booleans. begin: the byte where the first row to read begins, of plain JSON lines.
+
+def _read_types(numbers: Columns) -> dict[str, pa.DataType]:
+    """Types as which columns of numbers are read: one that is no number's becomes that of whole
+    numbers, so that every row with something else is named.
     """
-
-    numbers: tuple[tuple[str, str], ...] = ()
-    nested: tuple[str, ...] = ()
-    group: str | None = None
-    begin: int = 0
-
-
-class JsonRows(RowBuilder):
-    """JSON lines, an array of objects, or a single object, plain or compressed."""
-
-    BUILDER_CONFIG_CLASS = JsonRowsConfig
-
-    def tables(self, file: Any) -> Iterator[pa.Table]:
-        """See `RowBuilder.tables`."""
-        if self.config.begin:
-            file.seek(self.config.begin)
-        types = {name: _TYPES[written] for name, written in self.config.numbers}
-        types |= dict.fromkeys(self.config.nested, _JSON)
-        types = {self.config.group or "": _GROUP} | types
-        columns = {name: types.get(name, pa.string()) for name in self.config.columns}
-        return _tables(file, columns, self.config.max_row_size, self.config.source)
+    whole = {
+        name: pa.list_(pa.int64()) if pa.types.is_list(kind) else pa.int64()
+        for name, kind in numbers.items()
+    }
+    return {name: kind if kind in _TYPES else whole[name] for name, kind in numbers.items()}
 
 
 def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str, pa.DataType]:
@@ -139,21 +129,6 @@ def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
         at += len(block)
         last = block[-1:]
     return found, lines + (last != b"\n")
-
-
-def number_types(types: Mapping[str, pa.DataType]) -> tuple[tuple[str, str], ...]:
-    """`JsonRowsConfig.numbers` for columns of these types.
-
-    A type that is no number's is read as whole numbers, so that every row with something else is
-    named.
-    """
-    lists = {
-        name: kind.value_type if pa.types.is_list(kind) else None for name, kind in types.items()
-    }
-    fallback = {name: "int64" if lists[name] is None else "list<item: int64>" for name in types}
-    return tuple(
-        (name, str(kind) if str(kind) in _TYPES else fallback[name]) for name, kind in types.items()
-    )
 
 
 def _tables(
@@ -362,11 +337,7 @@ def _value(
         return _json(value, name, problem)
     if kind == _GROUP and not isinstance(value, str):
         return _group(value, name, problem)
-    return (
-        _numbers(value, name, kind, problem)
-        if kind in _TYPES.values()
-        else _text(value, name, problem)
-    )
+    return _numbers(value, name, kind, problem) if kind in _TYPES else _text(value, name, problem)
 
 
 def _json(value: Any, name: str, problem: Problem | None) -> tuple[bytes | None, Problem | None]:
@@ -379,7 +350,7 @@ def _json(value: Any, name: str, problem: Problem | None) -> tuple[bytes | None,
 
 
 def _group(value: Any, name: str, problem: Problem | None) -> tuple[str | None, Problem | None]:
-    """A value that is no text as `arrowcolumns.group_text` has it."""
+    """A value that is no text as `arrow_columns.group_text` has it."""
     if isinstance(value, (list, dict)):
         what = f"{name!r} is {_word(value)}, expected text, a number, true or false"
         return None, problem or Problem(BadRow.BAD_GROUP, what)
@@ -436,3 +407,51 @@ def _text(value: Any, name: str, problem: Problem | None) -> tuple[str | None, P
 def _word(value: Any) -> str:
     """Name that JSON has for the kind of a value."""
     return next(word for kind, word in _WORDS.items() if isinstance(value, kind))
+
+
+def _columns(source: Input, path: LocalPath) -> list[str]:
+    """Names in the first row that is an object."""
+    with source.plain() as file:
+        names = first_keys(file, source.name)
+    if names is None:
+        raise InputError(
+            f"{source.name} has no JSON object in its first rows; expected an object in each row"
+        )
+    return names
+
+
+def _first_types(source: Input, names: Sequence[str]) -> dict[str, pa.DataType]:
+    with source.plain() as file:
+        return first_types(file, names, source.name)
+
+
+def _line_of_row(source: Input, row: int) -> int | None:
+    """Reads the file up to there."""
+    if source.path is None:
+        return None
+    with source.plain() as file:
+        array = False
+        for place, (number, line) in enumerate(numbered_lines(file)):
+            array = array or (place == 0 and line.removeprefix(b"\xef\xbb\xbf")[:1] == b"[")
+            if place == row:
+                return None if array or (row == 0 and line == b"{") else number
+    return None
+
+
+def _has_row_a_line(block: bytes) -> bool:
+    """Not so in an array, or an object over many lines."""
+    return block.lstrip()[:1] == b"{" and block.split(b"\n", 1)[0].rstrip().endswith(b"}")
+
+
+JSON = Format(
+    name="json",
+    endings=("jsonl", "json"),
+    columns=_columns,
+    tables=_read,
+    has_own_columns=True,
+    first_types=_first_types,
+    finds_bad_utf8=True,
+    line_of_row=_line_of_row,
+    row_begins=row_begins,
+    has_row_a_line=_has_row_a_line,
+)

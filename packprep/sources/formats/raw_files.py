@@ -1,6 +1,5 @@
-"""Files of known formats.
-
-What a name says of format and compression, and the bytes, as they are or plain.
+"""Files as bytes: their compression by their names, what they hold, as it is or plain, and lines
+of it.
 
 A file is at a path, or at the URL of an object in a store, which must be the one of a certain
 version.
@@ -8,23 +7,16 @@ version.
 
 import errno
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from packprep.schemas import Store, StoreError, is_url
 from packprep.sources.formats.gzip_reader import GzipReader
 
-KINDS = {
-    "jsonl": "json",
-    "json": "json",
-    "csv": "csv",
-    "tsv": "csv",
-    "txt": "text",
-    "parquet": "parquet",
-    "arrow": "arrow",
-}
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
-SUFFIXES = "/".join(f".{suffix}" for suffix in KINDS) + " (plain, .gz or .zst)"
+# UTF-16 without its mark is valid UTF-8 full of NULs, and so are most binary files.
+NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
 
 
 def suffixes(name: str) -> tuple[str, str]:
@@ -70,3 +62,27 @@ def opened(path: str, version: str) -> BinaryIO:
     if found.version != version:
         raise StoreError(errno.EBUSY, "it was replaced by another one", path)
     return store.open("")
+
+
+def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and beginning of every line that is not blank; said before the line is
+    read to its end.
+    """
+    number, said = 1, False
+    while piece := file.readline(1 << 20):
+        if not said and (first := piece.strip()):
+            yield number, first
+            said = True
+        if piece.endswith(b"\n"):
+            number, said = number + 1, False
+
+
+def escaped_bytes(text: str) -> int:
+    """Where the first byte that is not UTF-8 stands in text decoded with surrogateescape, or the
+    first lone surrogate; -1 where there is none.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return -1

@@ -1,6 +1,4 @@
-"""Plain text through `datasets`.
-
-A file is one document, or its paragraphs or its lines are documents.
+"""Plain text: a file is one document, or its paragraphs or its lines are documents.
 
 The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says
 of a byte that is not UTF-8 neither file nor line. Here a row is all that is in memory, and the row
@@ -10,47 +8,33 @@ Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each tab
 `problem` (see problems.py).
 """
 
-import dataclasses
 import io
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
 import pyarrow as pa
 
-from packprep.sources.formats.builder import NUL, RowBuilder, RowsConfig, escaped_bytes
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
+from packprep.sources.formats.raw_files import NUL, escaped_bytes
 from packprep.support.problems import BadRow, Problem, problem_array, too_large
 
 BLOCK = 1 << 20
 
 
-@dataclasses.dataclass
-class TextRowsConfig(RowsConfig):
-    """sample_by: what one document is: document (the whole file), paragraph or line."""
-
-    sample_by: str = "document"
-
-
-class TextRows(RowBuilder):
-    """A text file, plain or compressed."""
-
-    BUILDER_CONFIG_CLASS = TextRowsConfig
-
-    def tables(self, file: Any) -> Iterator[pa.Table]:
-        """See `RowBuilder.tables`."""
-        text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape")
-        rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[
-            self.config.sample_by
-        ]
-        taken: list[tuple[str | None, Problem | None]] = []
-        size = 0
-        for value, line in rows(text, self.config.max_row_size):
-            taken.append(_checked(value, line, self.config.sample_by, self.config.max_row_size))
-            size += len(value or "")
-            if size >= BLOCK or len(taken) == 10_000:
-                yield _table(taken)
-                taken, size = [], 0
-        if taken:
+def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
+    by, limit = wanted.config.sample_by, wanted.config.max_row_size
+    text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape")
+    rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[by]
+    taken: list[tuple[str | None, Problem | None]] = []
+    size = 0
+    for value, line in rows(text, limit):
+        taken.append(_checked(value, line, by, limit))
+        size += len(value or "")
+        if size >= BLOCK or len(taken) == 10_000:
             yield _table(taken)
+            taken, size = [], 0
+    if taken:
+        yield _table(taken)
 
 
 def _document(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
@@ -107,3 +91,10 @@ def _checked(
 def _table(rows: list[tuple[str | None, Problem | None]]) -> pa.Table:
     texts, problems = zip(*rows, strict=True)
     return pa.table({"text": pa.array(texts, pa.string()), "problem": problem_array(problems)})
+
+
+def _columns(source: Input, path: LocalPath) -> list[str]:
+    return ["text"]
+
+
+TEXT = Format(name="text", endings=("txt",), columns=_columns, tables=_tables, finds_bad_utf8=True)

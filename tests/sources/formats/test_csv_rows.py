@@ -6,18 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.sources.formats.csv_rows import CsvRows
 from packprep.support.errors import InputError
-from tests.helpers.corpus import rows_of
+from tests.helpers.corpus import rows_of, tables_of
 
 
-def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
-    reader = CsvRows(columns=("text",), source="a.csv", data_files=[__file__], **options)
-    return [
-        row
-        for table in reader.tables(io.BufferedReader(io.BytesIO(data)))
-        for row in rows_of(table)
-    ]
+def rows(data: bytes, name: str = "a.csv", **options: Any) -> list[dict[str, Any]]:
+    return [row for table in tables_of(io.BytesIO(data), name, **options) for row in rows_of(table)]
 
 
 def texts_of(data: bytes) -> list[str | None]:
@@ -43,7 +37,7 @@ def test_a_byte_order_mark_and_blank_lines_are_nothing() -> None:
 
 
 def test_tabs_separate_where_the_file_is_tsv() -> None:
-    assert rows(b"id\ttext\n1\ta, b\n", delimiter="\t") == [{"text": "a, b", "problem": None}]
+    assert rows(b"id\ttext\n1\ta, b\n", "a.tsv") == [{"text": "a, b", "problem": None}]
 
 
 def test_a_row_that_does_not_fit_the_header_is_a_finding_with_its_line() -> None:

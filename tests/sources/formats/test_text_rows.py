@@ -8,22 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.sources.formats import text_rows
-from packprep.sources.formats.text_rows import TextRows
-from tests.helpers.corpus import rows_of
+from tests.helpers.corpus import rows_of, tables_of
 
 By = Literal["document", "paragraph", "line"]
 TOO_LARGE = "too_large: the {} has more than 4 bytes (--max-row-size)"
 
 
 def rows(data: bytes, by: By = "line", **options: Any) -> list[dict[str, Any]]:
-    reader = TextRows(
-        columns=("text",), source="a.txt", sample_by=by, data_files=[__file__], **options
-    )
-    return [
-        row
-        for table in reader.tables(io.BufferedReader(io.BytesIO(data)))
-        for row in rows_of(table)
-    ]
+    tables = tables_of(io.BytesIO(data), "a.txt", sample_by=by, **options)
+    return [row for table in tables for row in rows_of(table)]
 
 
 def texts_of(data: bytes, by: By = "line") -> list[str | None]:
@@ -113,9 +106,7 @@ def test_an_endless_line_is_not_kept(tmp_path: Path) -> None:
             buffer[:] = b"x" * len(buffer)
             return len(buffer) if self.given < 100_000_000 else 0
 
-    reader = TextRows(
-        columns=("text",), sample_by="document", max_row_size=1000, data_files=[__file__]
-    )
     file = Endless()
-    assert [len(table) for table in reader.tables(io.BufferedReader(file))] == [1]
+    tables = tables_of(file, "a.txt", sample_by="document", max_row_size=1000)
+    assert [len(table) for table in tables] == [1]
     assert file.given < 1_000_000

@@ -1,0 +1,102 @@
+"""The record of one file format: everything that reading a source asks of it.
+
+A new format is a module with its record and the record's name in `registry.py`.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+
+from packprep.config.build_config import BuildConfig
+
+ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
+LocalPath = Path | str | None  # of the file to open: an unpacked copy, or the source's own
+
+
+class Input(Protocol):
+    """A source as its format sees it, see `Source`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> LocalPath: ...
+    @property
+    def suffix(self) -> str: ...
+    @property
+    def compression(self) -> str: ...
+    def plain(self) -> io.BufferedReader: ...
+    def raw(self) -> BinaryIO: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The part of a source that a build reads.
+
+    columns: all that it reads. numbers: those of numbers with their types, in a format with
+    `first_types`. nested: those whose values may be anything. group: one whose values are text,
+    numbers or booleans. begin: the byte where the first row to read begins, see
+    `Format.row_begins`.
+    """
+
+    config: BuildConfig
+    columns: tuple[str, ...]
+    scratch: Path = Path()
+    numbers: Mapping[str, pa.DataType] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
+    group: str | None = None
+    begin: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One way in which rows are stored.
+
+    name: `kind` of its sources in receipts, reports and manifests.
+    endings: of its files' names, without compression and dot; none of what is not a single file.
+    columns: names of the columns, found without reading the rows; None where each table has all.
+
+    One of two says how rows are read. tables: of a format that is read from front to back, from
+    its plain bytes to tables of the wanted columns and `problem`, in row order. open: of one whose
+    reader jumps about in a local file, a `datasets` object of its rows.
+
+    has_own_columns: whether each row names its columns, so that a later row may have others.
+    first_types: Arrow types of columns by the first rows, where the reader must know them; null
+    where none of those has a value.
+    numbers_are_text: whether a number comes as the text that spells it.
+    finds_bad_utf8: whether the reader itself names text that is not UTF-8.
+    line_of_row: line of a row in its file, from 1; None where rows are not lines.
+    row_begins: rows and bytes, at least so many bytes from each other, where reading may begin
+    in a plain file, and how many lines it has.
+    has_row_a_line: whether a file that begins like this has one row a line, so that any run of its
+    lines is a sample of it.
+    count: rows, of a source that knows their number without being read.
+    text_per_byte: text in a byte of a file, about; None where its plain bytes are the text.
+    is_folder: whether it is a folder of files.
+    options: names of options that are for such sources alone.
+    """
+
+    name: str
+    endings: tuple[str, ...] = ()
+    columns: Callable[[Input, LocalPath], Sequence[str] | None]
+    tables: Callable[[io.BufferedReader, Input, Wanted], Iterator[pa.Table]] | None = None
+    open: Callable[[Input, LocalPath, Wanted], Any] | None = None
+    has_own_columns: bool = False
+    first_types: Callable[[Input, Sequence[str]], dict[str, pa.DataType]] | None = None
+    numbers_are_text: bool = False
+    finds_bad_utf8: bool = False
+    line_of_row: Callable[[Input, int], int | None] | None = None
+    row_begins: Callable[[BinaryIO, int], tuple[list[tuple[int, int]], int]] | None = None
+    has_row_a_line: Callable[[bytes], bool] | None = None
+    count: Callable[[Input, BuildConfig], int | None] | None = None
+    text_per_byte: float | None = None
+    is_folder: bool = False
+    options: frozenset[str] = frozenset()
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether it is read where it is, compressed or in a store."""
+        return self.tables is not None

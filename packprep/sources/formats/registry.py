@@ -1,0 +1,24 @@
+"""All file formats: a new one is imported here and named in one line of FORMATS."""
+
+from packprep.sources.formats.arrow_rows import ARROW
+from packprep.sources.formats.csv_rows import CSV
+from packprep.sources.formats.datasets_rows import HUB, SAVED
+from packprep.sources.formats.format import Format
+from packprep.sources.formats.jsonl import JSON
+from packprep.sources.formats.parquet_rows import PARQUET
+from packprep.sources.formats.raw_files import COMPRESSED, suffixes
+from packprep.sources.formats.text_rows import TEXT
+
+FORMATS = {format.name: format for format in (JSON, CSV, TEXT, PARQUET, ARROW, SAVED, HUB)}
+
+
+def format_of(name: str) -> Format | None:
+    """The format of a file with this name; None where it is not known."""
+    ending = suffixes(name)[0]
+    return next((format for format in FORMATS.values() if ending in format.endings), None)
+
+
+def known_endings() -> str:
+    """The endings of names that files may have, for messages."""
+    endings = [f".{ending}" for format in FORMATS.values() for ending in format.endings]
+    return f"{'/'.join(endings)} (plain, {' or '.join(f'.{name}' for name in COMPRESSED)})"

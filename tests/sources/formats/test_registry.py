@@ -1,0 +1,99 @@
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from packprep.config.build_config import BuildConfig
+from packprep.execute.pipeline import build
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
+from packprep.sources.formats.registry import FORMATS, format_of, known_endings
+from packprep.support.errors import InputError
+from packprep.support.problems import no_problems
+from tests.helpers.corpus import build_options, write_jsonl
+
+
+def _row(line: bytes) -> dict[str, str]:
+    """Example: b"text=a b;id=1" -> {"text": "a b", "id": "1"}"""
+    return dict(pair.split("=", 1) for pair in line.decode().rstrip("\n").split(";"))
+
+
+def _tables(file: Any, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
+    for line in file:
+        row = _row(line)
+        arrays = [pa.array([row.get(name)], pa.string()) for name in wanted.columns]
+        yield pa.table([*arrays, no_problems(1)], names=[*wanted.columns, "problem"])
+
+
+def _columns(source: Input, path: LocalPath) -> Sequence[str]:
+    with source.plain() as file:
+        return list(_row(file.readline()))
+
+
+ROWS = Format(
+    name="rows",
+    endings=("rows",),
+    columns=_columns,
+    tables=_tables,
+    numbers_are_text=True,
+    line_of_row=lambda source, row: row + 1,
+)
+ROWS_TEXT = "text=The cat sat on the mat;id=1\ntext=a=b;id=2\ntext=dog;id=3\n"
+AS_JSON = [
+    {"text": "The cat sat on the mat", "id": 1},
+    {"text": "a=b", "id": 2},
+    {"text": "dog", "id": 3},
+]
+
+
+def built(source: Path) -> list[dict[str, Any]]:
+    """The packs of a build whose rows carry their id."""
+    output = source.with_suffix(".out")
+    options = build_options(
+        source.parent, {}, sources=[str(source)], output=str(output), carry=["id"]
+    )
+    build(BuildConfig(**options | {"max_length": 16}))
+    shards = sorted(output.rglob("*.arrow"))
+    return [row for path in shards for row in pa.ipc.open_stream(path).read_all().to_pylist()]
+
+
+def test_a_format_that_is_registered_is_built_from_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, "rows", ROWS)
+    plain, packed = tmp_path / "a.rows", tmp_path / "b.rows.gz"
+    plain.write_text(ROWS_TEXT)
+    packed.write_bytes(gzip.compress(ROWS_TEXT.encode()))
+    json = write_jsonl(tmp_path / "c.jsonl", AS_JSON)
+    expected = built(json)
+    assert sorted(number for pack in expected for number in pack["id"]) == [1, 2, 3]
+    assert built(plain) == expected
+    assert built(packed) == expected
+
+
+def test_errors_of_a_format_that_is_registered_name_its_columns_and_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, "rows", ROWS)
+    path = tmp_path / "a.rows"
+    path.write_text("title=x;id=1\n")
+    with pytest.raises(InputError, match=r"a.rows has no column 'text'; it has title, id: choose"):
+        built(path)
+    path.write_text("text=x;id=1\nid=2\n")
+    with pytest.raises(InputError, match=r"a.rows row 1 \(line 2\): the row has no 'text'"):
+        built(path)
+
+
+def test_an_ending_belongs_to_one_format_and_is_named_where_none_is_known() -> None:
+    endings = [ending for format in FORMATS.values() for ending in format.endings]
+    assert len(set(endings)) == len(endings)
+    assert known_endings() == (".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst)")
+    assert format_of("a.rows") is None
+    assert format_of("DATA.TSV.GZ") is FORMATS["csv"]
+
+
+@pytest.mark.parametrize("format", FORMATS.values(), ids=lambda format: format.name)
+def test_a_format_says_in_one_way_how_its_rows_are_read(format: Format) -> None:
+    assert (format.tables is None) != (format.open is None)
