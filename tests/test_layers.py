@@ -48,7 +48,6 @@ TWINS_BY_DESIGN = {"command", "main"}
 TWINS = {
     "Account": "output.report windows.segments",
     "Bools": "windows.mix_draw windows.mix_order windows.segments",
-    "Cut": "preview.sweep sources.units",
     "Difference": "engines.parity reports.compare",
     "Histogram": "inspect.stats reports.charts",
     "Ids": "engines.backends inspect.retokenize",
@@ -63,8 +62,8 @@ TWINS = {
     "Level": "inspect.verify schemas.listed",
     "Made": "execute.early_windows support.ahead tokens.encode",
     "Packs": "packing.strategies windows.placement",
-    "Piece": "inspect.show reports.charts tokens.token_files",
-    "Place": "execute.places inspect.lookup windows.mix_draw",
+    "Piece": "inspect.show reports.charts",
+    "Place": "inspect.lookup windows.mix_draw",
     "Planner": "packing.strategies windows.planner",
     "Rows": "loaders.mapped loaders.rows windows.placement",
     "SPLIT": "cli.commands.trace windows.pairs",

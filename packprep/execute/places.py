@@ -27,6 +27,7 @@ from packprep.execute.job import Job
 from packprep.output.staging import PLACES, SIZES
 from packprep.schemas import canonical_json, write_file
 from packprep.sources.carried import RowShape
+from packprep.sources.position import Extent
 from packprep.sources.reading import BEGIN, RowPlace, read_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Start, clipped, cut_rows, row_bytes
@@ -39,7 +40,7 @@ _BEGINS_EVERY = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class MeasuredSlice(Extent):
     """A slice that may not be made yet.
 
     It begins with row `row` of source `source`; before: see `Start`.
@@ -47,11 +48,6 @@ class Place:
     near, byte: a row of that source not behind it, and where it begins.
     """
 
-    unit: int
-    slice: int
-    first_document: int
-    documents: int
-    text_bytes: int
     before: int
     source: int
     row: int
@@ -68,7 +64,7 @@ class Place:
 class Places:
     """All slices of the input, in order. rows: read of each source."""
 
-    slices: Sequence[Place]
+    slices: Sequence[MeasuredSlice]
     rows: Sequence[int]
 
     @cached_property
@@ -80,7 +76,7 @@ class Places:
         place = self.slices[number]
         return Start(
             unit=place.unit,
-            number=place.slice,
+            slice=place.slice,
             first_document=place.first_document,
             before=place.before,
             rows=[*self.rows[: place.source], place.row],
@@ -161,7 +157,10 @@ def find_places(job: Job) -> Places:
     try:
         loaded = json.loads(path.read_bytes())
         return Places(
-            [Place(**dict(zip(loaded["keys"], place, strict=True))) for place in loaded["slices"]],
+            [
+                MeasuredSlice(**dict(zip(loaded["keys"], place, strict=True)))
+                for place in loaded["slices"]
+            ],
             loaded["rows"],
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -188,14 +187,9 @@ def find_places(job: Job) -> Places:
         row = read[source]
         behind = bisect.bisect_right(begins[source], row, key=lambda begin: begin[0])
         near, byte = begins[source][behind - 1] if behind else BEGIN
-        documents = sum(len(piece) for _, piece in cut.pieces)
         slices.append(
-            Place(
-                unit=cut.unit,
-                slice=cut.number,
-                first_document=cut.first_document,
-                documents=documents,
-                text_bytes=cut.text_bytes,
+            MeasuredSlice(
+                **vars(cut.extent),
                 before=cut.before,
                 source=source,
                 row=row,

@@ -83,7 +83,7 @@ def write_quarantine(job: Job, part: Slice, failing: Failing) -> None:
             "text": part.table["text"][row].as_py(),
         }
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    write_file(_beside(job.tokens, part.unit, part.number), "".join(lines).encode())
+    write_file(_beside(job.tokens, part.unit, part.slice), "".join(lines).encode())
 
 
 def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path) -> Path | None:

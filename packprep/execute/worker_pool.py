@@ -175,7 +175,7 @@ class Workers:
     @contextmanager
     def _text(self, part: Slice, table: pa.Table) -> Iterator[Path]:
         """The text of a slice as a file that workers map."""
-        path = self.job.scratch / f"text-{part.unit:06d}-{part.number:03d}.arrow"
+        path = self.job.scratch / f"text-{part.unit:06d}-{part.slice:03d}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         try:
@@ -293,10 +293,7 @@ class _Worker:
 def _facts(part: Slice) -> dict[str, Any]:
     """A slice without its table, as plain JSON values."""
     return {
-        "unit": part.unit,
-        "number": part.number,
-        "first_document": part.first_document,
-        "text_bytes": part.text_bytes,
+        **vars(part.extent),
         "parts": [asdict(of) for of in part.parts],
         "first_rows": part.first_rows,
     }

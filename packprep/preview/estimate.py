@@ -155,7 +155,7 @@ def _numbered(piece: Slice, number: int, source: int) -> Slice:
     return replace(
         piece,
         unit=number,
-        number=0,
+        slice=0,
         parts=tuple(Part(source, part.rows, part.skipped) for part in piece.parts),
     )
 

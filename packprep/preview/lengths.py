@@ -349,7 +349,13 @@ def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:
     for part in whole.parts:
         parts.append(Part(part.source, int(kept[first : first + part.rows].sum()), {}))
         first += part.rows
-    return replace(whole, table=table, text_bytes=int(row_bytes(table).sum()), parts=tuple(parts))
+    return replace(
+        whole,
+        documents=len(table),
+        text_bytes=int(row_bytes(table).sum()),
+        table=table,
+        parts=tuple(parts),
+    )
 
 
 def _policy(facts: Mapping[str, Any]) -> Tokenizer:

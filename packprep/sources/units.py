@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.sources.carried import RowShape
+from packprep.sources.position import Extent, Position
 from packprep.sources.reading import BEGIN, TEXT_ROWS, RowPlace, read_rows
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
@@ -39,38 +40,31 @@ class Part:
     skipped: dict[str, int]
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A run of documents tokenized by one task: slice `number` of unit `unit`.
+@dataclass(frozen=True, kw_only=True)
+class Slice(Extent):
+    """A run of documents tokenized by one task.
 
     table: the columns of reading.py without `problem`, [documents]; null text or no ids where the
-    row was skipped. text_bytes: UTF-8, or four for each id. first_rows: of each part, the row of
-    its source that it begins with.
+    row was skipped. first_rows: of each part, the row of its source that it begins with.
     """
 
-    unit: int
-    number: int
-    first_document: int
     table: pa.Table
-    text_bytes: int
     parts: tuple[Part, ...]
     first_rows: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        assert self.documents == len(self.table)
 
-@dataclass(frozen=True)
-class Start:
-    """Begin of reading: slice `number` of unit `unit`.
 
-    It has `before` bytes of text in the slices before it.
+@dataclass(frozen=True, kw_only=True)
+class Start(Position):
+    """The slice that reading begins with.
 
-    rows: of each source, read before; document `first_document` is the next one.
+    before: bytes of text in the slices of its unit before it. rows: of each source, read before.
     source: the first that is opened: all rows of those before it are read.
     begin: a row of it that reading may begin with, not behind the next one, and its byte.
     """
 
-    unit: int = 0
-    number: int = 0
-    first_document: int = 0
     before: int = 0
     rows: Sequence[int] = ()
     source: int = 0
@@ -101,30 +95,35 @@ def read_slices(
         yield _slice(cut, read)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A slice cut out of the input.
-
-    pieces: its tables, each with the number of its source.
-
-    before: text in the slices of its unit before it.
+@dataclass(frozen=True, kw_only=True)
+class SlicePieces(Extent):
+    """A slice as it is cut out of the input. pieces: its tables, each with the number of its
+    source. before: see `Start`.
     """
 
-    unit: int
-    number: int
-    first_document: int
     before: int
-    text_bytes: int
     pieces: Sequence[tuple[int, pa.Table]]
 
 
 def cut_rows(
     rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: Start
-) -> Iterator[Cut]:
+) -> Iterator[SlicePieces]:
     """The slices that tables of rows make, see `read_slices`."""
     pending: list[tuple[int, pa.Table]] = []
-    unit, number, first = start.unit, start.number, start.first_document
+    unit, number, first = start.unit, start.slice, start.first_document
     size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
+
+    def cut() -> SlicePieces:
+        return SlicePieces(
+            unit=unit,
+            slice=number,
+            first_document=first,
+            documents=sum(len(piece) for _, piece in pending),
+            text_bytes=size,
+            before=before,
+            pieces=pending,
+        )
+
     for source, table in rows:
         while len(table):
             room = min(config.unit_size - before, SLICE_BYTES) - size
@@ -133,14 +132,14 @@ def cut_rows(
             table = table.slice(taken)
             size += added
             if added >= room:
-                yield Cut(unit, number, first, before, size, pending)
-                first += sum(len(piece) for _, piece in pending)
+                yield (made := cut())
+                first = made.end
                 before, number = before + size, number + 1
                 if before >= config.unit_size:
                     unit, number, before = unit + 1, 0, 0
                 size, pending = 0, []
     if pending:
-        yield Cut(unit, number, first, before, size, pending)
+        yield cut()
 
 
 def clipped(
@@ -244,7 +243,7 @@ def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
     return lengths
 
 
-def _slice(cut: Cut, read: Counter[int]) -> Slice:
+def _slice(cut: SlicePieces, read: Counter[int]) -> Slice:
     """read: rows of each source that came before; those of this slice are added."""
     rows: Counter[int] = Counter()
     skipped: dict[int, Counter[str]] = {}
@@ -269,7 +268,7 @@ def _slice(cut: Cut, read: Counter[int]) -> Slice:
     table = pa.concat_tables([table.cast(schema) for table in tables])
     first_rows = tuple(read[part.source] for part in parts)
     read.update({part.source: part.rows for part in parts})
-    return Slice(cut.unit, cut.number, cut.first_document, table, cut.text_bytes, parts, first_rows)
+    return Slice(**vars(cut.extent), table=table, parts=parts, first_rows=first_rows)
 
 
 def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas import digest_of, file_size
+from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
 
@@ -30,17 +31,11 @@ STORE_VERSION = 4  # raised when the same inputs would give other token files
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenFile:
-    """Receipt of one tokenized slice.
-
-    cut: documents and characters that truncate_at took, by source.
+class TokenFile(Extent):
+    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by
+    source.
     """
 
-    unit: int
-    slice: int
-    first_document: int
-    documents: int
-    text_bytes: int
     tokens: int
     verified: int  # documents that the reference engine encoded too
     parts: tuple[Part, ...]
@@ -51,11 +46,6 @@ class TokenFile:
     @property
     def name(self) -> str:
         return file_name(self.unit, self.slice)
-
-    @property
-    def end(self) -> int:
-        """Number of the first document after it."""
-        return self.first_document + self.documents
 
     def remove(self, directory: Path) -> None:
         (directory / self.name).unlink()
@@ -131,7 +121,7 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
     rows = rows_of_sources(done, sources)
     return Start(
         unit=last.unit + ended,
-        number=0 if ended else last.slice + 1,
+        slice=0 if ended else last.slice + 1,
         first_document=last.end,
         before=0 if ended else before,
         rows=rows,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas import canonical_json, temporary_name, write_file
+from packprep.sources.position import Extent
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
@@ -48,17 +49,6 @@ class DocumentError(InputError):
     def __init__(self, source: int, row: int, detail: str) -> None:
         super().__init__(detail)
         self.source, self.row, self.detail = source, row, detail
-
-
-class Piece(Protocol):
-    """A slice, tokenized or not."""
-
-    @property
-    def unit(self) -> int: ...
-    @property
-    def slice(self) -> int: ...
-    @property
-    def text_bytes(self) -> int: ...
 
 
 def tokenize(
@@ -106,12 +96,12 @@ def tokenize(
             else:
                 file.remove(directory)
 
-    def make(part: Slice) -> TokenFile:
-        if (file := finished_slice(part, directory)) is not None:
+    def make(given: Slice) -> TokenFile:
+        if (file := finished_slice(given, directory)) is not None:
             return file
         if elsewhere is not None:
-            return elsewhere(part, stop)
-        return tokenize_slice(part, directory, engine(), tokenizer, config, stop)
+            return elsewhere(given, stop)
+        return tokenize_slice(given, directory, engine(), tokenizer, config, stop)
 
     for file in before:
         take(file)
@@ -121,10 +111,10 @@ def tokenize(
     ahead = slices_ahead(config)
     with quiet_datasets(), ThreadPoolExecutor(max(ahead, 1)) as pool:
         try:
-            for part in slices:
-                if last is not None and part.unit > last:
+            for given in slices:
+                if last is not None and given.unit > last:
                     break
-                running.append(pool.submit(make, part))
+                running.append(pool.submit(make, given))
                 collect(ahead)
             collect(0)
         finally:
@@ -134,7 +124,7 @@ def tokenize(
     return done
 
 
-def seal(directory: Path, files: Sequence[Piece]) -> None:
+def seal(directory: Path, files: Sequence[Extent]) -> None:
     """Write down that these are the token files of the whole input; see `stored`."""
     write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in files]))
 
@@ -155,17 +145,14 @@ def slice_memory(config: BuildConfig) -> int:
     return 7 * min(config.unit_size, SLICE_BYTES)
 
 
-def finished_slice(part: Slice, directory: Path) -> TokenFile | None:
+def finished_slice(given: Slice, directory: Path) -> TokenFile | None:
     """The receipt of this slice's token file, if it is there."""
-    file = read_receipt(directory, file_name(part.unit, part.number))
-    facts = (part.first_document, len(part.table), part.text_bytes)
-    return (
-        file if file and (file.first_document, file.documents, file.text_bytes) == facts else None
-    )
+    file = read_receipt(directory, file_name(given.unit, given.slice))
+    return file if file and file.extent == given.extent else None
 
 
 def tokenize_slice(
-    part: Slice,
+    given: Slice,
     directory: Path,
     engine: EngineChoice | None,
     tokenizer: Tokenizer,
@@ -181,31 +168,31 @@ def tokenize_slice(
     """
     import datasets
 
-    path = directory / file_name(part.unit, part.number)
-    fingerprint = f"{part.unit:08x}{part.number:08x}"
+    path = directory / file_name(given.unit, given.slice)
+    fingerprint = f"{given.unit:08x}{given.slice:08x}"
     cut: dict[str, tuple[int, int]] = {}
     verified = 0
-    parts = part.parts
-    numbers = part.first_document + np.arange(len(part.table))
+    parts = given.parts
+    numbers = given.first_document + np.arange(len(given.table))
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
 
     def encode(table: pa.Table) -> pa.Table:
         nonlocal verified, parts
         if pattern is not None:
-            table, counted = cut_text(table, pattern, part.parts)
+            table, counted = cut_text(table, pattern, given.parts)
             cut.update(counted)
         encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
-        verified, parts = encoded.verified, _with_skipped(part, encoded.problems, config)
+        verified, parts = encoded.verified, _with_skipped(given, encoded.problems, config)
         return encoded.table
 
-    features = _features(part.table.schema, tokenizer, config)
+    features = _features(given.table.schema, tokenizer, config)
     temporary = temporary_name(path)
-    rows = datasets.Dataset(datasets.table.InMemoryTable(part.table), fingerprint=fingerprint)
+    rows = datasets.Dataset(datasets.table.InMemoryTable(given.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
         encode,
         batched=True,
         batch_size=None,
-        remove_columns=[name for name in READ if name in part.table.column_names],
+        remove_columns=[name for name in READ if name in given.table.column_names],
         features=features,
         keep_in_memory=True,
         load_from_cache_file=False,
@@ -219,11 +206,7 @@ def tokenize_slice(
     count = sum(len(chunk.values) for chunk in made["tokens"].chunks)
     del tokens, made
     receipt = TokenFile(
-        unit=part.unit,
-        slice=part.number,
-        first_document=part.first_document,
-        documents=len(part.table),
-        text_bytes=part.text_bytes,
+        **vars(given.extent),
         tokens=count,
         verified=verified,
         parts=parts,

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from packprep.config.build_config import BuildConfig
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas import STANDARD_COLUMNS, Column, DType, FormatError, Kind, list_view
+from packprep.sources.position import Extent
 from packprep.support.hashing import Purpose, drawn, mix, stream
 from packprep.support.memory import MappedFiles
 from packprep.tokens.store import TokenFile
-from packprep.tokens.token_files import Piece
 from packprep.windows.labels import Labels
 
-_Piece = TypeVar("_Piece", bound=Piece)
+_Slice = TypeVar("_Slice", bound=Extent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +69,16 @@ class Documents:
         return None if column is None else Labels(values=column)
 
 
-def form_windows(files: Sequence[_Piece], config: BuildConfig) -> list[list[_Piece]]:
-    """Slices of each window, by unit number inside it.
-
-    A window ends with the unit that reaches its size.
+def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Slice]]:
+    """Slices of each window, by unit number inside it; a window ends with the unit that reaches
+    its size.
     """
-    units: dict[int, list[_Piece]] = {}
+    units: dict[int, list[_Slice]] = {}
     for file in files:
         units.setdefault(file.unit, []).append(file)
     numbers = np.array(list(units))
     numbers = numbers[unit_order(numbers, config)]
-    windows: list[list[_Piece]] = []
+    windows: list[list[_Slice]] = []
     size = config.window
     for number in numbers.tolist():
         if size >= config.window:

@@ -8,7 +8,7 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.execute.job import Job
-from packprep.execute.places import Place, Places, find_places, is_measured, measure
+from packprep.execute.places import MeasuredSlice, Places, find_places, is_measured, measure
 from packprep.output.staging import PLACES
 from packprep.sources import units
 from packprep.sources.formats import jsonl
@@ -54,10 +54,7 @@ def test_measures_are_cut_as_reading_cuts(
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
     job = job_of(tmp_path, unit_size=unit_size, limit=limit)
     places, slices = find(job), read(job)
-    facts = [(s.unit, s.number, s.first_document, len(s.table), s.text_bytes) for s in slices]
-    assert [
-        (p.unit, p.slice, p.first_document, p.documents, p.text_bytes) for p in places.slices
-    ] == facts
+    assert [place.extent for place in places.slices] == [found.extent for found in slices]
     assert [(p.source, p.row) for p in places.slices] == [
         (s.parts[0].source, s.first_rows[0]) for s in slices
     ]
@@ -145,7 +142,7 @@ def test_a_run_begins_in_one_source_and_is_a_quarter_of_a_process_s_part() -> No
             "before": 0,
             "row": 0,
         }
-        return Places([Place(unit=n, source=s, **facts) for n, s in enumerate(sources)], [])
+        return Places([MeasuredSlice(unit=n, source=s, **facts) for n, s in enumerate(sources)], [])
 
     assert places([0] * 24).runs(2) == [
         (0, 3),

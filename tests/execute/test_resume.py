@@ -147,11 +147,7 @@ def test_reading_may_begin_after_any_slice(
     slices = list(read_slices(sources, config, tmp_path))
     files = [
         store.TokenFile(
-            unit=part.unit,
-            slice=part.number,
-            first_document=part.first_document,
-            documents=len(part.table),
-            text_bytes=part.text_bytes,
+            **vars(part.extent),
             tokens=0,
             verified=0,
             parts=part.parts,

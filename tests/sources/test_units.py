@@ -90,7 +90,7 @@ def test_a_unit_is_read_in_slices_and_cut_where_it_would_be_without(
     monkeypatch.setattr(units_module, "SLICE_BYTES", 2)
     found = units(tmp_path, [["aaa", "b", "b", "c", "dddddd", "e"]], unit_size=5)
     assert shape(found) == [["aaa"], ["b", "b"], ["c", "dddddd"], ["e"]]
-    assert [(part.unit, part.number, part.first_document) for part in found] == [
+    assert [(part.unit, part.slice, part.first_document) for part in found] == [
         (0, 0, 0),
         (0, 1, 1),
         (1, 0, 3),

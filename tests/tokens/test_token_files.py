@@ -16,12 +16,13 @@ from packprep.config.options import options_in
 from packprep.engines.backends import load_engine
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
+from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice
 from packprep.support.errors import InputError
 from packprep.tokens import encode
 from packprep.tokens.encode import cut_text, encode_table
-from packprep.tokens.store import stored, tokens_key
+from packprep.tokens.store import receipt_of, stored, tokens_key
 from packprep.tokens.token_files import seal, tokenize, tokenize_slice
 from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 
@@ -40,7 +41,8 @@ def unit_of(documents: list[str | None], number: int = 0) -> Slice:
     table = pa.table({"text": pa.array(documents, pa.large_string())})
     size = sum(len((text or "").encode()) for text in documents)
     skipped = {"null": documents.count(None)} if None in documents else {}
-    return Slice(number, 0, 0, table, size, (Part(0, len(documents), skipped),))
+    parts = (Part(0, len(documents), skipped),)
+    return Slice(unit=number, documents=len(documents), text_bytes=size, table=table, parts=parts)
 
 
 def ids_in(path: Path) -> list[list[int]]:
@@ -59,12 +61,36 @@ def test_a_token_file_keeps_every_row_and_its_receipt_is_true(
         xxhash.xxh3_128_hexdigest(path.read_bytes()),
         path.stat().st_size,
     )
-    assert (receipt.documents, receipt.tokens) == (4, sum(map(len, ids_in(path))))
+    assert receipt.tokens == sum(map(len, ids_in(path)))
+    assert receipt.extent == Extent(
+        unit=3, slice=0, first_document=0, documents=4, text_bytes=len("The cat saton the log")
+    )
     assert receipt.parts == (Part(0, 4, {"null": 1}),)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "unit-000003-000.arrow",
         "unit-000003-000.json",
     ]
+
+
+def test_a_receipt_on_disk_has_these_keys(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice
+) -> None:
+    receipt = tokenize_slice(unit_of(["one", None], 2), tmp_path, engine, policy, BuildConfig())
+    written = json.loads((tmp_path / "unit-000002-000.json").read_bytes())
+    assert written == {
+        "unit": 2,
+        "slice": 0,
+        "first_document": 0,
+        "documents": 2,
+        "text_bytes": 3,
+        "tokens": receipt.tokens,
+        "verified": receipt.verified,
+        "parts": [{"source": 0, "rows": 2, "skipped": {"null": 1}}],
+        "cut": {},
+        "bytes": receipt.bytes,
+        "xxh3": receipt.xxh3,
+    }
+    assert receipt_of(written) == receipt
 
 
 def test_the_size_of_batches_never_changes_the_file(
