@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from packprep.execute.job import Job
 from packprep.inspect.output_files import QUARANTINE
 from packprep.schemas import write_file
-from packprep.sources.units import Part, Slice
+from packprep.sources.units import Slice
 from packprep.support.problems import BadRow
 from packprep.tokens.encode import READ
 from packprep.tokens.store import TokenFile, file_name
@@ -46,44 +46,44 @@ def rows_that_fail(rows: int, failure: Callable[[int, int], str | None]) -> list
     return found
 
 
-def quarantined(part: Slice, failing: Failing) -> Slice:
+def quarantined(given: Slice, failing: Failing) -> Slice:
     """The slice with these rows as rows without text, skipped for being poisoned."""
-    bad = np.zeros(len(part.table), np.bool_)
+    bad = np.zeros(len(given.table), np.bool_)
     bad[[row for row, _ in failing]] = True
-    table, kept = part.table, pa.array(~bad)
+    table, kept = given.table, pa.array(~bad)
     for name in (name for name in READ if name in table.column_names):
         values = table[name].combine_chunks()
         column = table.schema.get_field_index(name)
         table = table.set_column(
             column, name, pc.if_else(kept, values, pa.scalar(None, values.type))
         )
-    ends = np.cumsum([of.rows for of in part.parts])
+    ends = np.cumsum([part.rows for part in given.parts])
     counts = np.diff(np.append(0, np.cumsum(bad))[np.append(0, ends)])
     parts = tuple(
-        Part(of.source, of.rows, dict(sorted({**of.skipped, BadRow.POISONED: int(count)}.items())))
+        replace(part, skipped=dict(sorted({**part.skipped, BadRow.POISONED: int(count)}.items())))
         if count
-        else of
-        for of, count in zip(part.parts, counts, strict=True)
+        else part
+        for part, count in zip(given.parts, counts, strict=True)
     )
-    return replace(part, table=table, parts=parts)
+    return replace(given, table=table, parts=parts)
 
 
-def write_quarantine(job: Job, part: Slice, failing: Failing) -> None:
+def write_quarantine(job: Job, given: Slice, failing: Failing) -> None:
     """Keep the rows beside the token file of the slice, before that is written without them."""
-    ends = np.cumsum([of.rows for of in part.parts])
+    ends = np.cumsum([part.rows for part in given.parts])
     lines = []
     for row, reason in failing:
         place = int(np.searchsorted(ends, row, side="right"))
         before = int(ends[place - 1]) if place else 0
         line = {
-            "source": job.sources[part.parts[place].source].name,
-            "row": part.first_rows[place] + row - before,
-            "document": part.first_document + row,
+            "source": job.sources[given.parts[place].source].name,
+            "row": given.first_rows[place] + row - before,
+            "document": given.first_document + row,
             "reason": f"the process that tokenized it {reason}",
-            "text": part.table["text"][row].as_py(),
+            "text": given.table["text"][row].as_py(),
         }
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    write_file(_beside(job.tokens, part.unit, part.slice), "".join(lines).encode())
+    write_file(_beside(job.tokens, given.unit, given.slice), "".join(lines).encode())
 
 
 def collect_quarantine(directory: Path, files: Sequence[TokenFile], output: Path) -> Path | None:

@@ -97,11 +97,11 @@ class _Tasks:
             encode_table(rows, numbers, self.engine, self.job.tokenizer, self.job.config)
             return None
         parts = tuple(Part(**part) for part in slice.pop("parts"))
-        part = Slice(table=table, parts=parts, **slice)
+        given = Slice(table=table, parts=parts, **slice)
         with quiet_datasets():
             return asdict(
                 tokenize_slice(
-                    part, self.job.tokens, self.engine, self.job.tokenizer, self.job.config
+                    given, self.job.tokens, self.engine, self.job.tokenizer, self.job.config
                 )
             )
 

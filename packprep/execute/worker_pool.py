@@ -74,49 +74,49 @@ class Workers:
         for worker in list(self._living):
             worker.kill()
 
-    def tokenize(self, part: Slice, stop: threading.Event) -> TokenFile:
+    def tokenize(self, given: Slice, stop: threading.Event) -> TokenFile:
         """The token file of a slice. StoppedError, naming its rows, where every try failed.
 
         stop: set by another thread, ends it by CancelledError.
         """
         self._stop = stop
-        with self._text(part, part.table) as text:
+        with self._text(given, given.table) as text:
             try:
-                return self._receipt(part, text)
+                return self._receipt(given, text)
             except WorkerDied as death:
                 if self.job.config.on_error == "stop":
                     raise StoppedError(
-                        f"{self._place(part)}: {TRIES} times the process that tokenized them "
+                        f"{self._place(given)}: {TRIES} times the process that tokenized them "
                         f"{death}; "
                         "to go on without the row that does it, add --on-error skip"
                     ) from None
                 self.say(
-                    f"{self._place(part)}: looking for the row; the process that tokenized them "
+                    f"{self._place(given)}: looking for the row; the process that tokenized them "
                     f"{death}"
                 )
                 failing = rows_that_fail(
-                    len(part.table), lambda first, last: self._failure(part, text, first, last)
+                    len(given.table), lambda first, last: self._failure(given, text, first, last)
                 )
         if not failing:
             raise StoppedError(
-                f"{self._place(part)}: {TRIES} times the process that tokenized them died, and no "
+                f"{self._place(given)}: {TRIES} times the process that tokenized them died, and no "
                 "row of them does it "
                 "alone; give more --max-memory, or more --unit-timeout"
             )
-        write_quarantine(self.job, part, failing)
-        without = quarantined(part, failing)
+        write_quarantine(self.job, given, failing)
+        without = quarantined(given, failing)
         with self._text(without, without.table) as text:
             try:
                 return self._receipt(without, text)
             except WorkerDied as death:
                 raise StoppedError(
-                    f"{self._place(part)}: without {len(failing)} rows the process that tokenized "
+                    f"{self._place(given)}: without {len(failing)} rows the process that tokenized "
                     f"them still {death}"
                 ) from None
 
-    def _receipt(self, part: Slice, text: Path) -> TokenFile:
+    def _receipt(self, given: Slice, text: Path) -> TokenFile:
         """Raises WorkerDied after so many tries."""
-        task = {"slice": _facts(part), "text": str(text)}
+        task = {"slice": _facts(given), "text": str(text)}
         for tried in range(1, TRIES + 1):
             try:
                 return receipt_of(self._call(task, self.timeout))
@@ -124,19 +124,19 @@ class Workers:
                 if tried == TRIES:
                     raise
                 self.say(
-                    f"{self._place(part)}: the process that tokenized them {death}; trying again"
+                    f"{self._place(given)}: the process that tokenized them {death}; trying again"
                 )
         raise AssertionError
 
-    def _failure(self, part: Slice, text: Path, first: int, last: int) -> str | None:
-        """Failure of a worker on these rows alone; None where there is none.
+    def _failure(self, given: Slice, text: Path, first: int, last: int) -> str | None:
+        """What these rows alone do to a worker; None where they do nothing.
 
         The time allowed is their share.
         """
-        share = int(text_bytes(part.table["text"].slice(first, last - first)).sum()) / max(
-            part.text_bytes, 1
+        share = int(text_bytes(given.table["text"].slice(first, last - first)).sum()) / max(
+            given.text_bytes, 1
         )
-        task = {"slice": _facts(part), "text": str(text), "only": [first, last]}
+        task = {"slice": _facts(given), "text": str(text), "only": [first, last]}
         try:
             self._call(task, min(self.timeout, max(_FEW_ROWS, 2 * share * self.timeout)))
         except WorkerDied as death:
@@ -173,9 +173,9 @@ class Workers:
         return answer["done"]
 
     @contextmanager
-    def _text(self, part: Slice, table: pa.Table) -> Iterator[Path]:
+    def _text(self, given: Slice, table: pa.Table) -> Iterator[Path]:
         """The text of a slice as a file that workers map."""
-        path = self.job.scratch / f"text-{part.unit:06d}-{part.slice:03d}.arrow"
+        path = self.job.scratch / f"text-{given.unit:06d}-{given.slice:03d}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         try:
@@ -183,13 +183,13 @@ class Workers:
         finally:
             path.unlink(missing_ok=True)
 
-    def _place(self, part: Slice) -> str:
+    def _place(self, given: Slice) -> str:
         """Unit, files and rows of a slice."""
         rows = [
-            f"{self.job.sources[of.source].name} rows {first:,} to {first + of.rows - 1:,}"
-            for of, first in zip(part.parts, part.first_rows, strict=True)
+            f"{self.job.sources[part.source].name} rows {first:,} to {first + part.rows - 1:,}"
+            for part, first in zip(given.parts, given.first_rows, strict=True)
         ]
-        return f"unit {part.unit}, {', '.join(rows)}"
+        return f"unit {given.unit}, {', '.join(rows)}"
 
 
 class _Worker:
@@ -290,10 +290,10 @@ class _Worker:
         return f"ended with {name}{said}"
 
 
-def _facts(part: Slice) -> dict[str, Any]:
+def _facts(given: Slice) -> dict[str, Any]:
     """A slice without its table, as plain JSON values."""
     return {
-        **vars(part.extent),
-        "parts": [asdict(of) for of in part.parts],
-        "first_rows": part.first_rows,
+        **vars(given.extent),
+        "parts": [asdict(part) for part in given.parts],
+        "first_rows": given.first_rows,
     }

@@ -327,18 +327,18 @@ class _Reader:
         self.seconds = 0.0
 
     def slices(self) -> Iterator[Slice]:
-        while (part := self._next()) is not None:
+        while (given := self._next()) is not None:
             if self._share < 1:
-                part = _thinned(part, self._key, self._share)
-            if len(part.table):
-                yield part
+                given = _thinned(given, self._key, self._share)
+            if len(given.table):
+                yield given
 
     def _next(self) -> Slice | None:
         started = time.monotonic()
-        part = next(self._all, None)
+        given = next(self._all, None)
         self.seconds += time.monotonic() - started
-        self.text_bytes += part.text_bytes if part is not None else 0
-        return part
+        self.text_bytes += given.text_bytes if given is not None else 0
+        return given
 
 
 def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:

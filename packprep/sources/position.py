@@ -1,5 +1,6 @@
-"""Beginning and end of a slice of the input: the base of every record about one, whether it is
-measured, read or tokenized.
+"""Beginning and end of a slice of the input.
+
+The base of every record about a slice, whether it is measured, read or tokenized.
 """
 
 from dataclasses import dataclass, fields
@@ -28,5 +29,5 @@ class Extent(Position):
 
     @property
     def extent(self) -> "Extent":
-        """This alone: equal of two records about the same slice."""
+        """Beginning and end alone: equal of two records about the same slice."""
         return Extent(**{field.name: getattr(self, field.name) for field in fields(Extent)})

@@ -181,7 +181,10 @@ def _check_columns(
     config: BuildConfig,
     chats: "ConversationColumns | None",
 ) -> None:
-    """Where each row names its columns, only one with no value is looked for in the first row."""
+    """InputError unless the wanted columns are there.
+
+    Where each row names its columns, only one without a value is looked for, in the first row.
+    """
     texts = text_columns(config)
     beside = (chats.tools, chats.variables) if chats is not None else ()
     wanted = [name for name in columns_read(config, chats) if name not in beside]

@@ -110,13 +110,13 @@ def _sources(files: Mapping[str, Stored]) -> list[Source]:
 
 
 def _source(url: str, stored: Stored) -> Source:
-    if (format := format_of(url)) is None:
+    if (found := format_of(url)) is None:
         raise InputError(f"{url} is of no known format; expected {known_endings()}")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
     return Source(
         redacted(url),
-        format.name,
+        found.name,
         url,
         stored.bytes,
         _digest(url, stored),

@@ -75,9 +75,9 @@ def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -
 def _owners() -> dict[str, list[str]]:
     """Formats of the sources that an option is for, by the option."""
     owners: dict[str, list[str]] = {}
-    for format in FORMATS.values():
-        for option in sorted(format.options):
-            owners.setdefault(option, []).append(format.name)
+    for owner in FORMATS.values():
+        for option in sorted(owner.options):
+            owners.setdefault(option, []).append(owner.name)
     return owners
 
 
@@ -196,8 +196,8 @@ def _files(paths: Sequence[Path]) -> list[Source]:
 
 
 def _file(path: Path) -> Source:
-    format, size = _check_file(path)
-    return Source(redacted(str(path)), format.name, path, size, digest_of_files([path]))
+    found, size = _check_file(path)
+    return Source(redacted(str(path)), found.name, path, size, digest_of_files([path]))
 
 
 def _check_file(path: Path) -> tuple[Format, int]:
@@ -205,12 +205,12 @@ def _check_file(path: Path) -> tuple[Format, int]:
 
     InputError for any other.
     """
-    format = format_of(path.name)
+    found = format_of(path.name)
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
-    if format is None:
+    if found is None:
         raise InputError(f"{path} is of no known format; expected {known_endings()}")
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
@@ -219,7 +219,7 @@ def _check_file(path: Path) -> tuple[Format, int]:
         raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
     if facts.st_size == 0:
         raise InputError(f"{path} is empty; expected at least one document")
-    return format, facts.st_size
+    return found, facts.st_size
 
 
 def _dangling(path: Path) -> InputError:

@@ -46,7 +46,7 @@ class Source:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds about as much text as it has bytes."""
+        """True where it holds about as much text as it has bytes."""
         return not self.compression and self.format.text_per_byte is None
 
     @property

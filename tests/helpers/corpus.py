@@ -99,11 +99,12 @@ def build_options(
 
 def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
     """The tables of column text that a file with this name and these plain bytes is read as."""
-    format = format_of(name)
-    assert format is not None and format.tables is not None
+    found = format_of(name)
+    assert found is not None
+    assert found.tables is not None
     wanted = Wanted(config=BuildConfig(**options), columns=("text",))
-    source = Source(name, format.name, name, 0, "")
-    return format.tables(io.BufferedReader(file), source, wanted)
+    source = Source(name, found.name, name, 0, "")
+    return found.tables(io.BufferedReader(file), source, wanted)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

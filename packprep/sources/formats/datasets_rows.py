@@ -1,6 +1,4 @@
-"""Rows of datasets that `datasets` stores in files of its own: one that `save_to_disk` wrote, and
-one of the hub.
-"""
+"""Rows of datasets in files of `datasets` itself: written by `save_to_disk`, or from the hub."""
 
 from typing import Any
 

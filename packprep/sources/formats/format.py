@@ -98,5 +98,5 @@ class Format:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether it is read where it is, compressed or in a store."""
+        """True where it is read in place, compressed or in a store."""
         return self.tables is not None

@@ -1,5 +1,4 @@
-"""Files as bytes: their compression by their names, what they hold, as it is or plain, and lines
-of it.
+"""Files as bytes: compressed or plain, and lines of them.
 
 A file is at a path, or at the URL of an object in a store, which must be the one of a certain
 version.

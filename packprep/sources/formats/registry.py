@@ -9,16 +9,16 @@ from packprep.sources.formats.parquet_rows import PARQUET
 from packprep.sources.formats.raw_files import COMPRESSED, suffixes
 from packprep.sources.formats.text_rows import TEXT
 
-FORMATS = {format.name: format for format in (JSON, CSV, TEXT, PARQUET, ARROW, SAVED, HUB)}
+FORMATS = {one.name: one for one in (JSON, CSV, TEXT, PARQUET, ARROW, SAVED, HUB)}
 
 
 def format_of(name: str) -> Format | None:
     """The format of a file with this name; None where it is not known."""
     ending = suffixes(name)[0]
-    return next((format for format in FORMATS.values() if ending in format.endings), None)
+    return next((one for one in FORMATS.values() if ending in one.endings), None)
 
 
 def known_endings() -> str:
     """The endings of names that files may have, for messages."""
-    endings = [f".{ending}" for format in FORMATS.values() for ending in format.endings]
+    endings = [f".{ending}" for one in FORMATS.values() for ending in one.endings]
     return f"{'/'.join(endings)} (plain, {' or '.join(f'.{name}' for name in COMPRESSED)})"

@@ -16,7 +16,7 @@ from tests.helpers.corpus import build_options, write_jsonl
 
 
 def _row(line: bytes) -> dict[str, str]:
-    """Example: b"text=a b;id=1" -> {"text": "a b", "id": "1"}"""
+    """Cells by name, b"text=a b;id=1" -> {"text": "a b", "id": "1"}."""
     return dict(pair.split("=", 1) for pair in line.decode().rstrip("\n").split(";"))
 
 
@@ -87,13 +87,13 @@ def test_errors_of_a_format_that_is_registered_name_its_columns_and_lines(
 
 
 def test_an_ending_belongs_to_one_format_and_is_named_where_none_is_known() -> None:
-    endings = [ending for format in FORMATS.values() for ending in format.endings]
+    endings = [ending for one in FORMATS.values() for ending in one.endings]
     assert len(set(endings)) == len(endings)
     assert known_endings() == (".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst)")
     assert format_of("a.rows") is None
     assert format_of("DATA.TSV.GZ") is FORMATS["csv"]
 
 
-@pytest.mark.parametrize("format", FORMATS.values(), ids=lambda format: format.name)
-def test_a_format_says_in_one_way_how_its_rows_are_read(format: Format) -> None:
-    assert (format.tables is None) != (format.open is None)
+@pytest.mark.parametrize("one", FORMATS.values(), ids=FORMATS)
+def test_a_format_says_in_one_way_how_its_rows_are_read(one: Format) -> None:
+    assert (one.tables is None) != (one.open is None)
