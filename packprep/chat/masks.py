@@ -35,7 +35,7 @@ from packprep.chat.special_tokens import Span
 from packprep.chat.template import RenderError
 from packprep.chat.turns import Finder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
-from packprep.engines.parity import differing
+from packprep.engines.parity import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
 
 RENDERED = pa.schema(
@@ -109,7 +109,7 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))
-        odd = differing(cut_ids, cut_offsets[first], ids, offsets).tolist()
+        odd = unequal(cut_ids, cut_offsets[first], ids, offsets).tolist()
         offsets_of_mask = cut_offsets[first]
     else:
         offsets_of_mask = offsets

@@ -154,7 +154,7 @@ class HfEngine:
             for document in range(first, last):
                 text = characters[starts[document] : starts[document + 1]]
                 cut = long[document] and self._may_cut
-                for piece in cut_points.pieces(text, PIECE_BYTES // 4) if cut else [text]:
+                for piece in cut_points.text_pieces(text, PIECE_BYTES // 4) if cut else [text]:
                     yield document, str(piece, "utf-8")
 
     @cached_property

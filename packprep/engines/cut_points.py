@@ -62,10 +62,9 @@ _SPACE_FOR_LINE_FEED = {"BertNormalizer", "Precompiled"}
 _AT_WHITE_SPACE = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
 
 
-def pieces(text: memoryview, size: int) -> Iterator[memoryview]:
-    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut.
-
-    Without one, the rest in one piece.
+def text_pieces(text: memoryview, size: int) -> Iterator[memoryview]:
+    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut; without one, the rest
+    in one piece.
     """
     start = 0
     while start < len(text):

@@ -54,7 +54,7 @@ class EngineChoice:
 
 
 @dataclass(frozen=True)
-class Difference:
+class EngineDifference:
     """The shortest text found on which two engines differ, and what each made of it."""
 
     text: str
@@ -98,7 +98,7 @@ def choose_engine(
     reference()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        difference: Difference | InputError | None = first_difference(
+        difference: EngineDifference | InputError | None = first_difference(
             fast, reference(), [*texts, *documents]
         )
     except InputError as error:
@@ -134,14 +134,18 @@ def trusted_engine(
     return _choice(fast, reference, "chosen before", [])
 
 
-def first_difference(engine: Engine, reference: Engine, texts: Sequence[str]) -> Difference | None:
-    """First difference between two engines' ids, narrowed down; None where they are the same."""
+def first_difference(
+    engine: Engine, reference: Engine, texts: Sequence[str]
+) -> EngineDifference | None:
+    """None where both engines give the same ids for every text; else the first difference,
+    narrowed down.
+    """
     array = pa.array(texts, pa.large_string())
-    bad = differing(*engine.encode(array), *reference.encode(array))
+    bad = unequal(*engine.encode(array), *reference.encode(array))
     return _narrowed(engine, reference, texts[bad[0]]) if len(bad) else None
 
 
-def differing(
+def unequal(
     ids: Ids, offsets: Offsets, expected: Ids, expected_offsets: Offsets
 ) -> NDArray[np.int64]:
     """Documents that differ between two encodings of the same texts.
@@ -260,8 +264,10 @@ def _sampled(sample: Sequence[str]) -> Iterator[str]:
         yield text
 
 
-def _narrowed(engine: Engine, reference: Engine, text: str) -> Difference:
-    """Halve the text while one of its halves, or its middle, still differs."""
+def _narrowed(engine: Engine, reference: Engine, text: str) -> EngineDifference:
+    """Halve the text as long as one of its halves, or of its middle, still comes out
+    differently.
+    """
     while True:
         middle, quarter = len(text) // 2, len(text) // 4
         parts = [
@@ -273,12 +279,14 @@ def _narrowed(engine: Engine, reference: Engine, text: str) -> Difference:
         ]
         parts = [part for part in parts if len(part) < len(text)]
         array = pa.array(parts, pa.large_string())
-        bad = differing(*engine.encode(array), *reference.encode(array))
+        bad = unequal(*engine.encode(array), *reference.encode(array))
         if len(bad) == 0 or not text:
             break
         text = parts[bad[0]]
     whole = pa.array([text], pa.large_string())
-    return Difference(text, engine.encode(whole)[0].tolist(), reference.encode(whole)[0].tolist())
+    return EngineDifference(
+        text, engine.encode(whole)[0].tolist(), reference.encode(whole)[0].tolist()
+    )
 
 
 def _mismatch(engine: Engine, reference: Engine, document: int, mine: Ids, theirs: Ids) -> str:

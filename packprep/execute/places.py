@@ -107,10 +107,9 @@ def is_measured(job: Job, source: int) -> bool:
     return (job.staging / SIZES / f"{source:06d}.arrow").exists()
 
 
-def measure(job: Job, source: int, shape: RowShape) -> None:
-    """Read a source and keep the amount of text of each row.
-
-    Also the places where some rows of a large file begin.
+def measure_source(job: Job, source: int, shape: RowShape) -> None:
+    """Read a source and keep the amount of text of each row, and where some rows of a large file
+    begin.
     """
     sizes: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     own = job.sources[source].reading.get("limit")

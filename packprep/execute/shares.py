@@ -19,12 +19,12 @@ from functools import cached_property
 from packprep.config.mix import is_mix
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
-from packprep.execute.places import Places, find_places, is_measured, measure
+from packprep.execute.places import Places, find_places, is_measured, measure_source
 from packprep.execute.window_files import Windows, check_windows, receipt_name
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import row_shape
 from packprep.sources.units import Slice, bad_row, read_slices
-from packprep.tokens.store import TokenFile, file_name, read_receipt
+from packprep.tokens.store import TokenFile, file_name, read_token_receipt
 from packprep.tokens.token_files import BASE_MEMORY, DocumentError, seal, tokenize
 from packprep.windows.documents import form_windows
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
@@ -64,7 +64,7 @@ class Shares:
 
     def measure(self, source: int) -> None:
         if not is_measured(self.job, source):
-            measure(self.job, source, self.shape)
+            measure_source(self.job, source, self.shape)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -192,7 +192,8 @@ class Shares:
         split, number = window
         places = [self.places.slices[part] for part in self.windows[number]]
         files = [
-            read_receipt(self.job.tokens, file_name(place.unit, place.slice)) for place in places
+            read_token_receipt(self.job.tokens, file_name(place.unit, place.slice))
+            for place in places
         ]
         whole = [file for file in files if file is not None]
         if len(whole) < len(files):

@@ -63,7 +63,7 @@ def heard(progress: Progress) -> Iterator[None]:
         _hashed = _Hashed(None)
 
 
-def in_threads(
+def hash_in_threads(
     make: Callable[[_Named], _Made], files: Sequence[_Named], size: int, at_once: int | None = None
 ) -> list[_Made]:
     """make(file) of all files, which hash them, in order; the first error in that order is raised.
@@ -139,7 +139,7 @@ def remember(key: str, digest: str) -> None:
         _known.put(key, digest)
 
 
-def file_digest(path: Path) -> str:
+def digest_of_file(path: Path) -> str:
     """sha256 of a file."""
     facts = path.stat()
     key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
@@ -164,7 +164,7 @@ def digest_of_stream(file: Any, size: int) -> str:
 
 def digest_of_files(files: Sequence[Path]) -> str:
     """Digest of one file, or of the digests of several."""
-    return together([file_digest(path) for path in files])
+    return together([digest_of_file(path) for path in files])
 
 
 def together(digests: Sequence[str]) -> str:

@@ -18,7 +18,13 @@ from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
 from packprep.schemas import Store, Stored, check_path
-from packprep.sources.digests import digest_of_stream, in_threads, known_digest, remember, together
+from packprep.sources.digests import (
+    digest_of_stream,
+    hash_in_threads,
+    known_digest,
+    remember,
+    together,
+)
 from packprep.sources.formats.datasets_rows import SAVED
 from packprep.sources.formats.raw_files import opened
 from packprep.sources.formats.registry import format_of, known_endings
@@ -106,7 +112,7 @@ def _hidden(name: str) -> bool:
 
 def _sources(files: Mapping[str, Stored]) -> list[Source]:
     size = sum(stored.bytes for stored in files.values())
-    return in_threads(lambda file: _source(*file), list(files.items()), size, _AT_ONCE)
+    return hash_in_threads(lambda file: _source(*file), list(files.items()), size, _AT_ONCE)
 
 
 def _source(url: str, stored: Stored) -> Source:

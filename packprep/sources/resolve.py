@@ -22,7 +22,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
 from packprep.schemas import FormatError, inside, is_url
-from packprep.sources.digests import digest_of_files, heard, in_threads
+from packprep.sources.digests import digest_of_files, hash_in_threads, heard
 from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
@@ -192,7 +192,9 @@ def _check_readable(pattern: Path) -> None:
 
 
 def _files(paths: Sequence[Path]) -> list[Source]:
-    return in_threads(_file, paths, sum(path.stat().st_size for path in paths if path.exists()))
+    return hash_in_threads(
+        _file, paths, sum(path.stat().st_size for path in paths if path.exists())
+    )
 
 
 def _file(path: Path) -> Source:

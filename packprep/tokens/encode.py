@@ -33,7 +33,7 @@ BATCH_BYTES = 1 << 20
 # Columns of rows that become tokens and labels.
 READ = ("text", "ids", "trained", "specials", "second", "second_trained", "second_specials")
 
-Made = TypeVar("Made")
+_Made = TypeVar("_Made")
 
 
 class Encoded(NamedTuple):
@@ -107,25 +107,24 @@ def load_kernels(tokenizer: Tokenizer) -> None:
 
 
 def _in_batches(
-    encode: Callable[[int, int], Made],
+    encode: Callable[[int, int], _Made],
     sizes: NDArray[np.int64],
     engine: EngineChoice,
     config: BuildConfig,
     stop: threading.Event | None,
-) -> Iterator[tuple[int, Made]]:
-    """Results of encode(first, last) for BATCH_BYTES of rows after another.
-
-    Each with its bytes of text.
+) -> Iterator[tuple[int, _Made]]:
+    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes
+    of text.
 
     sizes: bytes of text of each row.
     """
 
-    def made_of(first: int, last: int, size: int) -> tuple[int, Made]:
+    def made_of(first: int, last: int, size: int) -> tuple[int, _Made]:
         if stop is not None and stop.is_set():
             raise CancelledError
         return size, encode(first, last)
 
-    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, Made]]":
+    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, _Made]]":
         return engine.threads.submit(config.num_proc, batch[2], made_of, *batch)
 
     batches = [

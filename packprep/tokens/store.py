@@ -88,7 +88,7 @@ def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
     try:
         names = json.loads((directory / STORED).read_bytes())
         found = [
-            read_receipt(directory, file_name(int(unit), int(number)), digests=digests)
+            read_token_receipt(directory, file_name(int(unit), int(number)), digests=digests)
             for unit, number in names
         ]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -104,7 +104,7 @@ def committed(directory: Path) -> list[TokenFile]:
     names = sorted(path.with_suffix(".arrow").name for path in directory.glob("unit-*.json"))
     done: list[TokenFile] = []
     with ThreadPoolExecutor(2) as pool:
-        for file in pool.map(functools.partial(read_receipt, directory), names):
+        for file in pool.map(functools.partial(read_token_receipt, directory), names):
             if file is None or file.first_document != (done[-1].end if done else 0):
                 break
             done.append(file)
@@ -129,10 +129,9 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
     )
 
 
-def read_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
-    """The receipt of a token file, if there is one and the file matches it.
-
-    Without digests only its size is compared.
+def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
+    """The receipt of a token file, if there is one and the file is as it says, its size alone
+    without digests.
     """
     path = directory / name
     try:

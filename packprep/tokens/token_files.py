@@ -33,7 +33,7 @@ from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
 from packprep.tokens.encode import READ, cut_text, encode_table
-from packprep.tokens.store import STORED, TokenFile, file_name, file_xxh3, read_receipt
+from packprep.tokens.store import STORED, TokenFile, file_name, file_xxh3, read_token_receipt
 
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
@@ -147,7 +147,7 @@ def slice_memory(config: BuildConfig) -> int:
 
 def finished_slice(given: Slice, directory: Path) -> TokenFile | None:
     """The receipt of this slice's token file, if it is there."""
-    file = read_receipt(directory, file_name(given.unit, given.slice))
+    file = read_token_receipt(directory, file_name(given.unit, given.slice))
     return file if file and file.extent == given.extent else None
 
 

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from packprep.engines.backends import Engine, Ids, Offsets, load_engine, text_starts
-from packprep.engines.parity import choose_engine, differing
+from packprep.engines.parity import choose_engine, unequal
 from packprep.support.errors import PackprepError
 
 ENGINES: tuple[Any, ...] = ("hf", "fastokens", "gigatoken")
@@ -157,7 +157,7 @@ def main(
                 table.add_row(tokenizer, name, *[""] * 4, "", str(error)[:60])
                 continue
             compared = offsets[: len(some) + 1]
-            bad = len(differing(ids[: compared[-1]], compared, expected, expected_offsets))
+            bad = len(unequal(ids[: compared[-1]], compared, expected, expected_offsets))
             try:
                 gate = choose_engine(name, tokenizer_json).gate
                 said = (

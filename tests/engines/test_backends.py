@@ -437,7 +437,9 @@ def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
     )
     @settings(max_examples=150)
     def law(text: str) -> None:
-        pieces = [str(piece, "utf-8") for piece in cut_points.pieces(memoryview(text.encode()), 1)]
+        pieces = [
+            str(piece, "utf-8") for piece in cut_points.text_pieces(memoryview(text.encode()), 1)
+        ]
         assert "".join(pieces) == text
         whole = tokenizer.encode(text, add_special_tokens=False).ids
         assert [
@@ -451,16 +453,18 @@ def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
 
 def test_pieces_end_behind_a_line_feed_between_visible_text_and_a_letter() -> None:
     text = "one.\nTwo\n three \nfour\n\nfive\r\nsix\n7\n。\n中国\n。\né\nend"
-    assert [str(piece, "utf-8") for piece in cut_points.pieces(memoryview(text.encode()), 1)] == [
+    assert [
+        str(piece, "utf-8") for piece in cut_points.text_pieces(memoryview(text.encode()), 1)
+    ] == [
         "one.\n",
         "Two\n three \nfour\n\nfive\r\nsix\n7\n。\n",
         "中国\n。\né\nend",
     ]
-    assert [bytes(piece) for piece in cut_points.pieces(memoryview(b"a\nb\nc\nd\ne"), 4)] == [
+    assert [bytes(piece) for piece in cut_points.text_pieces(memoryview(b"a\nb\nc\nd\ne"), 4)] == [
         b"a\nb\nc\n",
         b"d\ne",
     ]
-    assert list(cut_points.pieces(memoryview(b""), 4)) == []
+    assert list(cut_points.text_pieces(memoryview(b""), 4)) == []
 
 
 def with_added(**options: Any) -> Tokenizer:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
-from packprep.engines.parity import choose_engine, differing, first_difference, verify_batch
+from packprep.engines.parity import choose_engine, first_difference, unequal, verify_batch
 from packprep.engines.probes import probes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
@@ -287,13 +287,13 @@ def test_differing_documents_are_those_whose_lists_of_ids_differ(
     shorter = min(len(mine), len(theirs))
     mine, theirs = mine[:shorter], theirs[:shorter]
     expected = [row for row in range(shorter) if mine[row] != theirs[row]]
-    assert differing(*lists_as_arrays(mine), *lists_as_arrays(theirs)).tolist() == expected
+    assert unequal(*lists_as_arrays(mine), *lists_as_arrays(theirs)).tolist() == expected
 
 
 def test_results_for_another_number_of_documents_differ_throughout() -> None:
-    assert differing(*lists_as_arrays([[1]]), *lists_as_arrays([[1], []])).tolist() == [0, 1]
+    assert unequal(*lists_as_arrays([[1]]), *lists_as_arrays([[1], []])).tolist() == [0, 1]
     ids, offsets = lists_as_arrays([[1], [2, 3]])
-    assert differing(ids[:2], offsets, ids, offsets).tolist() == [0, 1]
+    assert unequal(ids[:2], offsets, ids, offsets).tolist() == [0, 1]
 
 
 # The probes.
@@ -450,7 +450,7 @@ def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
             load_engine(engine, tokenizer_json)
     else:
         encoded = load_engine(engine, tokenizer_json).encode(pa.array(real_texts))
-        assert differing(*encoded, expected, expected_offsets).tolist() == []
+        assert unequal(*encoded, expected, expected_offsets).tolist() == []
 
 
 @pytest.mark.parametrize(

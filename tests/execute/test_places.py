@@ -8,7 +8,7 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.execute.job import Job
-from packprep.execute.places import MeasuredSlice, Places, find_places, is_measured, measure
+from packprep.execute.places import MeasuredSlice, Places, find_places, is_measured, measure_source
 from packprep.output.staging import PLACES
 from packprep.sources import units
 from packprep.sources.formats import jsonl
@@ -41,7 +41,7 @@ def read(job: Job, start: Start | None = None) -> list[Slice]:
 
 def find(job: Job) -> Places:
     for source in range(len(job.sources)):
-        measure(job, source, TEXT_ROWS)
+        measure_source(job, source, TEXT_ROWS)
         assert is_measured(job, source)
     return find_places(job)
 
