@@ -3,11 +3,11 @@
 import atexit
 import gc
 
-from packprep.support.huge_pages import begin_again
+from packprep.support.linux import begin_with_huge_pages
 
 
 def start() -> None:
-    begin_again()
+    begin_with_huge_pages()
     # What libraries make stays. Looking for garbage in it takes a third of a short build, most of
     # it when Python ends.
     gc.set_threshold(100_000)

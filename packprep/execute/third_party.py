@@ -1,13 +1,12 @@
 """Environment variables for third-party libraries: threads, one allocator, silence."""
 
-import ctypes
 import os
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
+from packprep.support.linux import limit_arenas
 
 # Threads of `tokenizers` are ours (see engines.py), those of numpy would be busy waiting for
 # matrices, `datasets` need not load torch, nor say our errors a second time.
@@ -18,7 +17,6 @@ _ENVIRONMENT = {
     "DATASETS_VERBOSITY": "critical",
     "RUST_BACKTRACE": "0",
 }
-_M_ARENA_MAX = -8  # of glibc's mallopt
 _BPE = re.compile(rb'"model"\s*:\s*{\s*"type"\s*:\s*"BPE"')
 
 
@@ -40,9 +38,8 @@ def share_machine(config: BuildConfig) -> None:
     os.environ.setdefault("RAYON_NUM_THREADS", str(config.num_proc))
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(_M_ARENA_MAX, arenas(config, config.num_proc))
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        limit_arenas(arenas(config, config.num_proc))
 
 
 def arenas(config: BuildConfig, cores: int) -> int:

@@ -11,8 +11,6 @@ A bad input or a full disk is an answer too; anything worse ends the process, wh
 and offers itself first to a system that is out of memory.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -20,6 +18,8 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from packprep.support.linux import end_with_parent, offer_to_be_killed
 
 
 def main(staging: Path) -> None:
@@ -108,13 +108,8 @@ class _Tasks:
 
 def _belong_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")
+    end_with_parent()
+    offer_to_be_killed()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from packprep.execute.quarantine import quarantined, rows_that_fail, write_quara
 from packprep.execute.third_party import arenas
 from packprep.sources.units import Slice, text_bytes
 from packprep.support.errors import InputError, StoppedError
-from packprep.support.memory import resident
+from packprep.support.linux import resident
 from packprep.tokens.store import TokenFile, receipt_of
 from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
 

@@ -6,10 +6,7 @@ Two others are classes of their own with the same methods: one that only grows (
 one in a store, where nothing is renamed (storeoutput.py).
 """
 
-import ctypes
-import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +19,7 @@ from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifes
 from packprep.sources.source import Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import Holder, holder
+from packprep.support.linux import exchange
 from packprep.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -151,7 +149,7 @@ def publish(staging: Path, output: Path) -> None:
     replaced = replaced_of(output)
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
-    if output.exists() and _exchanged(staging, output):
+    if output.exists() and exchange(staging, output):
         staging.rename(replaced)  # at once not taken for work that can go on
     else:
         if output.exists():
@@ -169,18 +167,3 @@ def remove_replaced(output: Path) -> None:
 def replaced_of(output: Path) -> Path:
     """Path of an old output before it is deleted."""
     return output.with_name(output.name + ".replaced")
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Swap two directories at once, so that readers always find one of them.
-
-    False where the system can't.
-    """
-    if sys.platform != "linux":
-        return False
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    at_cwd, exchange = -100, 2
-    return (
-        rename is not None
-        and rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0
-    )

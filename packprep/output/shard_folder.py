@@ -7,22 +7,17 @@ afterwards, says how to see that it is still the same: by its digest, read at th
 or by its version, which is one request.
 """
 
-import ctypes
-import functools
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_int, c_int64, c_uint
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from packprep.schemas import Store, Stored, same_file, temporary_name
+from packprep.support.linux import begin_to_store, reserve
 
 _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
-_BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
-_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 
 class ShardFolder(Protocol):
@@ -51,7 +46,7 @@ class LocalShards:
         self.directory.mkdir(exist_ok=True)
         temporary = temporary_name(path)
         with temporary.open("wb") as file:
-            _reserve(file.fileno(), size)
+            reserve(file.fileno(), size)
             yield _WrittenSoon(file)
             file.flush()
             os.fsync(file.fileno())
@@ -81,38 +76,9 @@ class _WrittenSoon:
         self._bytes += written
         if self._bytes - self._on_its_way >= _FLUSHED:
             self._file.flush()
-            _begin_to_store(self._file.fileno(), self._on_its_way, self._bytes)
+            begin_to_store(self._file.fileno(), self._on_its_way, self._bytes)
             self._on_its_way = self._bytes
         return written
-
-
-def _reserve(handle: int, size: int) -> None:
-    """Preallocate `size` bytes on disk, on Linux only.
-
-    Writing then takes a third less time than where space is taken page by page.
-
-    A disk that cannot, or has no room, says so when it is written to.
-    """
-    if size and (reserve := _of_linux("fallocate", c_int, c_int, c_int64, c_int64)) is not None:
-        reserve(handle, _KEEP_SIZE, 0, size)
-
-
-def _begin_to_store(handle: int, first: int, last: int) -> None:
-    """Start writing bytes first..last - 1 of an open file to disk, without waiting.
-
-    Linux only.
-    """
-    if (begin := _of_linux("sync_file_range", c_int, c_int64, c_int64, c_uint)) is not None:
-        begin(handle, first, last - first, _BEGIN_TO_WRITE)
-
-
-@functools.cache
-def _of_linux(name: str, *arguments: Any) -> Any:
-    """A function of the C library and the types of its arguments; None where there is none."""
-    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-    if function is not None:
-        function.argtypes = arguments
-    return function
 
 
 class StoreShards:

@@ -1,9 +1,5 @@
 """Memory that a process holds, and giving back the part that mapped files take."""
 
-import ctypes
-import mmap
-import os
-import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -12,27 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-
-def resident(process: int | str = "self") -> tuple[int, int] | None:
-    """Bytes that a process holds, and how many of them are of files that it maps.
-
-    None where the system doesn't say.
-    """
-    try:
-        pages = Path(f"/proc/{process}/statm").read_text().split()
-        size = os.sysconf("SC_PAGE_SIZE")
-        return int(pages[1]) * size, int(pages[2]) * size
-    except (OSError, IndexError, ValueError):
-        return None
+from packprep.support.linux import peak_resident, release, resident
 
 
 def peak() -> int:
     """Bytes this process has held at most, mapped files included."""
-    status = Path("/proc/self/status")
-    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-        return int(found[1]) * 1024
-    # On Linux this would count what the process was started from, if that is larger; macOS counts
-    # bytes, others kB.
+    if (held := peak_resident()) is not None:
+        return held
+    # macOS counts bytes, others kB.
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
@@ -67,6 +50,4 @@ class MappedFiles:
         if self.most is None or (held := resident()) is None or held[0] + coming <= self.most:
             return
         for file in self.files:
-            ctypes.CDLL(None).madvise(
-                ctypes.c_void_p(file.address), ctypes.c_size_t(file.size), mmap.MADV_DONTNEED
-            )
+            release(file.address, file.size)

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Any, Protocol
 
-from packprep.support.memory import resident
+from packprep.support.linux import resident
 
 _PLAIN_EVERY = 10.0  # seconds between plain lines
 _LIVE_EVERY = 0.1  # and between changes of a live one

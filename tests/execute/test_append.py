@@ -358,7 +358,7 @@ def test_a_swap_that_two_renames_make_is_finished(
         return real(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr("packprep.output.directory._exchanged", lambda *_: False)
+        patch.setattr("packprep.output.directory.exchange", lambda *_: False)
         patch.setattr(Path, "rename", dying)
         with pytest.raises(OSError, match="Input/output"):
             build(config(append=True, **options))

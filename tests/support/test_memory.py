@@ -7,7 +7,8 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.support.errors import StoppedError
-from packprep.support.memory import MappedFiles, resident
+from packprep.support.linux import resident
+from packprep.support.memory import MappedFiles
 from packprep.tokens.token_files import slices_ahead
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 

@@ -1,0 +1,168 @@
+"""Everything that only Linux can do, behind one switch, `LINUX`.
+
+On another system, and on a Linux that lacks the call, each function does what its docstring says:
+mostly nothing, as all of them only save time or memory. `__main__` imports this module before
+anything else, so it loads ctypes when a function needs it.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LINUX: bool = sys.platform == "linux"
+
+# "always [madvise] never": the one in brackets is set. With `always` malloc has huge pages already,
+# with `never` no process gets them.
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_TOKENIZING = {"build", "plan"}  # commands
+
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+_BEGIN_TO_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+_AT_CWD, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_DONT_NEED = 4  # MADV_DONTNEED
+_ARENA_MAX = -8  # M_ARENA_MAX of glibc's mallopt
+
+
+@functools.cache
+def _c_function(name: str, arguments: str) -> Callable[..., int] | None:
+    """A function of the C library; None where it has none of this name.
+
+    arguments: names of ctypes types, as in "c_int c_int64".
+    """
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function.argtypes = [getattr(ctypes, argument) for argument in arguments.split()]
+    return function
+
+
+def _call(name: str, arguments: str, *values: Any) -> int | None:
+    """What a function of the C library returns; None on another system, or where there is none."""
+    function = _c_function(name, arguments) if LINUX else None
+    return None if function is None else function(*values)
+
+
+def begin_with_huge_pages() -> None:
+    """Restart a command that tokenizes with malloc in huge pages: 10 % fewer cycles for a build
+    with a fast engine.
+
+    glibc reads the setting from the environment when a process begins, so the process executes
+    itself again, with the same number, before it has imported anything. Elsewhere, where huge pages
+    need not or cannot be requested, and where GLIBC_TUNABLES is set, the process runs on as it is.
+    """
+    if "GLIBC_TUNABLES" in os.environ or _TOKENIZING.isdisjoint(sys.argv[1:2]):
+        return
+    with contextlib.suppress(OSError):  # a sandbox may hide the file or forbid the restart
+        if LINUX and "[madvise]" in _HUGE_PAGES.read_text():
+            tuned = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned)
+
+
+def limit_arenas(most: int) -> None:
+    """Let glibc's malloc have at most so many arenas. Elsewhere nothing: other allocators have
+    none.
+    """
+    _call("mallopt", "c_int c_int", _ARENA_MAX, most)
+
+
+def reserve(handle: int, size: int) -> None:
+    """Preallocate `size` bytes of disk for an open file, whose length stays: a third less work
+    than page by page.
+
+    A disk that cannot, or has no room, says so when it is written to. Elsewhere nothing: the file
+    grows as it is written.
+    """
+    if size:
+        _call("fallocate", "c_int c_int c_int64 c_int64", handle, _KEEP_SIZE, 0, size)
+
+
+def begin_to_store(handle: int, first: int, last: int) -> None:
+    """Have bytes first..last - 1 of an open file written to disk, without waiting for it.
+
+    Elsewhere nothing: `os.fsync` then has more to wait for.
+    """
+    arguments = "c_int c_int64 c_int64 c_uint"
+    _call("sync_file_range", arguments, handle, first, last - first, _BEGIN_TO_WRITE)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap two directories at once, so that readers always find one of them.
+
+    False where nothing was done: elsewhere, and on a file system that cannot; the caller then
+    renames twice.
+    """
+    names = os.fsencode(one), os.fsencode(other)
+    arguments = "c_int c_char_p c_int c_char_p c_uint"
+    done = _call("renameat2", arguments, _AT_CWD, names[0], _AT_CWD, names[1], _EXCHANGE)
+    return done == 0
+
+
+def release(address: int, size: int) -> None:
+    """Give back what a mapped file takes of this process's memory; it is mapped again when it is
+    next read.
+
+    Elsewhere nothing: the system takes it back when it needs memory.
+    """
+    _call("madvise", "c_void_p c_size_t c_int", address, size, _DONT_NEED)
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when its parent ends.
+
+    Elsewhere nothing: the process ends when it has read all of its standard input, which its
+    parent's end closes.
+    """
+    parent = os.getppid()
+    if _call("prctl", "c_int c_ulong", _PARENT_DEATH_SIGNAL, signal.SIGKILL) is None:
+        return
+    if os.getppid() != parent:  # it ended before the system was asked
+        os._exit(1)
+
+
+def offer_to_be_killed() -> None:
+    """Make this process the first that the system kills when memory runs out. Elsewhere nothing."""
+    with contextlib.suppress(OSError):
+        if LINUX:
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def resident(process: int | str = "self") -> tuple[int, int] | None:
+    """Bytes that a process holds, and how many of them are of files that it maps.
+
+    None elsewhere, and where there is no such process.
+    """
+    if not LINUX:
+        return None
+    try:
+        pages = Path(f"/proc/{process}/statm").read_text().split()
+        size = os.sysconf("SC_PAGE_SIZE")
+        return int(pages[1]) * size, int(pages[2]) * size
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def peak_resident() -> int | None:
+    """Bytes this process has held at most, mapped files included; None elsewhere.
+
+    getrusage would also count the process that this one was started from, if that is larger.
+    """
+    status = Path("/proc/self/status")
+    if LINUX and status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(found[1]) * 1024
+    return None
+
+
+def processor() -> str | None:
+    """The system's description of the processor, its features included; None elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text("utf-8") if LINUX else None
+    except OSError:
+        return None

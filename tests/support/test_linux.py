@@ -1,0 +1,211 @@
+import ast
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packprep.support import linux
+
+ROOT = Path(__file__).parents[2]
+on_linux = pytest.mark.skipif(not linux.LINUX, reason="only Linux can do it")
+
+_CODE = """
+import os, pathlib, sys
+from packprep.support import linux
+linux._HUGE_PAGES = pathlib.Path(sys.argv[3])
+linux.begin_with_huge_pages()
+print(os.getpid(), os.environ.get("GLIBC_TUNABLES"), sys.argv[1:3], sys.flags.utf8_mode)
+"""
+_ASKED = "glibc.malloc.hugetlb=1"
+
+
+@pytest.mark.parametrize(
+    ("system", "command", "set_before", "expected"),
+    [
+        ("always [madvise] never", "build", None, _ASKED),
+        ("always [madvise] never", "plan", None, _ASKED),
+        ("always [madvise] never", "show", None, None),
+        (
+            "always [madvise] never",
+            "build",
+            "glibc.malloc.tcache_count=7",
+            "glibc.malloc.tcache_count=7",
+        ),
+        ("[always] madvise never", "build", None, None),
+        ("always madvise [never]", "build", None, None),
+        (None, "build", None, None),
+    ],
+)
+def test_a_process_that_tokenizes_begins_again_with_huge_pages_where_they_must_be_asked_for(
+    system: str | None, command: str, set_before: str | None, expected: str | None, tmp_path: Path
+) -> None:
+    enabled = tmp_path / "enabled"
+    if system is not None:
+        enabled.write_text(system + "\n")
+    others = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    given = {} if set_before is None else {"GLIBC_TUNABLES": set_before}
+    process = subprocess.Popen(
+        [sys.executable, "-X", "utf8", "-c", _CODE, command, "a name with spaces", str(enabled)],
+        env=others | given,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    printed, _ = process.communicate(timeout=60)
+    assert printed == f"{process.pid} {expected} {[command, 'a name with spaces']} 1\n"
+
+
+def test_a_process_that_may_not_begin_again_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def refused(*_: object) -> None:
+        tried.append(True)
+        raise PermissionError
+
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    monkeypatch.setattr(linux, "_HUGE_PAGES", tmp_path / "enabled")
+    monkeypatch.setattr(sys, "argv", ["packprep", "build"])
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(os, "execve", refused)
+    linux.begin_with_huge_pages()
+    assert tried
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another system: the switch is off, and neither the C library nor /proc may be asked."""
+
+    def fail(*asked: object) -> None:
+        pytest.fail(f"asked for {asked}")
+
+    monkeypatch.setattr(linux, "LINUX", False)
+    monkeypatch.setattr(linux, "_c_function", fail)
+    monkeypatch.setattr(Path, "read_text", fail)
+    monkeypatch.setattr(Path, "write_text", fail)
+
+
+def swapped(folder: Path) -> tuple[bool, list[str]]:
+    """Whether two directories were exchanged, and the file that each name then leads to."""
+    one, other = folder / "one", folder / "other"
+    for path in (one, other):
+        path.mkdir()
+        (path / f"of {path.name}").touch()
+    done = linux.exchange(one, other)
+    return done, [file.name for path in (one, other) for file in path.iterdir()]
+
+
+PORTABLE: dict[str, tuple[Callable[[], object], object]] = {
+    "limit_arenas": (lambda: linux.limit_arenas(4), None),
+    "reserve": (lambda: linux.reserve(-1, 4096), None),
+    "begin_to_store": (lambda: linux.begin_to_store(-1, 0, 4096), None),
+    "exchange": (lambda: linux.exchange(Path("one"), Path("other")), False),
+    "release": (lambda: linux.release(0, 4096), None),
+    "end_with_parent": (lambda: linux.end_with_parent(), None),
+    "offer_to_be_killed": (lambda: linux.offer_to_be_killed(), None),
+    "resident": (lambda: linux.resident(), None),
+    "peak_resident": (lambda: linux.peak_resident(), None),
+    "processor": (lambda: linux.processor(), None),
+}
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("name", PORTABLE)
+def test_elsewhere_a_function_does_nothing_and_says_so(name: str) -> None:
+    call, expected = PORTABLE[name]
+    assert call() == expected
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_elsewhere_a_process_never_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["packprep", "build"])
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("began again"))
+    linux.begin_with_huge_pages()
+
+
+def test_the_portable_side_of_every_function_is_tested() -> None:
+    tree = ast.parse(Path(linux.__file__).read_text())
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    public = {name for name in functions if not name.startswith("_")}
+    assert public == {*PORTABLE, "begin_with_huge_pages"}
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_elsewhere_two_directories_stay_where_they_are(tmp_path: Path) -> None:
+    assert swapped(tmp_path) == (False, ["of one", "of other"])
+
+
+@on_linux
+def test_two_directories_are_exchanged_at_once(tmp_path: Path) -> None:
+    assert swapped(tmp_path) == (True, ["of other", "of one"])
+    assert linux.exchange(tmp_path / "one", tmp_path / "missing") is False
+
+
+@on_linux
+def test_a_reserved_file_takes_the_disk_and_keeps_its_length(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        linux.reserve(file.fileno(), 1 << 20)
+        linux.begin_to_store(file.fileno(), 0, 1 << 20)
+        found = os.fstat(file.fileno())
+    assert (found.st_size, found.st_blocks * 512 >= 1 << 20) == (0, True)
+
+
+@on_linux
+def test_memory_that_is_released_is_mapped_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(range(256)) * 16)
+    values = np.memmap(tmp_path / "a", np.uint8, "r")
+    assert values.sum() == 2040 * 256
+    linux.release(values.ctypes.data, values.nbytes)
+    assert values.sum() == 2040 * 256
+
+
+@on_linux
+def test_a_process_ends_with_its_parent() -> None:
+    child = (
+        "import os, sys, time; from packprep.support import linux; linux.end_with_parent(); "
+        "linux.offer_to_be_killed(); "
+        "print(os.getpid(), open('/proc/self/oom_score_adj').read(), flush=True); time.sleep(60)"
+    )
+    parent = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
+        f"{child!r}], stdout=subprocess.PIPE, text=True); print(child.stdout.readline())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert told[1] == "1000"
+    for _ in range(200):
+        if not _runs(told[0]):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"process {told[0]} outlived its parent")
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_no_other_module_asks_linux_for_anything() -> None:
+    asking = {
+        f"{path.relative_to(ROOT / 'packprep')}:{node.lineno}"
+        for path in sorted((ROOT / "packprep").rglob("*.py"))
+        if path != Path(linux.__file__)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Import) and any(name.name == "ctypes" for name in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == "ctypes")
+        or (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and (node.value == "linux" or node.value.startswith(("/proc/", "/sys/")))
+        )
+    }
+    assert asking == set()
