@@ -10,8 +10,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from packprep.config import checks, mix
-from packprep.config.checks import MERGE as MERGE
 from packprep.config.checks import parse_size as parse_size
+from packprep.config.executors import MERGE as MERGE
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
 from packprep.support.errors import ConfigError, nearest

@@ -14,10 +14,9 @@ from dataclasses import Field
 from typing import Any, Literal, get_args, get_origin
 
 from packprep.config import mix
+from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.support.errors import ConfigError, brief, nearest
-
-MERGE = "merge"  # the task of an array that signs off
 
 # What a carried column may be, as the format has it (packprep.schemas, which takes too long to
 # import for --help), and the names that columns of shards and token files have of their own.
@@ -317,12 +316,12 @@ def _check_pairs(config: Options) -> None:
 
 
 def _check_executor(config: Options) -> None:
-    for key, executor in (("task_index", "array"), ("num_tasks", "array"), ("ray_address", "ray")):
-        if getattr(config, key) is not None and config.executor != executor:
-            raise ConfigError(
-                f"{key} is for executor {executor}, not {config.executor}; give --executor "
-                f"{executor}"
-            )
+    for name, executor in EXECUTORS.items():
+        for key in executor.options:
+            if getattr(config, key) is not None and config.executor != name:
+                raise ConfigError(
+                    f"{key} is for executor {name}, not {config.executor}; give --executor {name}"
+                )
     if (
         config.task_index is not None
         and config.task_index != MERGE
@@ -331,25 +330,15 @@ def _check_executor(config: Options) -> None:
         raise ConfigError(
             f"task_index is {config.task_index!r}, expected a number from 0, or {MERGE}"
         )
-    if config.executor != "local" and config.keep_tokens is not None:
-        raise ConfigError(
-            f"keep_tokens is for one process, and executor {config.executor} has many; leave it out"
-        )
-    if config.executor == "ray" and config.isolated:
-        raise ConfigError(
-            "executor ray replaces processes that die without being asked; leave isolate and "
-            "unit_timeout out"
-        )
-    if config.executor == "array":
-        if "-" in config.sources:
-            raise ConfigError(
-                "standard input cannot be read by every task of an array; name a file"
-            )
-        if config.restart:
-            raise ConfigError(
-                "restart would throw away what other tasks do; delete the unfinished build before "
-                "tasks start"
-            )
+    has = {
+        "keep_tokens": config.keep_tokens is not None,
+        "isolated": config.isolated,
+        "standard_input": "-" in config.sources,
+        "restart": config.restart,
+    }
+    for key, sentence in EXECUTORS[config.executor].refuses.items():
+        if has[key]:
+            raise ConfigError(sentence)
 
 
 def _check_output(config: Options) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from packprep.config import mix
+from packprep.config.executors import EXECUTORS, MERGE
 from packprep.support.errors import ConfigError, brief
 
 COLUMN_CHOICE = (
@@ -489,6 +490,11 @@ class Options:
     def isolated(self) -> bool:
         """True if text is tokenized in worker processes."""
         return self.isolate or self.unit_timeout is not None
+
+    @property
+    def is_task(self) -> bool:
+        """Whether this command does one task of several, and another one signs off."""
+        return EXECUTORS[self.executor].many_commands and self.task_index != MERGE
 
     def entries(self) -> tuple[mix.Entry, ...]:
         """One entry for each source, from `sources` and `weights`."""

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from packprep.chat.build_tokenizer import tokenizer_of
 from packprep.config.build_config import MERGE, BuildConfig
+from packprep.config.executors import EXECUTORS
 from packprep.config.mix import facts, is_mix
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
@@ -31,11 +32,11 @@ from packprep.execute.array_tasks import (
     at_work,
     joining,
     member_of,
-    share_of,
     without_tasks,
     work_off,
 )
 from packprep.execute.early_windows import EarlyWindows
+from packprep.execute.executors import RUNNERS
 from packprep.execute.job import Job
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
@@ -82,7 +83,7 @@ def build(
     progress = progress or Silent()
     clock = _Clock()
     output = output_of(config)
-    if config.executor == "array" and config.task_index != MERGE:
+    if config.is_task:
         raise ConfigError(
             "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
             "for it"
@@ -135,9 +136,8 @@ def _load_datasets(config: BuildConfig, replaces: bool) -> None:
 def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
     """Keep digests of sources where reading them again is slow or other processes need them."""
     away = any(is_url(path) for entry in config.entries() for path in entry.paths)
-    return (
-        remembered(staging.path / DIGESTS) if away or config.executor == "array" else nullcontext()
-    )
+    keep = away or EXECUTORS[config.executor].many_commands
+    return remembered(staging.path / DIGESTS) if keep else nullcontext()
 
 
 @contextmanager
@@ -168,6 +168,10 @@ def build_share(
     The same config with task_index "merge" then goes to `build`.
     """
     progress = progress or Silent()
+    if (share_of := RUNNERS[config.executor].share) is None:
+        raise ConfigError(
+            f"executor {config.executor} has no tasks; call packprep.build, or give executor array"
+        )
     index, total, said = share_of(config, os.environ)
     output = output_of(config)
     tokenizer = _tokenizer(config, progress)
@@ -311,8 +315,8 @@ class _Work:
     def run(self, inputs: dict[str, Any]) -> Manifest:
         """Everything that is not done yet, up to the manifest."""
         job = self.job
-        if job.config.executor == "ray":
-            self.on_ray()
+        if (ahead := RUNNERS[job.config.executor].ahead) is not None:
+            self.run_ahead(ahead)
         with compiling(self.progress.say), closing(self.early):
             files = self.tokenize()
             self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
@@ -347,16 +351,14 @@ class _Work:
             self.progress.say(note)
         return shape
 
-    def on_ray(self) -> None:
-        """All that Ray can do of it."""
-        from packprep.execute.ray_tasks import run_on_ray
-
-        with self.clock("ray"):
+    def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
+        """All that other processes can do of it: see `Runner.ahead`."""
+        with self.clock(self.job.config.executor):
             choice = self._engine(self._sample(self._shape()))
             self.job.save(choice.engine.name if choice else "")
             if choice is not None:
                 self.gate = choice.gate
-            run_on_ray(self.job, self.progress)
+            ahead(self.job, self.progress)
 
     def share(self, index: int, total: int) -> dict[str, Any]:
         """Do the share of one of `total` tasks."""
@@ -385,7 +387,7 @@ class _Work:
         config, directory, sources = self.job.config, self.job.tokens, self.job.sources
         kept = config.keep_tokens
         if (files := stored(directory)) is not None:
-            if kept or config.executor == "local":
+            if kept or not EXECUTORS[config.executor].many_processes:
                 self.progress.say(
                     f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
                 )
@@ -535,7 +537,7 @@ class _Work:
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
-        if reused and self.job.config.executor == "local":
+        if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
             )

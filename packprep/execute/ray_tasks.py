@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from packprep.engines.third_party import tell_libraries
 from packprep.execute.job import Job
-from packprep.execute.third_party import tell_libraries
 from packprep.output.staging import JOB
 from packprep.schemas import StoreError, digest_of, temporary_name
 from packprep.support.errors import ConfigError, InputError, StoppedError

@@ -27,9 +27,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from packprep.engines.third_party import arenas
 from packprep.execute.job import Job
 from packprep.execute.quarantine import quarantined, rows_that_fail, write_quarantine
-from packprep.execute.third_party import arenas
 from packprep.sources.units import Slice, text_bytes
 from packprep.support.errors import InputError, StoppedError
 from packprep.support.linux import resident

@@ -19,7 +19,7 @@ from packprep.cli.commands.build import resolve_options
 from packprep.cli.main import COMMANDS
 from packprep.config.options import options_in
 from packprep.config.yaml_file import to_yaml
-from packprep.execute.third_party import is_fast
+from packprep.engines.third_party import is_fast
 from packprep.schemas import read_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
@@ -173,7 +173,7 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
 def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
     engine: Any, model: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.execute.third_party.find_spec", lambda name: name)
+    monkeypatch.setattr("packprep.engines.third_party.find_spec", lambda name: name)
     if model is not None:
         (tmp_path / "tokenizer.json").write_text(
             json.dumps({"added_tokens": [], "model": {"type": model}}, indent=2)

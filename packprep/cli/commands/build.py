@@ -15,9 +15,9 @@ import click
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_report, print_table, stopped
-from packprep.config.build_config import COLUMN_CHOICE, MERGE, BuildConfig
+from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
 from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
-from packprep.execute.third_party import share_machine, tell_libraries
+from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError
 
 _SHORT = {"output": "-o"}
@@ -180,7 +180,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
             build_share,
         )  # takes a second, in which it may be stopped too
 
-        if settings.executor == "array" and settings.task_index != MERGE:
+        if settings.is_task:
             done = build_share(settings, progress=progress)
             progress.close()
             if not run["quiet"] or run["json"]:

@@ -15,7 +15,7 @@ from packprep.cli.commands.build import Grouped, build_options, merged_options
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.printing import print_grid, print_sentence
 from packprep.config.build_config import BuildConfig
-from packprep.execute.third_party import share_machine, tell_libraries
+from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Environment variables for third-party libraries: threads, one allocator, silence."""
+"""Environment and allocator for engines and other libraries: set before they are imported or begin
+to work.
+"""
 
 import os
 import re

@@ -1,0 +1,60 @@
+"""What each executor is, as far as options are concerned; `packprep.execute.executors` has how each
+one runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+MERGE: Final = "merge"  # the task of an array that signs off
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """Facts about an executor.
+
+    options: those that no other executor takes. many_processes: work is done by processes that
+    share only files, so what the process that signs off finds done is no news. many_commands: each
+    task is a command of its own, which resolves the sources by itself; see `Options.is_task`.
+    refuses: sentences by what a config must not have: keep_tokens, isolated, standard_input,
+    restart.
+    """
+
+    options: tuple[str, ...] = ()
+    many_processes: bool = False
+    many_commands: bool = False
+    refuses: Mapping[str, str] = field(default_factory=dict)
+
+
+def _keep_tokens(executor: str) -> dict[str, str]:
+    return {
+        "keep_tokens": f"keep_tokens is for one process, and executor {executor} has many; leave "
+        "it out"
+    }
+
+
+EXECUTORS: Final[Mapping[str, Executor]] = {
+    "local": Executor(),
+    "ray": Executor(
+        options=("ray_address",),
+        many_processes=True,
+        refuses=_keep_tokens("ray")
+        | {
+            "isolated": "executor ray replaces processes that die without being asked; leave "
+            "isolate and unit_timeout out"
+        },
+    ),
+    "array": Executor(
+        options=("task_index", "num_tasks"),
+        many_processes=True,
+        many_commands=True,
+        refuses=_keep_tokens("array")
+        | {
+            "standard_input": "standard input cannot be read by every task of an array; name a "
+            "file",
+            "restart": "restart would throw away what other tasks do; delete the unfinished build "
+            "before tasks start",
+        },
+    ),
+}
+"""By the value of the option `executor`."""

@@ -1,0 +1,100 @@
+"""The two tables of executors, what options they take and how they run, have the same rows."""
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from packprep.config.build_config import MERGE, BuildConfig
+from packprep.config.executors import EXECUTORS
+from packprep.execute.executors import RUNNERS
+from packprep.execute.pipeline import build_share
+from packprep.support.errors import ConfigError
+
+PACKAGE = Path(__file__).parents[2] / "packprep"
+
+
+def test_an_executor_has_a_row_in_both_tables_and_is_a_value_of_the_option() -> None:
+    values = get_args(get_type_hints(BuildConfig)["executor"])
+    assert [*EXECUTORS] == [*RUNNERS] == [*values]
+
+
+def test_an_executor_of_many_commands_has_shares_and_no_other_one() -> None:
+    for name, executor in EXECUTORS.items():
+        assert (RUNNERS[name].share is not None) == executor.many_commands
+        assert executor.many_processes >= executor.many_commands
+
+
+def test_options_of_an_executor_are_fields_of_one_executor_each() -> None:
+    options = [key for executor in EXECUTORS.values() for key in executor.options]
+    assert len(set(options)) == len(options)
+    assert set(options) <= {spec.name for spec in fields(BuildConfig)}
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "keep_tokens": {"keep_tokens": "store"},
+    "isolated": {"isolate": True},
+    "standard_input": {"sources": ("-",)},
+    "restart": {"restart": True},
+}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("asked", ASKED)
+def test_an_executor_refuses_what_its_row_says_and_nothing_else(executor: str, asked: str) -> None:
+    options: dict[str, Any] = {"sources": ("a.jsonl",), "executor": executor} | ASKED[asked]
+    sentence = EXECUTORS[executor].refuses.get(asked)
+    if sentence is None:
+        BuildConfig(**options)
+    else:
+        with pytest.raises(ConfigError) as error:
+            BuildConfig(**options)
+        assert str(error.value) == sentence
+
+
+def test_no_row_refuses_what_is_not_tested_here() -> None:
+    assert {key for executor in EXECUTORS.values() for key in executor.refuses} == {*ASKED}
+
+
+@pytest.mark.parametrize(
+    ("executor", "task_index", "is_task"),
+    [
+        ("local", None, False),
+        ("ray", None, False),
+        ("array", None, True),
+        ("array", "0", True),
+        ("array", MERGE, False),
+    ],
+)
+def test_only_a_task_of_an_array_that_does_not_sign_off_is_one_of_several(
+    executor: str, task_index: str | None, is_task: bool
+) -> None:
+    config = BuildConfig(executor=executor, task_index=task_index)  # type: ignore[arg-type]
+    assert config.is_task == is_task
+
+
+def test_a_share_of_an_executor_without_tasks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"executor local has no tasks; call packprep\.build"):
+        build_share(BuildConfig(sources=("a.jsonl",), output="out"))
+
+
+def test_no_module_compares_the_executor_with_a_name() -> None:
+    """A name in an `if` would be a row that is missing from the tables."""
+    names = {*EXECUTORS}
+    found = {
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        and any(
+            isinstance(side, ast.Attribute) and side.attr == "executor"
+            for side in (node.left, *node.comparators)
+        )
+        and any(
+            isinstance(side, ast.Constant) and side.value in names
+            for side in (node.left, *node.comparators)
+        )
+    }
+    assert found == set()
