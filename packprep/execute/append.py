@@ -13,11 +13,12 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.execute.array_tasks import at_work
 from packprep.execute.merge import differing, generations, put_together
+from packprep.output.build_output import BuildOutput
 from packprep.output.directory import LocalOutput, place_of, publish, remove_replaced, replaced_of
 from packprep.output.sign_off import SETTINGS
 from packprep.output.staging import BUILD, Staging, difference, generation_of, staging_of
@@ -27,14 +28,11 @@ from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
 
-if TYPE_CHECKING:
-    from packprep.output.remote import StoreOutput
-
 _NAMED = 3  # files in a sentence
 
 
-def output_of(config: BuildConfig) -> "LocalOutput | GrowingOutput | StoreOutput":
-    """The output that a build makes; ConfigError where that cannot be."""
+def output_of(config: BuildConfig) -> BuildOutput:
+    """The output of a build. Raises ConfigError where there cannot be one."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write")
     if config.append and not is_url(config.output) and _is_there(Path(config.output)):
@@ -60,10 +58,11 @@ def _half_swapped(output: Path) -> bool:
 
 
 class GrowingOutput:
-    """An output that is there and gets more; see `output.LocalOutput`.
-
-    path: where what is new is built.
+    """An output that is there and gets more; see `BuildOutput`. path: of the build of what is
+    new.
     """
+
+    one_split_does = True  # a few new documents may all be of one; the other has documents already
 
     def __init__(self, config: BuildConfig) -> None:
         self.old = Path(config.output)
@@ -82,13 +81,10 @@ class GrowingOutput:
         """Of what is there."""
         return read_manifest(self.old)
 
-    one_split_does = True  # a few new documents may all be of one; the other has documents already
-
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Hold the lock of the old output too.
-
-        Leftovers of an earlier append are removed first.
+        """See `BuildOutput.held`: the lock of the old output; what an append before has left
+        beside it is tidied up first.
         """
         if shared:
             yield
@@ -134,10 +130,7 @@ class GrowingOutput:
         remove_replaced(self.path)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """Sources that the output does not hold.
-
-        ConfigError for one it holds with other content under this name.
-        """
+        """See `BuildOutput.wanted`: sources that the output does not hold."""
         manifest = self.manifest
         inputs = manifest.data["inputs"]
         if "mix" in inputs or "repeated" in manifest.data:
@@ -168,7 +161,8 @@ class GrowingOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """The manifest of an output that lacks nothing, or of a part not yet joined with it.
+        """See `BuildOutput.already_built`: the manifest of the output where nothing is new, or of
+        what is built and not yet merged with it.
 
         ConfigError where settings differ from those of the output, or of an append that did not
         finish.
@@ -198,17 +192,19 @@ class GrowingOutput:
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Put what is already built together with the output, where it is not a part of that."""
+        """See `BuildOutput.keep`: merges what is built with the output, where it is not a part of
+        that.
+        """
         if self.replaces:
             return self._put_together(progress)
         progress.say(f"nothing to append: {self} stays as it is")
         return manifest
 
     def begin(self, staging: Path) -> None:
-        """See `LocalOutput.begin`."""
+        """See `BuildOutput.begin`: nothing."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Add what is signed in the staging directory to the output; return its manifest."""
+        """See `BuildOutput.publish`: what is signed becomes a part of the output."""
         publish(staging, self.path)
         return self._put_together(progress)
 

@@ -307,7 +307,7 @@ class _Work:
         None  # how the engine was chosen; None where no text was tokenized
     )
     needed: int = 0  # bytes of disk, predicted
-    one_split_does: bool = False  # see `output.LocalOutput`
+    one_split_does: bool = False  # see `BuildOutput`
 
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)

@@ -1,18 +1,16 @@
 """The output: absent or complete.
 
 A build works in OUT.incomplete beside it, and one rename makes it OUT.
-
-Two others are classes of their own with the same methods: one that only grows (appending.py), and
-one in a store, where nothing is renamed (storeoutput.py).
 """
 
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.output.build_output import WholeOutput
 from packprep.output.shard_folder import LocalShards, ShardFolder
 from packprep.output.staging import PARTS, difference
 from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest, sync_directory
@@ -22,12 +20,11 @@ from packprep.support.file_lock import Holder, holder
 from packprep.support.linux import exchange
 from packprep.support.progress import Progress
 
-if TYPE_CHECKING:
-    from packprep.output.remote import StoreOutput
-
 
 class LocalOutput:
-    """A directory. path: the directory; its staging directory and its lock stand beside it."""
+    """A directory; see `BuildOutput`. path: the directory itself."""
+
+    one_split_does = False
 
     def __init__(self, config: BuildConfig) -> None:
         self.path = Path(config.output)
@@ -39,21 +36,15 @@ class LocalOutput:
 
     @property
     def replaces(self) -> bool:
-        """True if the build is to replace an old output that exists."""
         return (self.path / MANIFEST).exists()
-
-    one_split_does = False  # whether a split may be without documents if another has some
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Locks that a build holds beside the lock of `path`: none.
-
-        shared: for a task, which does not even hold that.
-        """
+        """See `BuildOutput.held`: nothing more."""
         yield
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """Those of the sources that are to be built: all."""
+        """See `BuildOutput.wanted`: all."""
         return list(sources)
 
     def check(self) -> bool:
@@ -67,10 +58,7 @@ class LocalOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """The manifest of an output of the same inputs.
-
-        None where there is none to keep; ConfigError for any other.
-        """
+        """See `BuildOutput.already_built`."""
         if not self.check():
             return None
         manifest = read_manifest(self.path)
@@ -84,39 +72,28 @@ class LocalOutput:
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """For what is already built: take away what its build may have left.
-
-        Returns the manifest of the output.
-        """
+        """See `BuildOutput.keep`: deletes an output that it has replaced."""
         remove_replaced(self.path)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
 
     def begin(self, staging: Path) -> None:
-        """Called once before shards are written."""
+        """See `BuildOutput.begin`: nothing."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Let what is signed in the staging directory take its place.
-
-        Returns the manifest of the output.
-        """
+        """See `BuildOutput.publish`."""
         publish(staging, self.path)
         return manifest
 
     def finished(self) -> Manifest | None:
-        """The manifest of what is there, if it is a whole output."""
         return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
 
     def holder(self) -> Holder | None:
-        """The process that builds it, if one does; or one that did, and died."""
         return holder(self.path)
 
 
-def place_of(config: BuildConfig) -> "LocalOutput | StoreOutput":
-    """Output directory of a build of all sources.
-
-    A build that adds to an output has `appending.output_of`.
-    """
+def place_of(config: BuildConfig) -> WholeOutput:
+    """The output of a build of all sources; `execute.append.output_of` is for any build."""
     if not is_url(config.output):
         return LocalOutput(config)
     from packprep.output.remote import StoreOutput

@@ -3,7 +3,7 @@
 Built in a directory of this machine, but for its shards, and published by its manifest.
 
 Beside OUT stands OUT.incomplete, as beside a directory: the lock, a folder of shards for each
-staging directory that works for it, and what is being published (publishing.py). Token files and
+staging directory that works for it, and what is being published (publish.py). Token files and
 receipts lie in WORK_DIR/NAME.incomplete.
 """
 
@@ -30,10 +30,11 @@ from packprep.support.progress import Progress
 
 
 class StoreOutput:
-    """See `output.LocalOutput`.
-
-    path: where it would be in the working directory: staging and lock stand beside it.
+    """A folder of a store; see `BuildOutput`. path: its name in the working directory, where
+    nothing is but the staging directory and the lock beside it.
     """
+
+    replaces = one_split_does = False
 
     def __init__(self, config: BuildConfig) -> None:
         self.url = config.output.rstrip("/")
@@ -64,17 +65,12 @@ class StoreOutput:
         with asked():
             return Store(self.url + SUFFIX)
 
-    replaces = one_split_does = False
-
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         return list(sources)
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """Keep builds of other machines and directories out.
-
-        shared: tasks with this staging directory come and go.
-        """
+        """See `BuildOutput.held`: keeps builds of other machines and directories out."""
         with store_locked(
             self.work, f"{self} is being built", _token(staging, self.url), shared=shared
         ) as self._lock:
@@ -83,9 +79,8 @@ class StoreOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """See `LocalOutput.already_built`.
-
-        An output of the same inputs that is half published is finished first.
+        """See `BuildOutput.already_built`; an output of the same inputs that is half published
+        is finished first.
         """
         manifest = published(self.store)
         if manifest is None and (record := pending(self.work)) is not None:
@@ -121,16 +116,18 @@ class StoreOutput:
             return published(self.store)
 
     def holder(self) -> Holder | None:
-        """See `LocalOutput.holder`; somebody elsewhere is known for as long as he is alive."""
+        """See `WholeOutput.holder`; a process elsewhere is known for as long as it is alive."""
         with asked():
             return holder(self.path) or store_holder(self.work)
 
     def begin(self, staging: Path) -> None:
-        """Drop what a killed process had half sent of the shards of this staging directory."""
+        """See `BuildOutput.begin`: drops what a killed process had half sent of the shards
+        of this staging directory.
+        """
         self.work.forget_uploads(_token(staging, self.url))
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Publish what is signed in the staging directory at the URL, then remove the directory."""
+        """See `BuildOutput.publish`."""
         if self._lock is not None:
             self._lock.check()
         moves = json.loads((staging / NAMES).read_bytes())
@@ -141,7 +138,7 @@ class StoreOutput:
         return manifest
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """See `LocalOutput.keep`."""
+        """See `BuildOutput.keep`."""
         tidy(self.work)
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             build = json.loads((staging / BUILD).read_bytes())

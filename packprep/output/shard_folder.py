@@ -2,14 +2,14 @@
 
 It is in the staging directory, or in a store.
 
-Either way a shard appears when it is whole, and its receipt (`shards.ShardFile`), written
+Either way a shard appears when it is whole, and its receipt (`shard_writer.ShardFile`), written
 afterwards, says how to see that it is still the same: by its digest, read at the speed of a disk,
 or by its version, which is one request.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,13 +21,21 @@ _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
 
 
 class ShardFolder(Protocol):
-    """See `LocalShards`."""
+    """A folder that shards are written to."""
 
-    def writing(self, name: str, size: int = 0) -> Any: ...
+    def writing(self, name: str, size: int = 0) -> AbstractContextManager[Any]:
+        """A file that has its name, and is stored, when the block ends; one that is not finished
+        is never seen. size: bytes it will have at least.
+        """
+        ...
 
-    def version(self, name: str) -> str: ...
+    def version(self, name: str) -> str:
+        """The version of a shard that its receipt holds beside its digest; "" without versions."""
+        ...
 
-    def intact(self, name: str, size: int, sha256: str, version: str) -> bool: ...
+    def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
+        """Whether a shard is there as its receipt says."""
+        ...
 
 
 class LocalShards:
@@ -38,10 +46,7 @@ class LocalShards:
 
     @contextmanager
     def writing(self, name: str, size: int = 0) -> Iterator[Any]:
-        """A file that has its name, and is on disk, when the block ends.
-
-        size: bytes it will have at least.
-        """
+        """See `ShardFolder.writing`."""
         path = self.directory / name
         self.directory.mkdir(exist_ok=True)
         temporary = temporary_name(path)
@@ -53,11 +58,11 @@ class LocalShards:
         temporary.replace(path)
 
     def version(self, name: str) -> str:
-        """Version in the receipt of a shard, beside its digest."""
+        """See `ShardFolder.version`: a directory has none."""
         return ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """True if a shard is there and matches its receipt."""
+        """See `ShardFolder.intact`: reads the shard."""
         return same_file(self.directory / name, size, sha256)
 
 
@@ -92,7 +97,7 @@ class StoreShards:
 
     @contextmanager
     def writing(self, name: str, size: int = 0) -> Iterator[Any]:
-        """See `LocalShards.writing`; an object that is not finished is never seen."""
+        """See `ShardFolder.writing`."""
         with self._store.writing(name) as upload:
             yield upload
 
@@ -101,9 +106,8 @@ class StoreShards:
         return stored.version if stored is not None else ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """See `LocalShards.intact`: asks for size and version, reads nothing.
-
-        So never in a store without versions.
+        """See `ShardFolder.intact`: asks for size and version, reads nothing; so never in a
+        store without versions.
         """
         expected = Stored(size, version)
         return version != "" and (

@@ -1,0 +1,61 @@
+"""The three outputs have the members of their interface, with the same arguments."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from packprep.execute.append import GrowingOutput
+from packprep.output.build_output import BuildOutput, WholeOutput
+from packprep.output.directory import LocalOutput
+from packprep.output.remote import StoreOutput
+from packprep.output.shard_folder import LocalShards, ShardFolder, StoreShards
+
+OUTPUTS: list[tuple[type[Any], type[Any]]] = [
+    (LocalOutput, WholeOutput),
+    (StoreOutput, WholeOutput),
+    (GrowingOutput, BuildOutput),
+    (LocalShards, ShardFolder),
+    (StoreShards, ShardFolder),
+]
+
+
+def members(interface: type[Any]) -> dict[str, Any]:
+    """The public members of a protocol and of those it extends."""
+    found = {name: value for base in interface.__mro__ for name, value in vars(base).items()}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def test_the_interface_of_an_output_has_nine_members_and_its_name() -> None:
+    assert sorted(members(BuildOutput)) == [
+        "already_built",
+        "begin",
+        "held",
+        "keep",
+        "one_split_does",
+        "path",
+        "publish",
+        "replaces",
+        "wanted",
+    ]
+    assert {*members(WholeOutput)} - {*members(BuildOutput)} == {"finished", "holder"}
+
+
+@pytest.mark.parametrize("interface", [BuildOutput, WholeOutput, ShardFolder])
+def test_every_member_of_an_interface_says_what_it_is(interface: type[Any]) -> None:
+    assert [name for name, member in members(interface).items() if not member.__doc__] == []
+
+
+@pytest.mark.parametrize(("output", "interface"), OUTPUTS)
+def test_an_output_has_every_method_with_the_same_arguments(
+    output: type[Any], interface: type[Any]
+) -> None:
+    for name, member in members(interface).items():
+        if inspect.isfunction(member):
+            found = inspect.signature(getattr(output, name)).parameters
+            assert found == inspect.signature(member).parameters, name
+
+
+@pytest.mark.parametrize("output", [LocalOutput, StoreOutput, GrowingOutput])
+def test_an_output_has_a_name_for_sentences(output: type[Any]) -> None:
+    assert "__str__" in vars(output)
