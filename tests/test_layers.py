@@ -51,15 +51,12 @@ TWINS = {
     "Histogram": "inspect.stats reports.charts",
     "Ids": "engines.backends inspect.retokenize",
     "Int32": "packing.kernels.gather windows.labels windows.segments",
-    "Int64": "execute.merge inspect.coverage inspect.histograms inspect.provenance "
-    "output.shard_writer "
+    "Int64": "inspect.coverage inspect.histograms inspect.provenance "
     "packing.kernels.gather windows.labels windows.mix windows.mix_draw windows.mix_order "
     "windows.placement "
     "windows.segments",
     "Labels": "loaders.fill windows.labels",
-    "Layout": "loaders.context_parallel output.shard_writer",
     "Level": "inspect.verify schemas.listed",
-    "Made": "execute.early_windows support.ahead",
     "Packs": "packing.strategies windows.placement",
     "Piece": "inspect.show reports.charts",
     "Place": "inspect.lookup windows.mix_draw",
@@ -68,15 +65,14 @@ TWINS = {
     "SPLIT": "cli.commands.trace windows.pairs",
     "STRATEGIES": "packing.strategies preview.replan",
     "Segment": "inspect.lookup loaders.pack",
-    "TRIES": "execute.ray_tasks execute.worker_pool",
     "Tensor": "loaders.adapters loaders.attention loaders.loss",
     "Verdict": "inspect.verdict reports.gate",
-    "Window": "execute.shares preview.sweep",
     "arranged": "packing.order packing.strategies",
     "documents_of": "packing.kernels.deal windows.documents",
-    "finish": "output.publish support.hashing windows.mix_draw",
-    "shown": "execute.disk_space reports.figures support.progress",
-    "sweep": "output.staging preview.sweep",
+    "file_digest": "schemas.canonical sources.digests",
+    "in_threads": "inspect.shard_files sources.digests",
+    "measure": "execute.places inspect.histograms",
+    "pieces": "engines.cut_points reports.charts",
     "value_of": "config.checks reports.figures",
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.execute.array_tasks import at_work
-from packprep.execute.merge import differing, generations, put_together
+from packprep.execute.merge import generations, merge_obstacle, put_together
 from packprep.output.build_output import BuildOutput
 from packprep.output.directory import LocalOutput, place_of, publish, remove_replaced, replaced_of
 from packprep.output.sign_off import SETTINGS
@@ -209,7 +209,7 @@ class GrowingOutput:
         return self._put_together(progress)
 
     def _put_together(self, progress: Progress) -> Manifest:
-        if changed := differing(self.manifest, read_manifest(self.path)):
+        if changed := merge_obstacle(self.manifest, read_manifest(self.path)):
             self._remove()
             raise ConfigError(
                 f"the new files make an output that does not fit {self}: it differs in {changed}; "

@@ -75,10 +75,13 @@ def check_room(job: Job, needed: int) -> str | None:
     """
     left = max(0, needed - written_bytes(job.staging))
     free = room_at(job.staging)
-    said = f"about {shown(left)} will be written to {job.staging}, and {shown(free)} are free there"
+    said = (
+        f"about {size_text(left)} will be written to {job.staging}, and {size_text(free)} are free "
+        "there"
+    )
     if _DOUBT * left > free:
         place = "--work-dir" if is_url(job.config.output) else "-o"
-        raise StoppedError(f"{said}; free {shown(left - free)} more, or choose another {place}")
+        raise StoppedError(f"{said}; free {size_text(left - free)} more, or choose another {place}")
     return said if left > min(_SAID_FROM, free // 10) else None
 
 
@@ -88,13 +91,12 @@ def full(error: OSError, staging: Path, needed: int) -> StoppedError:
     missing = max(needed - written - free, _LEAST_MISSING)
     where = error.filename if isinstance(error.filename, str) else staging
     return StoppedError(
-        f"{where}: no space left on the disk: {shown(free)} are free and about {shown(missing)} "
-        "are missing; "
-        "free them and run the same command to go on"
+        f"{where}: no space left on the disk: {size_text(free)} are free and about "
+        f"{size_text(missing)} are missing; free them and run the same command to go on"
     )
 
 
-def shown(size: int) -> str:
+def size_text(size: int) -> str:
     """1.2 GB, 3.4 MB or 5.6 kB."""
     unit, name = next(
         ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if size >= unit), (1e3, "kB")

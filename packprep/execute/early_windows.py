@@ -19,19 +19,18 @@ from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.tokens.token_files import BASE_MEMORY, slice_memory, slices_ahead
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
-Made = TypeVar("Made")
+_Made = TypeVar("_Made")
 Clock = Callable[[str], AbstractContextManager[None]]
 
 
-class EarlyWindows(Generic[Made]):
-    """Windows of a build whose token files come in order.
-
-    A thread beside tokenization makes them one at a time.
+class EarlyWindows(Generic[_Made]):
+    """Windows of a build whose token files come in order, made one at a time by a thread beside
+    tokenization.
 
     make: plans and writes a window of a split, given the Windows that it is in.
     """
 
-    def __init__(self, job: Job, clock: Clock, make: Callable[[Windows, str, int], Made]) -> None:
+    def __init__(self, job: Job, clock: Clock, make: Callable[[Windows, str, int], _Made]) -> None:
         config = job.config
         self._job, self._clock, self._make = job, clock, make
         self._known = (
@@ -45,7 +44,7 @@ class EarlyWindows(Generic[Made]):
         room = config.max_memory - BASE_MEMORY - (1 + slices_ahead(config)) * slice_memory(config)
         self._most = room // MEMORY_PER_DOCUMENT  # documents of a window beside tokenization
         self._pool = ThreadPoolExecutor(1)
-        self._made: dict[tuple[str, int], Future[Made]] = {}
+        self._made: dict[tuple[str, int], Future[_Made]] = {}
         self._files: list[TokenFile] = []  # of the window that is not whole
         self._number = 0
         self._rows = [0] * len(job.sources)
@@ -72,10 +71,9 @@ class EarlyWindows(Generic[Made]):
             for split in self._job.splits:
                 self._made[split, number] = self._pool.submit(self._make, windows, split, number)
 
-    def result(self, split: str, number: int) -> Made | None:
-        """The window's result, waiting for it if it is running; None if it has not started.
-
-        After None it never starts.
+    def result(self, split: str, number: int) -> _Made | None:
+        """What making the window gave, or will have given; None for one that is not begun, and
+        then never is.
         """
         made = self._made.pop((split, number), None)
         return None if made is None or made.cancel() else made.result()

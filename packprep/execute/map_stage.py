@@ -21,7 +21,7 @@ from packprep.chat.build_tokenizer import ChatTokenizer, tokenizer_of
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.options import options_in
 from packprep.engines.parity import EngineChoice, choose_engine
-from packprep.output.shard_writer import Layout, iterate_batches
+from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.schemas import Column
 from packprep.sources.carried import RowShape, carried_types
 from packprep.sources.reading import BESIDE, find_columns, finder_of
@@ -142,7 +142,7 @@ class TokenizeAndPack:
         return self._packed(documents, carried_columns(batches[0].schema))
 
     def _packed(self, documents: Documents, carried: tuple[Column, ...]) -> pa.Table:
-        layout = Layout.of(self.config, self.tokenizer, carried)
+        layout = ShardLayout.of(self.config, self.tokenizer, carried)
         try:
             plan = plan_window(
                 documents, self.tokenizer, self.config, window_seed(self.config, 0, 0)

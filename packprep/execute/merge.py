@@ -47,8 +47,6 @@ from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 
-Int64 = NDArray[np.int64]
-
 _DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns that count documents of the whole input
 
 
@@ -171,7 +169,7 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     for path in outputs:
         manifest = read_manifest(path)
         first = parts[0] if parts else None
-        if first is not None and (what := differing(first.manifest, manifest)):
+        if first is not None and (what := merge_obstacle(first.manifest, manifest)):
             raise ConfigError(
                 f"{first.path} and {path} differ in {what}; build one of them again to merge"
             )
@@ -188,8 +186,8 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     return parts
 
 
-def differing(there: Manifest, manifest: Manifest) -> str:
-    """Reasons why two outputs cannot be one, in words; empty where there is none."""
+def merge_obstacle(there: Manifest, manifest: Manifest) -> str:
+    """What keeps two outputs from being one, in words; empty where nothing does."""
     for what, was, found in (
         ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
         (
@@ -271,7 +269,7 @@ def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> I
         )
 
 
-def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
+def _sizes(source: tuple[_Part, FileEntry]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Bytes and tokens of each pack of a shard, [packs] each."""
     part, entry = source
     sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

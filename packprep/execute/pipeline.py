@@ -44,7 +44,14 @@ from packprep.execute.window_files import WindowFile, Windows
 from packprep.output.report import Account
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import name_shards, sign, write_report, write_settings
-from packprep.output.staging import DIGESTS, Staging, build_facts, staged, staging_at, sweep
+from packprep.output.staging import (
+    DIGESTS,
+    Staging,
+    build_facts,
+    remove_leftovers,
+    staged,
+    staging_at,
+)
 from packprep.packing.kernels.common import compiling
 from packprep.schemas import FormatError, Manifest, StoreError, is_url
 from packprep.sources.carried import RowShape
@@ -376,7 +383,7 @@ class _Work:
                 files = self._tokenize()
             else:
                 with locked(self.job.tokens, f"tokens are being made in {self.job.tokens}"):
-                    sweep(self.job.tokens)
+                    remove_leftovers(self.job.tokens)
                     files = self._tokenize()
         pa.default_memory_pool().release_unused()
         if not files:

@@ -26,7 +26,7 @@ from packprep.schemas import StoreError, digest_of, temporary_name
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.progress import Progress
 
-TRIES = 3
+RETRIES = 3
 _OBJECTS = 100_000_000  # bytes of Ray's store on a cluster of our own: names and receipts
 _LOOK_EVERY = 1.0  # seconds between looks at the cluster
 _HEAD_MISSED = 5  # looks in a row
@@ -141,7 +141,7 @@ class _Build:
         self.cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self.shares = Shares(job, self.cores, lambda: None)
         key = digest_of((job.staging / JOB).read_text())
-        self._options = functools.partial(ray.remote(do).options, num_cpus=1, max_retries=TRIES)
+        self._options = functools.partial(ray.remote(do).options, num_cpus=1, max_retries=RETRIES)
         self._place = (str(Path.cwd()), str(job.staging.resolve()), key)
         self.running: dict[Any, tuple[Task, Callable[[], None]]] = {}
         self.hosts: set[str] = set()
@@ -215,7 +215,7 @@ class _Build:
         except self.ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:300]
             raise StoppedError(
-                f"task {task[0]} {task[1]} failed {1 + TRIES} times: {reason}"
+                f"task {task[0]} {task[1]} failed {1 + RETRIES} times: {reason}"
             ) from None
         if "input_error" in answer:
             raise InputError(answer["input_error"])

@@ -30,7 +30,7 @@ from packprep.windows.documents import form_windows
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
 Run = tuple[int, int]  # slices to tokenize, first and one past the last
-Window = tuple[str, int]  # split and number
+WindowId = tuple[str, int]  # split and number
 
 
 @dataclass
@@ -161,7 +161,7 @@ class Shares:
         )
         return [[number_of[place] for place in window] for window in windows]
 
-    def ready(self) -> Iterator[Window]:
+    def ready(self) -> Iterator[WindowId]:
         """Windows that are not written and whose token files are all there."""
         made = self._made()
         written = _names(self.job.receipts)
@@ -173,12 +173,12 @@ class Shares:
             if splits and all(slices[part].receipt in made for part in window):
                 yield from ((split, number) for split in splits)
 
-    def window_memory(self, window: Window) -> int:
+    def window_memory(self, window: WindowId) -> int:
         """Bytes of memory that planning and writing a window takes."""
         documents = sum(self.places.slices[part].documents for part in self.windows[window[1]])
         return BASE_MEMORY + documents * MEMORY_PER_DOCUMENT
 
-    def is_written(self, window: Window) -> bool:
+    def is_written(self, window: WindowId) -> bool:
         return receipt_name(*window) in _names(self.job.receipts)
 
     def unwritten(self) -> int:
@@ -187,7 +187,7 @@ class Shares:
         named = itertools.product(self.job.splits, range(len(self.windows)))
         return sum(receipt_name(split, number) not in written for split, number in named)
 
-    def write(self, window: Window) -> bool:
+    def write(self, window: WindowId) -> bool:
         """Plan and write a window; False where one of its token files turns out to be damaged."""
         split, number = window
         places = [self.places.slices[part] for part in self.windows[number]]

@@ -18,7 +18,13 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix
 from packprep.execute.job import Job
 from packprep.output.report import Account
-from packprep.output.shard_writer import Layout, ShardFile, cut_shards, read_receipt, write_shard
+from packprep.output.shard_writer import (
+    ShardFile,
+    ShardLayout,
+    cut_shards,
+    read_shard_receipt,
+    write_shard,
+)
 from packprep.output.sign_off import first_documents
 from packprep.schemas import canonical_json, digest_of, write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
@@ -111,9 +117,9 @@ class Windows:
         )
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> ShardLayout:
         """The columns of the shards: what token files carry is known only now."""
-        return Layout.of(
+        return ShardLayout.of(
             self.job.config,
             self.job.tokenizer,
             carried_columns(file_schema(self.job.tokens, self.files)),
@@ -257,7 +263,7 @@ class Windows:
             number, (first, last) = part
             name = f"{split}-{window:05d}-{number:05d}.arrow"
             receipt = self.job.receipts / f"{name}.json"
-            if (done := read_receipt(receipt, made_from)) is not None and done.intact(
+            if (done := read_shard_receipt(receipt, made_from)) is not None and done.intact(
                 self.job.shards
             ):
                 return done

@@ -112,7 +112,9 @@ def begin(output: Store, work: Store, mine: Publication) -> Publication:
     return mine
 
 
-def finish(output: Store, work: Store, publication: Publication, progress: Progress) -> Manifest:
+def finish_publication(
+    output: Store, work: Store, publication: Publication, progress: Progress
+) -> Manifest:
     """Do what is not done yet.
 
     ConfigError where somebody has deleted shards, for which there is no way on.

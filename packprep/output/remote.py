@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.output.publish import begin, finish, pending, prepared, published, tidy
+from packprep.output.publish import begin, finish_publication, pending, prepared, published, tidy
 from packprep.output.remote_lock import StoreLock, store_holder, store_locked
 from packprep.output.shard_folder import StoreShards
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX, difference
@@ -92,7 +92,7 @@ class StoreOutput:
                 f"finish that one, or delete {self} and {self.work.url}",
             )
             progress.say(f"{self} is signed off: publishing goes on")
-            manifest = finish(self.store, self.work, record, progress)
+            manifest = finish_publication(self.store, self.work, record, progress)
         if manifest is not None:
             self._check_same(
                 manifest, inputs, f"{self} was built with other settings", "or delete it first"
@@ -132,7 +132,7 @@ class StoreOutput:
             self._lock.check()
         moves = json.loads((staging / NAMES).read_bytes())
         record = begin(self.store, self.work, prepared(staging, _token(staging, self.url), moves))
-        manifest = finish(self.store, self.work, record, progress)
+        manifest = finish_publication(self.store, self.work, record, progress)
         tidy(self.work)
         shutil.rmtree(staging)
         return manifest

@@ -40,13 +40,12 @@ from packprep.windows.placement import Packs, Rows
 BATCH_TOKENS = 1 << 19
 _SMALL = 1 << 16  # bytes that are hashed with what comes next
 
-Int64 = NDArray[np.int64]
 Count = Any  # int, or int64 [packs]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Facts that every shard of a build has in common."""
+class ShardLayout:
+    """What every shard of a build has in common."""
 
     columns: tuple[Column, ...]
     max_length: int
@@ -60,11 +59,11 @@ class Layout:
         return shard_schema(self.columns)
 
     @staticmethod
-    def of(config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()) -> "Layout":
-        """The layout of a build's shards.
-
-        Padding and repeated tokens need labels that say they carry no loss, and padding the real
-        lengths too.
+    def of(
+        config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()
+    ) -> "ShardLayout":
+        """Padding and repeated tokens need labels that say they carry no loss, and padding the
+        real lengths too.
 
         carried: columns of the token files, beside their tokens.
         """
@@ -77,7 +76,7 @@ class Layout:
         names += ["labels"] if labels else []
         names += ["segment_lengths"] if padded else []
         standard = tuple(STANDARD_COLUMNS[name] for name in names)
-        return Layout(
+        return ShardLayout(
             columns=standard + tuple(column for column in carried if column not in standard),
             max_length=config.max_length,
             vocab_size=tokenizer.vocab_size,
@@ -105,7 +104,7 @@ class ShardFile:
         return folder.intact(self.name, self.bytes, self.sha256, self.version)
 
 
-def read_receipt(path: Path, made_from: str) -> ShardFile | None:
+def read_shard_receipt(path: Path, made_from: str) -> ShardFile | None:
     """The receipt of a shard, if there is one of a shard that was made from the same."""
     try:
         loaded = json.loads(path.read_bytes())
@@ -114,14 +113,16 @@ def read_receipt(path: Path, made_from: str) -> ShardFile | None:
         return None
 
 
-def cut_shards(packs: Packs, layout: Layout, shard_size: int) -> list[tuple[int, int]]:
+def cut_shards(packs: Packs, layout: ShardLayout, shard_size: int) -> list[tuple[int, int]]:
     """Ranges of packs, each of about shard_size bytes."""
     return ranges(shard_bytes(packs, layout), shard_size)
 
 
-def shard_bytes(packs: Packs, layout: Layout) -> Int64:
+def shard_bytes(packs: Packs, layout: ShardLayout) -> NDArray[np.int64]:
     """Bytes that each pack takes in a shard, [packs]."""
-    sizes: Int64 = column_bytes(layout.columns, packs.lengths, np.diff(packs.offsets), 1)
+    sizes: NDArray[np.int64] = column_bytes(
+        layout.columns, packs.lengths, np.diff(packs.offsets), 1
+    )
     return sizes
 
 
@@ -135,7 +136,13 @@ def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, pack
 
 
 def write_shard(
-    folder: ShardFolder, name: str, split: str, packs: Packs, first: int, last: int, layout: Layout
+    folder: ShardFolder,
+    name: str,
+    split: str,
+    packs: Packs,
+    first: int,
+    last: int,
+    layout: ShardLayout,
 ) -> ShardFile:
     """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
 
@@ -194,7 +201,7 @@ def write_batches(
     return file.bytes, digest
 
 
-def record_batch(packs: Packs, first: int, last: int, layout: Layout) -> pa.RecordBatch:
+def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa.RecordBatch:
     """Packs first..last - 1 as one record batch in the format's columns."""
     rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
@@ -332,7 +339,7 @@ class _Hashing:
         return self._sha256.hexdigest()
 
 
-def iterate_batches(packs: Packs, layout: Layout) -> Iterator[pa.RecordBatch]:
+def iterate_batches(packs: Packs, layout: ShardLayout) -> Iterator[pa.RecordBatch]:
     """All packs as record batches, for outputs that stay in memory."""
     for first, last in ranges(packs.lengths, BATCH_TOKENS, at_most=True):
         yield record_batch(packs, first, last, layout)

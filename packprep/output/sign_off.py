@@ -14,7 +14,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.output.report import Account, make_report
-from packprep.output.shard_writer import Layout, ShardFile
+from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
 from packprep.packing.account import Sums
 from packprep.schemas import (
@@ -166,7 +166,7 @@ def write_report(
 def sign(
     staging: Path,
     inputs: dict[str, Any],
-    layout: Layout,
+    layout: ShardLayout,
     account: Account,
     files: Sequence[TokenFile],
     sources: Sequence[Source],

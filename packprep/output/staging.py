@@ -156,7 +156,7 @@ class Staging:
                 if path.name not in _KEPT:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.claimed = True
-        sweep(self.path)
+        remove_leftovers(self.path)
         if before is not None and (manifest := self._whole(build)) is not None:
             return manifest
         self._undo_names()
@@ -293,7 +293,7 @@ def _ours(path: Path) -> bool:
     return bool(names & {BUILD, MANIFEST}) or names <= set(PARTS)
 
 
-def sweep(directory: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Delete what killed processes had not finished: temporary files of ours and of `datasets`."""
     for path in [
         *directory.rglob("*.tmp"),

@@ -24,7 +24,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shard_writer import Layout, shard_bytes
+from packprep.output.shard_writer import ShardLayout, shard_bytes
 from packprep.packing.account import Sums
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
@@ -211,7 +211,7 @@ def _prediction(
             float(
                 shard_bytes(
                     plan.packs,
-                    Layout.of(config, tokenizer, carried_columns(file_schema(scratch, files))),
+                    ShardLayout.of(config, tokenizer, carried_columns(file_schema(scratch, files))),
                 ).sum()
             )
             * grow

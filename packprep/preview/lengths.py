@@ -24,7 +24,7 @@ from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_folder import LocalShards
-from packprep.output.shard_writer import Layout, write_shard
+from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.packing.account import Sums
 from packprep.packing.kernels.gather import Pointers
 from packprep.preview.estimate import engine_of
@@ -389,7 +389,7 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     )
     tokenizer = replace(lengths.tokenizer, bos=None, eos=None, pad_id=0)
     plain = BuildConfig(max_length=config.max_length, columns=config.columns)
-    layout = Layout.of(plain, tokenizer)
+    layout = ShardLayout.of(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
         shards = LocalShards(Path(folder))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shard_writer import Layout, column_bytes
+from packprep.output.shard_writer import ShardLayout, column_bytes
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
@@ -210,7 +210,7 @@ def _plan_group(
         except ConfigError as error:
             yield Row(**_named(config), problem=str(error))
             continue
-        columns = Layout.of(config, tokenizer, carried).columns
+        columns = ShardLayout.of(config, tokenizer, carried).columns
         yield row_of(config, sums, divided, columns, time.perf_counter() - started)
 
 

@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-Item = TypeVar("Item")
-Made = TypeVar("Made")
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 def ahead(
-    submit: Callable[[Item], "Future[Made]"], items: Iterable[Item], most: int
-) -> Iterator[Made]:
-    """Results of work on items, in order, some begun ahead.
-
-    submit: begins one. most: begun beside the one that is taken.
+    submit: Callable[[_Item], "Future[_Made]"], items: Iterable[_Item], most: int
+) -> Iterator[_Made]:
+    """What became of each item, in order. submit: begins one. most: begun beside the one that is
+    taken.
     """
-    running: deque[Future[Made]] = deque()
+    running: deque[Future[_Made]] = deque()
     try:
         for item in items:
             running.append(submit(item))
@@ -55,8 +54,8 @@ class RenewedThreads:
         self._lock = threading.Lock()
 
     def submit(
-        self, threads: int, work: int, function: Callable[..., Made], *arguments: Any
-    ) -> "Future[Made]":
+        self, threads: int, work: int, function: Callable[..., _Made], *arguments: Any
+    ) -> "Future[_Made]":
         """Run function(*arguments), which is so much work, in one of so many threads."""
         with self._lock:
             if self._process != os.getpid():

@@ -66,8 +66,8 @@ def stream(seed: int, purpose: Purpose, *numbers: int) -> np.uint64:
 def mix(key: np.uint64, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
     """64 bits for each value; different values of a key never share them."""
     with np.errstate(over="ignore"):
-        bits = finish((np.asarray(values).astype(np.uint64) + np.uint64(1)) * GOLDEN)
-        return finish(bits + key * _MIX_1 + GOLDEN)
+        bits = scrambled((np.asarray(values).astype(np.uint64) + np.uint64(1)) * GOLDEN)
+        return scrambled(bits + key * _MIX_1 + GOLDEN)
 
 
 def drawn(key: np.uint64, values: NDArray[np.integer[Any]], share: float) -> NDArray[np.bool_]:
@@ -77,7 +77,7 @@ def drawn(key: np.uint64, values: NDArray[np.integer[Any]], share: float) -> NDA
     return mix(key, values) < np.uint64(int(share * 2.0**64))
 
 
-def finish(bits: Bits) -> Bits:
+def scrambled(bits: Bits) -> Bits:
     """splitmix64 after its counter: an array here, a number in compiled kernels."""
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2

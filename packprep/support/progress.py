@@ -123,8 +123,10 @@ class Console:
         self._live.update(self._tasks[stage], completed=done, total=total, text=text)
 
 
-def shown(first: str = "the first unit of text", *, quiet: bool = False) -> Console | Silent:
-    """Context manager that gives a command the progress to report to."""
+def open_progress(
+    first: str = "the first unit of text", *, quiet: bool = False
+) -> Console | Silent:
+    """What a command reports to while it works, as a context manager."""
     return Silent() if quiet else Console(first)
 
 

@@ -83,7 +83,7 @@ def test_a_full_disk_names_the_path_and_what_is_missing(
 
 
 def test_sizes_are_easy_to_read() -> None:
-    assert [disk_space.shown(size) for size in (0, 5_600, 3_400_000, 1_200_000_000_000)] == [
+    assert [disk_space.size_text(size) for size in (0, 5_600, 3_400_000, 1_200_000_000_000)] == [
         "0.0 kB",
         "5.6 kB",
         "3.4 MB",

@@ -9,18 +9,24 @@ import pytest
 from packprep.config.build_config import BuildConfig
 from packprep.output import shard_writer
 from packprep.output.shard_folder import LocalShards
-from packprep.output.shard_writer import Layout, cut_shards, record_batch, shard_bytes, write_shard
+from packprep.output.shard_writer import (
+    ShardLayout,
+    cut_shards,
+    record_batch,
+    shard_bytes,
+    write_shard,
+)
 from packprep.schemas import FormatError
 from packprep.windows.placement import Packs
 from packprep.windows.planner import plan_window
 from tests.helpers.documents import make_documents, tokenizer
 
 
-def packed(texts: list[int], **options: Any) -> tuple[Packs, Layout]:
+def packed(texts: list[int], **options: Any) -> tuple[Packs, ShardLayout]:
     config = BuildConfig(**{"max_length": 8, "order": "input", **options})
     policy = tokenizer(bos=False, eos=False)
     plan = plan_window(make_documents(texts, policy), policy, config, seed=0)
-    return plan.packs, Layout.of(config, policy)
+    return plan.packs, ShardLayout.of(config, policy)
 
 
 def test_a_batch_holds_the_columns_of_the_format() -> None:
@@ -84,7 +90,7 @@ def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_it
     tmp_path: Path,
 ) -> None:
     packs, layout = packed([5])
-    narrow = Layout(columns=layout.columns, max_length=8, vocab_size=12, bos_id=0, pad_id=0)
+    narrow = ShardLayout(columns=layout.columns, max_length=8, vocab_size=12, bos_id=0, pad_id=0)
     with pytest.raises(FormatError, match=r"a\.arrow pack 0 segment 0 token 2"):
         write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 1, narrow)
     assert not (tmp_path / "a.arrow").exists()

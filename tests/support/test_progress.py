@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from packprep.support.progress import Silent, _memory, shown
+from packprep.support.progress import Silent, _memory, open_progress
 
 
 class Clock:
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_line_every_ten_seconds_with_rate_and_time_left(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown() as console:
+    with open_progress() as console:
         for second in range(1, 26):
             clock.now = 100.0 + second
             console.advance("tokenize", 20.0 * second, 1000.0, "MB")
@@ -39,7 +39,7 @@ def test_a_line_every_ten_seconds_with_rate_and_time_left(
 def test_a_stage_is_timed_from_the_end_of_the_one_before(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown() as console:
+    with open_progress() as console:
         clock.now = 105.0
         console.advance("tokenize", 50.0, 50.0, "MB")
         clock.now = 115.0
@@ -50,7 +50,7 @@ def test_a_stage_is_timed_from_the_end_of_the_one_before(
 def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown() as console:
+    with open_progress() as console:
         clock.now = 110.0
         console.advance("tokenize", 1234.0, None, "MB")
         clock.now = 120.0
@@ -64,7 +64,7 @@ def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
 def test_what_must_be_said_is_said_at_once_on_standard_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with shown() as console:
+    with open_progress() as console:
         console.say("no EOS: [the file] says so")
     assert capsys.readouterr() == ("", "no EOS: [the file] says so\n")
 
@@ -80,7 +80,7 @@ def test_a_terminal_has_a_live_line_unless_quiet_is_asked_for(
     quiet: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with shown(quiet=quiet) as progress:
+    with open_progress(quiet=quiet) as progress:
         progress.advance("tokenize", 1, 2, "MB")
     assert ("tokenize" in capsys.readouterr().err) is not quiet
 

@@ -164,17 +164,17 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     settings, run = resolve_options(sources, config, typed)
     tell_libraries()
     share_machine(settings)
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
     if run["dry_run"]:
         from packprep.packing.kernels.common import compiling
         from packprep.preview.estimate import estimate
 
-        with shown("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
+        with open_progress("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
             tables = estimate(settings)
         _show(tables, run["json"])
         return
-    with shown(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
+    with open_progress(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
         from packprep.execute.pipeline import (
             build,
             build_share,

@@ -37,9 +37,9 @@ def command(
     from packprep.cli.printing import print_report
     from packprep.config.build_config import parse_size
     from packprep.execute.merge import merge
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
     size = parse_size(shard_size, "shard_size") if shard_size is not None else None
-    with shown(quiet=quiet) as progress:
+    with open_progress(quiet=quiet) as progress:
         merge(outputs, output, shard_size=size, progress=progress)
     print_report(output, as_json=as_json, quiet=quiet)

@@ -108,12 +108,12 @@ def command(
     from packprep.packing.kernels.common import compiling
     from packprep.preview.lengths import read_lengths, write_rate
     from packprep.preview.sweep import combinations, sweep
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
     configs, refused = combinations(given, lengths, strategies, overflows)
     base = configs[0]
     share_machine(base)
-    with shown(quiet=run["quiet"]) as progress, compiling(progress.say):
+    with open_progress(quiet=run["quiet"]) as progress, compiling(progress.say):
         with read_lengths(base, sample, progress) as found:
             # Where no document is too long, every overflow is the same plan.
             fitting = {
@@ -228,7 +228,7 @@ def _as_json(
 def _print(
     found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
 ) -> None:
-    from packprep.execute.disk_space import shown
+    from packprep.execute.disk_space import size_text
     from packprep.preview.sweep import best, ties
 
     goals: dict[int, list[str]] = {}
@@ -273,7 +273,7 @@ def _print(
                 f"{row.bias:.2f}",
                 f"{row.straggler:.2f}",
                 *([f"{row.packs // batch:,}"] if batch else []),
-                shown(row.bytes),
+                size_text(row.bytes),
                 f"{_build_seconds(found, row, rate):,.1f}",
                 ", ".join(goals.get(number, [])),
             ]

@@ -53,9 +53,9 @@ def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> 
             )
     from packprep.reports.facts import gather
     from packprep.reports.page import as_data, write_page
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
-    with shown("the shards") as progress:
+    with open_progress("the shards") as progress:
         facts = gather(output, progress)
     written = [write_page(facts, page)]
     if plots is not None:

@@ -29,9 +29,9 @@ def command(source: "Output", output: Path, shard_size: str, as_json: bool, quie
     from packprep.cli.printing import print_report
     from packprep.config.build_config import parse_size
     from packprep.execute.merge import merge
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
     size = parse_size(shard_size, "shard_size")
-    with shown(quiet=quiet) as progress:
+    with open_progress(quiet=quiet) as progress:
         merge([source], output, shard_size=size, progress=progress)
     print_report(output, as_json=as_json, quiet=quiet)

@@ -94,9 +94,9 @@ def command(
       packprep verify packed --level full --sample 1000
     """
     from packprep.inspect.verify import verify
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
-    with shown("the files", quiet=quiet) as progress:
+    with open_progress("the files", quiet=quiet) as progress:
         verdict = verify(output, progress=progress, max_findings=max_findings, **options)
     if as_json:
         click.echo(json.dumps(as_dict(verdict), indent=2))

@@ -19,7 +19,7 @@ from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from packprep.support.hashing import GOLDEN, finish
+from packprep.support.hashing import GOLDEN, scrambled
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -66,7 +66,7 @@ def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
     return told
 
 
-_finish = kernel(finish)
+_finish = kernel(scrambled)
 
 
 @kernel
