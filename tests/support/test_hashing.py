@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from packprep.support import hashing
 from packprep.support.hashing import Purpose, drawn, mix, stream
 
+PACKAGE = Path(hashing.__file__).parents[1]
+
 KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
 GENERATORS = {
     "default_rng",
@@ -105,7 +107,7 @@ def test_what_one_purpose_draws_says_nothing_of_what_another_does() -> None:
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
     """Every call in packprep, with the name of its file."""
-    for path in sorted(Path(hashing.__file__).parent.glob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         if path.stem != "hashing":
             yield from (
                 (path.name, node)
@@ -153,10 +155,9 @@ def test_whatever_is_random_has_a_stream() -> None:
 
 
 def test_no_seed_is_reckoned_with() -> None:
-    package = Path(hashing.__file__).parent
     wrong = [
         f"{path.name}:{node.lineno}: {ast.unparse(node)}"
-        for path in sorted(package.glob("*.py"))
+        for path in sorted(PACKAGE.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.BinOp)
         if any(name_of(side).strip("_").endswith("seed") for side in (node.left, node.right))
@@ -165,10 +166,9 @@ def test_no_seed_is_reckoned_with() -> None:
 
 
 def test_each_purpose_has_one_place() -> None:
-    package = Path(hashing.__file__).parent
     used = Counter(
         node.attr
-        for path in package.glob("*.py")
+        for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and name_of(node.value) == "Purpose"
     )
