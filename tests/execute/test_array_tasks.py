@@ -324,6 +324,7 @@ def test_the_command_prints_what_a_task_did(
     options = [
         f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
     ]
+    options.append("--seed=11")  # one window is of the two units of this task
     done = command.run(
         "build", *corpus["sources"], *options, "--executor=array", "--num-tasks=5", "--json"
     )
