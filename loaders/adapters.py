@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Literal
 
-from packprep.schemas import FILLER, NO_LOSS
+from packprep.schemas.columns import FILLER, NO_LOSS
 
 from .batch import LabelKind, PackedBatch
 from .rows import Rows, batch_from_rows

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packprep.schemas import FILLER
+from packprep.schemas.columns import FILLER
 
 from .buffers import Block
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.schemas import FormatError
+from packprep.schemas.errors import FormatError
 
 
 @dataclass(eq=False)

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.schemas import FILLER, NO_LOSS, FormatError
+from packprep.schemas.columns import FILLER, NO_LOSS
+from packprep.schemas.errors import FormatError
 
 from .batch import PackedBatch
 from .buffers import Block, BlockPool

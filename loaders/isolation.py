@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from packprep.schemas import FILLER, NO_LOSS
+from packprep.schemas.columns import FILLER, NO_LOSS
 
 from .adapters import to_hf, to_hf_4d
 from .batch import PackedBatch

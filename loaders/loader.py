@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from packprep.schemas import FormatError
+from packprep.schemas.errors import FormatError
 
 from .batch import PackedBatch
 from .buffers import BlockPool

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.schemas import NO_LOSS
+from packprep.schemas.columns import NO_LOSS
 
 from .batch import PackedBatch
 

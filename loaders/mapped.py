@@ -18,14 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.schemas import (
-    Column,
-    FormatError,
-    ListView,
-    check_boundaries,
-    check_schema,
-    list_view,
-)
+from packprep.schemas.columns import Column, check_schema
+from packprep.schemas.errors import FormatError
+from packprep.schemas.validate import check_boundaries
+from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
 

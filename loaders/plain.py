@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.schemas import STANDARD_COLUMNS, FormatError
+from packprep.schemas.columns import STANDARD_COLUMNS
+from packprep.schemas.errors import FormatError
 
 from .mapped import Field
 

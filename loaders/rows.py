@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from packprep.schemas import NO_LOSS, FormatError, check_boundaries
+from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.errors import FormatError
+from packprep.schemas.validate import check_boundaries
 
 from .batch import PackedBatch
 

@@ -16,21 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from packprep.schemas import (
-    MANIFEST,
-    FileEntry,
-    FormatError,
-    Manifest,
-    RemoteOutput,
-    check_batch,
-    check_file,
-    check_files,
-    digest_of,
-    is_url,
-    list_view,
-    read_manifest,
-    saved_files,
-)
+from packprep.schemas.canonical import digest_of
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST, saved_files
+from packprep.schemas.listed import check_file, check_files
+from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
+from packprep.schemas.remote import RemoteOutput
+from packprep.schemas.stores import is_url
+from packprep.schemas.validate import check_batch
+from packprep.schemas.views import list_view
 
 from .mapped import Field, MappedShard, Rows, will_need
 from .pack import Pack

@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from packprep.packing.api import pack_lengths as pack_lengths
     from packprep.packing.plan import PackPlan as PackPlan
     from packprep.packing.sampler import MultipackSampler as MultipackSampler
+    from packprep.support.errors import ConfigError as ConfigError
+    from packprep.support.errors import InputError as InputError
+    from packprep.support.errors import PackprepError as PackprepError
+    from packprep.support.errors import StoppedError as StoppedError
 
 _HOME = {
     "BuildConfig": "config.build_config",
+    "ConfigError": "support.errors",
+    "InputError": "support.errors",
     "MultipackSampler": "packing.sampler",
     "PackPlan": "packing.plan",
+    "PackprepError": "support.errors",
+    "StoppedError": "support.errors",
     "TokenizeAndPack": "execute.map_stage",
     "build": "execute.pipeline",
     "pack_dataset": "execute.map_stage",
@@ -29,8 +37,12 @@ _HOME = {
 }
 __all__ = [
     "BuildConfig",
+    "ConfigError",
+    "InputError",
     "MultipackSampler",
     "PackPlan",
+    "PackprepError",
+    "StoppedError",
     "TokenizeAndPack",
     "build",
     "pack_dataset",

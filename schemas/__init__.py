@@ -1,99 +1,88 @@
 """The contract between the writer and every reader: columns, manifest, files and checks."""
 
-from .canonical import canonical_json, digest_of, file_digest, file_size, same_file
-from .columns import (
-    FILLER,
-    NO_LOSS,
-    STANDARD_COLUMNS,
-    Column,
-    DType,
-    Kind,
-    check_columns,
-    check_schema,
-    shard_schema,
-)
-from .errors import FormatError
-from .files import (
-    MANIFEST,
-    check_path,
-    inside,
-    saved_files,
-    shard_name,
-    sync_directory,
-    temporary_name,
-    write_dataset_dict,
-    write_dataset_files,
-    write_file,
-)
-from .findings import Finding, Findings
-from .ledger import LEDGER_KEYS, check_ledger
-from .listed import SURPLUS, check_file, check_files, surplus_files
-from .manifest import (
-    FORMAT_VERSION,
-    FileEntry,
-    Manifest,
-    Output,
-    SplitCounts,
-    parse_manifest,
-    read_manifest,
-    write_manifest,
-)
-from .remote import RemoteOutput
-from .stores import Store, Stored, StoreError, is_url
-from .validate import BatchView, check_batch, check_boundaries, sound_parts
-from .views import ListView, list_view
+import importlib
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from .canonical import canonical_json as canonical_json
+    from .canonical import digest_of as digest_of
+    from .columns import FILLER as FILLER
+    from .columns import NO_LOSS as NO_LOSS
+    from .columns import STANDARD_COLUMNS as STANDARD_COLUMNS
+    from .columns import Column as Column
+    from .columns import check_schema as check_schema
+    from .columns import shard_schema as shard_schema
+    from .errors import FormatError as FormatError
+    from .findings import Finding as Finding
+    from .findings import Findings as Findings
+    from .ledger import check_ledger as check_ledger
+    from .listed import check_files as check_files
+    from .manifest import FORMAT_VERSION as FORMAT_VERSION
+    from .manifest import FileEntry as FileEntry
+    from .manifest import Manifest as Manifest
+    from .manifest import SplitCounts as SplitCounts
+    from .manifest import read_manifest as read_manifest
+    from .remote import RemoteOutput as RemoteOutput
+    from .stores import StoreError as StoreError
+    from .validate import check_batch as check_batch
+    from .validate import sound_parts as sound_parts
+
+# The module of each public name; it is loaded when the name is first used.
+_HOME = {
+    "FILLER": "columns",
+    "FORMAT_VERSION": "manifest",
+    "NO_LOSS": "columns",
+    "STANDARD_COLUMNS": "columns",
+    "Column": "columns",
+    "FileEntry": "manifest",
+    "Finding": "findings",
+    "Findings": "findings",
+    "FormatError": "errors",
+    "Manifest": "manifest",
+    "RemoteOutput": "remote",
+    "SplitCounts": "manifest",
+    "StoreError": "stores",
+    "canonical_json": "canonical",
+    "check_batch": "validate",
+    "check_files": "listed",
+    "check_ledger": "ledger",
+    "check_schema": "columns",
+    "digest_of": "canonical",
+    "read_manifest": "manifest",
+    "shard_schema": "columns",
+    "sound_parts": "validate",
+}
 __all__ = [
     "FILLER",
     "FORMAT_VERSION",
-    "LEDGER_KEYS",
-    "MANIFEST",
     "NO_LOSS",
     "STANDARD_COLUMNS",
-    "SURPLUS",
-    "BatchView",
     "Column",
-    "DType",
     "FileEntry",
     "Finding",
     "Findings",
     "FormatError",
-    "Kind",
-    "ListView",
     "Manifest",
-    "Output",
     "RemoteOutput",
     "SplitCounts",
-    "Store",
     "StoreError",
-    "Stored",
     "canonical_json",
     "check_batch",
-    "check_boundaries",
-    "check_columns",
-    "check_file",
     "check_files",
     "check_ledger",
-    "check_path",
     "check_schema",
     "digest_of",
-    "file_digest",
-    "file_size",
-    "inside",
-    "is_url",
-    "list_view",
-    "parse_manifest",
     "read_manifest",
-    "same_file",
-    "saved_files",
-    "shard_name",
     "shard_schema",
     "sound_parts",
-    "surplus_files",
-    "sync_directory",
-    "temporary_name",
-    "write_dataset_dict",
-    "write_dataset_files",
-    "write_file",
-    "write_manifest",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'packprep.schemas' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"packprep.schemas.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,9 +1,12 @@
 """The documents say what the code does: commands, options, files and names cannot drift apart."""
 
 import ast
+import importlib
 import re
 import sys
 from pathlib import Path
+
+import pytest
 
 import packprep
 from packprep import loaders
@@ -30,6 +33,18 @@ def test_every_command_is_in_the_readme() -> None:
 def test_every_public_name_is_in_the_readme() -> None:
     for name in [*packprep.__all__, *loaders.__all__]:
         assert name in README, name
+
+
+@pytest.mark.parametrize("package", ["packprep", "packprep.loaders", "packprep.schemas"])
+def test_docs_python_lists_exactly_the_public_names(package: str) -> None:
+    page = (ROOT / "docs/python.md").read_text()
+    table = page.split(f"\n## {package}\n")[1].split("\n## ")[0]
+    listed = [
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", cell)
+    ]
+    assert sorted(listed) == sorted(importlib.import_module(package).__all__)
 
 
 def test_the_house_in_the_readme_names_every_room_with_its_sentence() -> None:

@@ -3,11 +3,15 @@
 test_layers.py says which room may import which.
 """
 
+import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from packprep import loaders
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("datasets", "numba", "tokenizers", "torch", "transformers", "pandas")
@@ -30,12 +34,6 @@ def test_importing_the_loaders_loads_neither_datasets_numba_tokenizers_nor_torch
     assert loaded.isdisjoint(HEAVY)
 
 
-def test_importing_packprep_alone_loads_nothing_heavy() -> None:
-    loaded = loaded_by("import packprep")
-    assert "packprep" in loaded
-    assert loaded.isdisjoint({*HEAVY, "numpy", "pyarrow", "click", "rich"})
-
-
 def test_reading_a_pack_loads_nothing_more() -> None:
     loaded = loaded_by(
         "from packprep.loaders import PackedShards; PackedShards('tests/golden/v1-example', "
@@ -44,10 +42,32 @@ def test_reading_a_pack_loads_nothing_more() -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["packprep.schemas", "packprep.loaders"])
-def test_all_lists_exactly_the_public_names(name: str) -> None:
-    module = __import__(name, fromlist=["__all__"])
-    submodules = {path.stem for path in (ROOT / name.split(".")[1]).glob("*.py")}
-    public = {name for name in vars(module) if not name.startswith("_")} - submodules
-    assert sorted(module.__all__) == sorted(public)
-    assert set(module.__all__).isdisjoint(submodules)
+@pytest.mark.parametrize("name", ["packprep", "packprep.schemas"])
+def test_importing_a_lazy_package_loads_none_of_its_libraries(name: str) -> None:
+    loaded = loaded_by(f"import {name}")
+    assert "packprep" in loaded
+    assert loaded.isdisjoint({*HEAVY, "numpy", "pyarrow", "click", "rich"})
+
+
+def test_all_of_the_loaders_lists_exactly_the_public_names() -> None:
+    submodules = {path.stem for path in (ROOT / "loaders").glob("*")}
+    public = {name for name in vars(loaders) if not name.startswith("_")} - submodules
+    assert sorted(loaders.__all__) == sorted(public)
+    assert set(loaders.__all__).isdisjoint(submodules)
+
+
+@pytest.mark.parametrize("name", ["packprep", "packprep.schemas"])
+def test_a_lazy_package_lists_the_same_names_for_users_type_checkers_and_the_loader(
+    name: str,
+) -> None:
+    package = importlib.import_module(name)
+    public = set(package.__all__)
+    body = ast.parse(Path(str(package.__file__)).read_text()).body
+    checking = next(node for node in body if isinstance(node, ast.If))
+    typed = {alias.name for node in ast.walk(checking) for alias in getattr(node, "names", [])}
+    assert set(package._HOME) == typed == public
+    assert public <= set(dir(package))
+    for each in public:
+        home = importlib.import_module(f"{name}.{package._HOME[each]}")
+        assert getattr(package, each) is getattr(home, each)
+    assert not hasattr(package, "nothing_of_ours")

@@ -93,7 +93,7 @@ def main() -> None:
     except click.ClickException as error:
         _stop(f"{_usage(error)} see {_path(error)} --help", 2)
     except ValueError as error:
-        from packprep.schemas import FormatError
+        from packprep.schemas.errors import FormatError
         from packprep.support.errors import PackprepError, StoppedError
 
         if not isinstance(error, (PackprepError, FormatError)):

@@ -14,7 +14,7 @@ from packprep.support.errors import ConfigError, asked
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 
 class OutputType(click.ParamType):  # type: ignore[type-arg]
@@ -67,7 +67,7 @@ def output_at(name: str) -> "Output":
     """
     if "://" not in name:
         return Path(name)
-    from packprep.schemas import RemoteOutput
+    from packprep.schemas.remote import RemoteOutput
 
     with asked():
         return RemoteOutput(name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 _GAP = 2  # spaces between columns
 _MOST_TABLES = 3

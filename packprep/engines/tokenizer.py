@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from packprep.schemas import Manifest
+from packprep.schemas.manifest import Manifest
 from packprep.support.errors import ConfigError, InputError, PackprepError, nearest
 from packprep.support.hub import asking, explained
 

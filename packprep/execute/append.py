@@ -22,7 +22,10 @@ from packprep.output.build_output import BuildOutput
 from packprep.output.directory import LocalOutput, place_of, publish, remove_replaced, replaced_of
 from packprep.output.sign_off import SETTINGS
 from packprep.output.staging import BUILD, Staging, difference, generation_of, staging_of
-from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest
+from packprep.schemas.canonical import digest_of
+from packprep.schemas.files import MANIFEST
+from packprep.schemas.manifest import Manifest, read_manifest
+from packprep.schemas.stores import is_url
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked

@@ -21,7 +21,9 @@ from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.output.directory import shards_of
 from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
-from packprep.schemas import canonical_json, is_url, write_file
+from packprep.schemas.canonical import canonical_json
+from packprep.schemas.files import write_file
+from packprep.schemas.stores import is_url
 from packprep.sources.source import Source
 from packprep.tokens.store import tokens_key
 from packprep.windows.planner import Planner

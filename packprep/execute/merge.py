@@ -26,22 +26,20 @@ from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, write_batches
 from packprep.output.sign_off import entry_of, name_shards, write_common_settings
 from packprep.output.staging import build_facts, staged
 from packprep.output.summing import summed, summed_report
-from packprep.schemas import (
-    FILLER,
+from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.columns import FILLER, shard_schema
+from packprep.schemas.files import write_file
+from packprep.schemas.listed import check_file
+from packprep.schemas.manifest import (
     FORMAT_VERSION,
     FileEntry,
     Manifest,
     Output,
-    canonical_json,
-    check_batch,
-    check_file,
-    digest_of,
-    list_view,
     read_manifest,
-    shard_schema,
-    write_file,
     write_manifest,
 )
+from packprep.schemas.validate import check_batch
+from packprep.schemas.views import list_view
 from packprep.sources.units import ranges
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked

@@ -53,7 +53,9 @@ from packprep.output.staging import (
     staging_at,
 )
 from packprep.packing.kernels.common import compiling
-from packprep.schemas import FormatError, Manifest, StoreError, is_url
+from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.stores import StoreError, is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.digests import remembered
 from packprep.sources.reading import read_rows, row_shape

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from packprep.execute.job import Job
 from packprep.inspect.output_files import QUARANTINE
-from packprep.schemas import write_file
-from packprep.sources.units import Slice
+from packprep.schemas.files import write_file
+from packprep.sources.units import Part, Slice
 from packprep.support.problems import BadRow
 from packprep.tokens.encode import READ
 from packprep.tokens.store import TokenFile, file_name

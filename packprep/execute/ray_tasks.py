@@ -22,7 +22,9 @@ from typing import Any
 from packprep.engines.third_party import tell_libraries
 from packprep.execute.job import Job
 from packprep.output.staging import JOB
-from packprep.schemas import StoreError, digest_of, temporary_name
+from packprep.schemas.canonical import digest_of
+from packprep.schemas.files import temporary_name
+from packprep.schemas.stores import StoreError
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.progress import Progress
 

@@ -25,7 +25,11 @@ from numpy.typing import NDArray
 from packprep.config.options import options_in
 from packprep.inspect.provenance import Sources
 from packprep.packing.account import Dropped
-from packprep.schemas import FILLER, NO_LOSS, BatchView, Finding, Findings, FormatError, Manifest
+from packprep.schemas.columns import FILLER, NO_LOSS
+from packprep.schemas.errors import FormatError
+from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.validate import BatchView
 
 Int64 = NDArray[np.int64]
 

@@ -18,16 +18,11 @@ from numpy.typing import NDArray
 from packprep.config.build_config import BuildConfig
 from packprep.inspect.report_file import report_of
 from packprep.packing.plan import ATTENTION_COST
-from packprep.schemas import (
-    FILLER,
-    NO_LOSS,
-    FormatError,
-    Manifest,
-    Output,
-    check_file,
-    list_view,
-    read_manifest,
-)
+from packprep.schemas.columns import FILLER, NO_LOSS
+from packprep.schemas.errors import FormatError
+from packprep.schemas.listed import check_file
+from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.views import list_view
 from packprep.support.progress import Progress, Silent
 
 Int64 = NDArray[np.int64]

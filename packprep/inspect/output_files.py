@@ -11,21 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from packprep.inspect.shard_files import Opened, opener
-from packprep.schemas import (
-    MANIFEST,
-    FileEntry,
-    FormatError,
-    Manifest,
-    Output,
-    RemoteOutput,
-    Store,
-    Stored,
-    check_file,
-    inside,
-    is_url,
-    read_manifest,
-    surplus_files,
-)
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST, inside
+from packprep.schemas.listed import check_file, surplus_files
+from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.remote import RemoteOutput
+from packprep.schemas.stores import Store, Stored, is_url
 from packprep.support.errors import InputError, asked
 
 QUARANTINE = "quarantine.jsonl"  # rows that no worker survived

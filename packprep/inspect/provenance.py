@@ -6,7 +6,8 @@ By the manifest's table of sources and the paths of its run part.
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.schemas import FormatError, Manifest
+from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import Manifest
 
 Int64 = NDArray[np.int64]
 

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from packprep.schemas import MANIFEST, Manifest, Output, check_file, read_manifest
+from packprep.schemas.files import MANIFEST
+from packprep.schemas.listed import check_file
+from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.support.errors import InputError
 
 NAME = "report.json"

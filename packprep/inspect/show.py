@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.schemas import NO_LOSS
+from packprep.schemas.columns import NO_LOSS
 
 # Pictures of control characters: text from data must not steer the terminal.
 _VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(128, 160), "␦")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
 from packprep.packing.account import Sums
-from packprep.schemas import Manifest, Output
+from packprep.schemas.manifest import Manifest, Output
 from packprep.support.errors import ConfigError
 
 _FILL_SHARES = (

@@ -11,7 +11,9 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.output.directory import place_of
 from packprep.output.staging import BUILD, CLAIMS, generation_of, join_of, staging_of, task_locks
-from packprep.schemas import MANIFEST, Manifest, is_url, read_manifest
+from packprep.schemas.files import MANIFEST
+from packprep.schemas.manifest import Manifest, read_manifest
+from packprep.schemas.stores import is_url
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import holder
 

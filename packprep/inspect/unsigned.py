@@ -16,17 +16,12 @@ import pyarrow as pa
 
 from packprep.inspect.shard_files import Checked, Told, in_threads, opener, read_shard
 from packprep.inspect.verdict import Verdict
-from packprep.schemas import (
-    MANIFEST,
-    STANDARD_COLUMNS,
-    Column,
-    Finding,
-    FormatError,
-    ListView,
-    list_view,
-    saved_files,
-    sound_parts,
-)
+from packprep.schemas.columns import STANDARD_COLUMNS, Column
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST, saved_files
+from packprep.schemas.findings import Finding
+from packprep.schemas.validate import sound_parts
+from packprep.schemas.views import ListView, list_view
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress
 

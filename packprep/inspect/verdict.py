@@ -6,7 +6,7 @@ What was checked and what was found, filled in by the checks one after another.
 from dataclasses import dataclass, field
 from typing import Any
 
-from packprep.schemas import Findings
+from packprep.schemas.findings import Findings
 
 
 @dataclass(kw_only=True)

@@ -30,19 +30,13 @@ from packprep.inspect.output_files import (
 )
 from packprep.inspect.shard_files import Checked, Opened, Told, in_threads, read_file, read_shard
 from packprep.inspect.verdict import Verdict
-from packprep.schemas import (
-    MANIFEST,
-    SURPLUS,
-    FileEntry,
-    Finding,
-    Findings,
-    FormatError,
-    Manifest,
-    Output,
-    check_schema,
-    read_manifest,
-    sound_parts,
-)
+from packprep.schemas.columns import check_schema
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST
+from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.listed import SURPLUS
+from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress, Silent
 

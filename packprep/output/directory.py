@@ -13,7 +13,10 @@ from packprep.config.build_config import BuildConfig
 from packprep.output.build_output import WholeOutput
 from packprep.output.shard_folder import LocalShards, ShardFolder
 from packprep.output.staging import PARTS, difference
-from packprep.schemas import MANIFEST, Manifest, digest_of, is_url, read_manifest, sync_directory
+from packprep.schemas.canonical import digest_of
+from packprep.schemas.files import MANIFEST, sync_directory
+from packprep.schemas.manifest import Manifest, read_manifest
+from packprep.schemas.stores import is_url
 from packprep.sources.source import Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import Holder, holder

@@ -21,15 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from packprep.schemas import (
-    MANIFEST,
-    FormatError,
-    Manifest,
-    Store,
-    canonical_json,
-    inside,
-    parse_manifest,
-)
+from packprep.schemas.canonical import canonical_json
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST, inside
+from packprep.schemas.manifest import Manifest, parse_manifest
+from packprep.schemas.stores import Store
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.progress import Progress
 

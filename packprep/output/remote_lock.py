@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from os import getpid
 
-from packprep.schemas import Store, StoreError, canonical_json
+from packprep.schemas.canonical import canonical_json
+from packprep.schemas.stores import Store, StoreError
 from packprep.support.errors import ConfigError, StoppedError, asked
 from packprep.support.file_lock import STALE_AFTER, TOUCHED_EVERY, Held, Holder, runs
 

@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from packprep.schemas import Store, Stored, same_file, temporary_name
-from packprep.support.linux import begin_to_store, reserve
+from packprep.schemas.canonical import same_file
+from packprep.schemas.files import temporary_name
+from packprep.schemas.stores import Store, Stored
 
 _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
 

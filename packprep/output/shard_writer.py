@@ -24,14 +24,8 @@ from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_folder import ShardFolder
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
-from packprep.schemas import (
-    FILLER,
-    NO_LOSS,
-    STANDARD_COLUMNS,
-    Column,
-    check_batch,
-    shard_schema,
-)
+from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, shard_schema
+from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
 from packprep.windows.placement import Packs, Rows

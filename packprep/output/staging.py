@@ -25,17 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packprep.schemas import (
-    FORMAT_VERSION,
-    MANIFEST,
-    FormatError,
-    Manifest,
-    canonical_json,
-    check_file,
-    inside,
-    read_manifest,
-    write_file,
-)
+from packprep.schemas.canonical import canonical_json
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST, inside, write_file
+from packprep.schemas.listed import check_file
+from packprep.schemas.manifest import FORMAT_VERSION, Manifest, read_manifest
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.progress import Progress
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packprep.packing.account import Sums
-from packprep.schemas import digest_of
+from packprep.schemas.canonical import digest_of
 
 _RATES = ("bos_rate", "eos_rate")
 _ADDED = ("documents", "tokens", "splits", "seconds")

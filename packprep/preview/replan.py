@@ -15,7 +15,7 @@ from packprep.config.options import options_in
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
 from packprep.preview.sweep import Cut, Row, of_lengths, row_of
-from packprep.schemas import Output, read_manifest
+from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
 from packprep.windows.segments import cut_segments

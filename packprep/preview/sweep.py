@@ -28,7 +28,7 @@ from packprep.output.shard_writer import ShardLayout, column_bytes
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
-from packprep.schemas import Column
+from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
 from packprep.windows.documents import Documents

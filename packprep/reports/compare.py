@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packprep.reports.figures import figures, rule_of, value_of
-from packprep.schemas import Output, read_manifest
+from packprep.schemas.manifest import Output, read_manifest
 
 Judgement = Literal["better", "worse", "differs", "same"]
 

@@ -15,7 +15,7 @@ from packprep.packing.account import Dropped, Sums
 from packprep.preview.replan import replan
 from packprep.preview.sweep import Row
 from packprep.reports.charts import Histogram, Link, amounts, histogram, percents
-from packprep.schemas import Manifest, Output, read_manifest
+from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.support.progress import Progress
 
 COLORS = 8

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas import NO_LOSS, Column
+from packprep.schemas.columns import NO_LOSS, Column
 from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array, problems_in
 

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packprep.schemas import canonical_json, write_file
+from packprep.schemas.canonical import canonical_json
+from packprep.schemas.files import write_file
 from packprep.support.progress import Progress
 
 _BLOCK = (

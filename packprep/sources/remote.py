@@ -17,17 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas import Store, Stored, check_path
-from packprep.sources.digests import (
-    digest_of_stream,
-    hash_in_threads,
-    known_digest,
-    remember,
-    together,
-)
-from packprep.sources.formats.datasets_rows import SAVED
-from packprep.sources.formats.raw_files import opened
-from packprep.sources.formats.registry import format_of, known_endings
+from packprep.schemas.files import check_path
+from packprep.schemas.stores import Store, Stored
+from packprep.sources.digests import digest_of_stream, in_threads, known_digest, remember, together
+from packprep.sources.formats.raw_files import KINDS, SUFFIXES, opened, suffixes
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, asked
 from packprep.support.redact import redacted

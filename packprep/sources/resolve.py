@@ -21,12 +21,11 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
-from packprep.schemas import FormatError, inside, is_url
-from packprep.sources.digests import digest_of_files, hash_in_threads, heard
-from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
-from packprep.sources.formats.format import Format
-from packprep.sources.formats.jsonl import JSON
-from packprep.sources.formats.registry import FORMATS, format_of, known_endings
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import inside
+from packprep.schemas.stores import is_url
+from packprep.sources.digests import digest_of_files, heard, in_threads
+from packprep.sources.formats.raw_files import KINDS, SUFFIXES, suffixes
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import InputError, system_error

@@ -19,6 +19,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from packprep.schemas.stores import StoreError
 from packprep.support.redact import redacted
 
 
@@ -57,8 +58,6 @@ def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
 
     An error that a retry would not fix is of this kind.
     """
-    from packprep.schemas import StoreError  # takes too long to import for --help
-
     try:
         yield
     except ImportError as error:
@@ -97,8 +96,6 @@ def system_error(error: BaseException | None) -> OSError | None:
 
     None where it was neither.
     """
-    from packprep.schemas import StoreError  # takes too long to import for --help
-
     while error is not None:
         if isinstance(error, OSError) and (error.errno in _SYSTEM or isinstance(error, StoreError)):
             return error

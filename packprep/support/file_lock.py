@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from packprep.schemas import canonical_json
+from packprep.schemas.canonical import canonical_json
 from packprep.support.errors import ConfigError
 
 TOUCHED_EVERY = 10.0  # seconds

@@ -19,7 +19,7 @@ from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, verify_batch
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.kernels.gather import add_ends, make_room, with_ends
-from packprep.schemas import NO_LOSS
+from packprep.schemas.columns import NO_LOSS
 from packprep.sources.formats.arrow_columns import one_array
 from packprep.sources.units import Part, ranges, text_bytes
 from packprep.support.ahead import ahead

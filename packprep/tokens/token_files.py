@@ -27,8 +27,8 @@ import pyarrow as pa
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.schemas import canonical_json, temporary_name, write_file
-from packprep.sources.position import Extent
+from packprep.schemas.canonical import canonical_json
+from packprep.schemas.files import temporary_name, write_file
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem

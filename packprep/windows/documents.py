@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.kernels.gather import Pointers
-from packprep.schemas import STANDARD_COLUMNS, Column, DType, FormatError, Kind, list_view
-from packprep.sources.position import Extent
+from packprep.schemas.columns import STANDARD_COLUMNS, Column, DType, Kind
+from packprep.schemas.errors import FormatError
+from packprep.schemas.views import list_view
 from packprep.support.hashing import Purpose, drawn, mix, stream
 from packprep.support.memory import MappedFiles
 from packprep.tokens.store import TokenFile

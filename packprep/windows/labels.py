@@ -17,7 +17,7 @@ from numba import carray, njit
 from numpy.typing import NDArray
 
 from packprep.packing.kernels.gather import Pointers, pointer
-from packprep.schemas import NO_LOSS
+from packprep.schemas.columns import NO_LOSS
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

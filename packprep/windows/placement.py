@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packprep.packing.kernels.gather import Pointers
 from packprep.packing.order import permuted
-from packprep.schemas import FILLER
+from packprep.schemas.columns import FILLER
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments
 

@@ -26,15 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import (
-    STANDARD_COLUMNS,
-    digest_of,
-    file_digest,
-    shard_name,
-    shard_schema,
-    write_dataset_files,
-    write_manifest,
-)
+from packprep.schemas import STANDARD_COLUMNS, digest_of, shard_schema
+from packprep.schemas.canonical import file_digest
+from packprep.schemas.files import shard_name, write_dataset_files
+from packprep.schemas.manifest import write_manifest
 
 COLUMNS = tuple(
     STANDARD_COLUMNS[name]

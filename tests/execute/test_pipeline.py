@@ -15,7 +15,8 @@ import yaml
 from packprep import BuildConfig, PackPlan, build, pack_lengths
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
-from packprep.schemas import check_files, file_digest, read_manifest
+from packprep.schemas import check_files, read_manifest
+from packprep.schemas.canonical import file_digest
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import (

@@ -26,14 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import (
-    FormatError,
-    canonical_json,
-    check_files,
-    digest_of,
-    file_digest,
-    read_manifest,
-)
+from packprep.schemas import FormatError, canonical_json, check_files, digest_of, read_manifest
+from packprep.schemas.canonical import file_digest
 from tests.helpers.tiny_shards import EXAMPLE, RICH, rich_row, write_output
 
 # Values that break what expects a count, a name or a list.

@@ -22,7 +22,8 @@ from random import Random
 from typing import Any
 
 from packprep.output.staging import staging_of
-from packprep.schemas import MANIFEST, check_files, read_manifest
+from packprep.schemas import check_files, read_manifest
+from packprep.schemas.files import MANIFEST
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 SHIM = Path(__file__).with_name("shim.c")

@@ -24,7 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.schemas import FormatError, Store, parse_manifest, stores
+from packprep.schemas import FormatError, stores
+from packprep.schemas.manifest import parse_manifest
+from packprep.schemas.stores import Store
 from tests.helpers import s3
 
 from . import harness

@@ -10,14 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.schemas import (
-    canonical_json,
-    file_digest,
-    read_manifest,
-    shard_schema,
-    write_file,
-    write_manifest,
-)
+from packprep.schemas import canonical_json, read_manifest, shard_schema
+from packprep.schemas.canonical import file_digest
+from packprep.schemas.files import write_file
+from packprep.schemas.manifest import write_manifest
 
 Packs = list[dict[str, list[Any]]]
 

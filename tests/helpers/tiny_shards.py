@@ -20,14 +20,11 @@ from packprep.schemas import (
     Manifest,
     canonical_json,
     digest_of,
-    file_digest,
-    shard_name,
     shard_schema,
-    write_dataset_dict,
-    write_dataset_files,
-    write_file,
-    write_manifest,
 )
+from packprep.schemas.canonical import file_digest
+from packprep.schemas.files import shard_name, write_dataset_dict, write_dataset_files, write_file
+from packprep.schemas.manifest import write_manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLAIN = tuple(

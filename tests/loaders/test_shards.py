@@ -14,15 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders import PackedShards
-from packprep.schemas import (
-    STANDARD_COLUMNS,
-    FormatError,
-    canonical_json,
-    file_digest,
-    read_manifest,
-    shard_name,
-    write_manifest,
-)
+from packprep.schemas import STANDARD_COLUMNS, FormatError, canonical_json, read_manifest
+from packprep.schemas.canonical import file_digest
+from packprep.schemas.files import shard_name
+from packprep.schemas.manifest import write_manifest
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, RICH, Row, rich_row, write_output
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_columns, shard_schema
+from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, shard_schema
+from packprep.schemas.columns import check_columns
 
 
 def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metadata() -> None:

@@ -9,19 +9,17 @@ from pathlib import Path
 import datasets
 import pytest
 
-from packprep.schemas import (
-    FormatError,
-    check_file,
-    check_files,
+from packprep.schemas import FormatError, check_files, read_manifest
+from packprep.schemas.files import (
     check_path,
     inside,
-    read_manifest,
     shard_name,
     temporary_name,
     write_dataset_dict,
     write_dataset_files,
     write_file,
 )
+from packprep.schemas.listed import check_file
 from tests.helpers.tiny_shards import EXAMPLE, write_output
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.schemas import LEDGER_KEYS, FormatError, check_ledger
+from packprep.schemas import FormatError, check_ledger
+from packprep.schemas.ledger import LEDGER_KEYS
 
 BALANCED = {
     "tokens_in": 100,

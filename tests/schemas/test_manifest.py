@@ -23,8 +23,8 @@ from packprep.schemas import (
     check_ledger,
     digest_of,
     read_manifest,
-    write_manifest,
 )
+from packprep.schemas.manifest import write_manifest
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, write_output
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "manifest.schema.json").read_text())

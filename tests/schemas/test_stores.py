@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from packprep.schemas import Store, Stored, StoreError, is_url
+from packprep.schemas import StoreError
+from packprep.schemas.stores import Store, Stored, is_url
 
 
 @pytest.fixture(params=["s3", "memory"])

@@ -12,14 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.schemas import (
-    STANDARD_COLUMNS,
-    Column,
-    FormatError,
-    check_batch,
-    check_boundaries,
-    shard_schema,
-)
+from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_batch, shard_schema
+from packprep.schemas.validate import check_boundaries
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, to_batch
 
 WHERE = "data-00003-of-00010.arrow"

@@ -17,7 +17,8 @@ import pytest
 from packprep import BuildConfig, build, pack_dataset
 from packprep.config.checks import CARRY_TYPES, RESERVED
 from packprep.loaders import PackedLoader, PackedShards, unpack
-from packprep.schemas import STANDARD_COLUMNS, DType
+from packprep.schemas import STANDARD_COLUMNS
+from packprep.schemas.columns import DType
 from packprep.sources.carried import RowShape, carried_types
 from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError

@@ -11,7 +11,7 @@ from packprep.cli.printing import print_grid, print_sentence
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 
 @click.command(

@@ -10,7 +10,7 @@ from packprep.cli.output_type import OutputType
 from packprep.cli.printing import print_grid, print_table
 
 if TYPE_CHECKING:
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 _COLOURS = {"better": "green", "worse": "red", "differs": "yellow", "same": None}
 

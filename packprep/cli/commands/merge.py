@@ -8,7 +8,7 @@ import click
 from packprep.cli.output_type import DirectoryType, OutputType
 
 if TYPE_CHECKING:
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 
 @click.command("merge", short_help="Put outputs together into one.")

@@ -10,7 +10,7 @@ from packprep.cli.output_type import OutputType
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 
 @click.command("report", short_help="Show an output as a web page, or as plots.")

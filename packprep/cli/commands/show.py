@@ -17,7 +17,7 @@ from packprep.support.errors import ConfigError
 if TYPE_CHECKING:
     from packprep.inspect.lookup import FoundPack, Segment
     from packprep.inspect.provenance import Sources
-    from packprep.schemas import Manifest, Output
+    from packprep.schemas.manifest import Manifest, Output
 
 _NO_TOKENIZER = hashlib.sha256(
     b""
@@ -81,7 +81,7 @@ def command(
     """
     from packprep.inspect.lookup import document_number, find_documents, find_pack
     from packprep.inspect.provenance import Sources
-    from packprep.schemas import read_manifest
+    from packprep.schemas.manifest import read_manifest
 
     if pack is not None and doc is not None:
         raise ConfigError("--pack and --doc each say what to show; give one of them")

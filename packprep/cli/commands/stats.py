@@ -9,7 +9,7 @@ from packprep.cli.output_type import OutputType
 from packprep.cli.printing import print_grid, print_sentence, print_table
 
 if TYPE_CHECKING:
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 _SOURCE_HEADS = (
     "",
@@ -55,7 +55,7 @@ def command(
     from packprep.inspect.histograms import measure
     from packprep.inspect.report_file import read_report
     from packprep.output.report import table
-    from packprep.schemas import read_manifest
+    from packprep.schemas.manifest import read_manifest
 
     report, manifest = read_report(output), read_manifest(output)
     measured = measure(output)

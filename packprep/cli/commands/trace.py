@@ -12,7 +12,7 @@ from packprep.support.errors import ConfigError
 if TYPE_CHECKING:
     from packprep.inspect.lookup import Segment
     from packprep.inspect.provenance import Sources
-    from packprep.schemas import Output
+    from packprep.schemas.manifest import Output
 
 SPLIT = click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
 SHARD = click.option(
@@ -54,7 +54,7 @@ def command(
     """
     from packprep.inspect.lookup import document_number, find_documents, find_pack
     from packprep.inspect.provenance import Sources
-    from packprep.schemas import read_manifest
+    from packprep.schemas.manifest import read_manifest
 
     if (pack is None) == (document is None):
         raise ConfigError("give either --pack or --document; see packprep trace --help")

@@ -19,7 +19,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from packprep.schemas import NO_LOSS
+from packprep.schemas.columns import NO_LOSS
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
