@@ -21,8 +21,8 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, saved_files
 from packprep.schemas.listed import check_file, check_files
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
-from packprep.schemas.remote import RemoteOutput
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.remote import RemoteOutput
+from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
 

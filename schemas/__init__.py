@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .manifest import Manifest as Manifest
     from .manifest import SplitCounts as SplitCounts
     from .manifest import read_manifest as read_manifest
-    from .remote import RemoteOutput as RemoteOutput
-    from .stores import StoreError as StoreError
+    from .storage.remote import RemoteOutput as RemoteOutput
+    from .storage.stores import StoreError as StoreError
     from .validate import check_batch as check_batch
     from .validate import sound_parts as sound_parts
 
@@ -39,9 +39,9 @@ _HOME = {
     "Findings": "findings",
     "FormatError": "errors",
     "Manifest": "manifest",
-    "RemoteOutput": "remote",
+    "RemoteOutput": "storage.remote",
     "SplitCounts": "manifest",
-    "StoreError": "stores",
+    "StoreError": "storage.stores",
     "canonical_json": "canonical",
     "check_batch": "validate",
     "check_files": "listed",

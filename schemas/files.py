@@ -1,17 +1,9 @@
-"""The files of an output directory: names, safe paths, whole writes, and the JSON `datasets` needs.
-
-A file is written under a temporary name, synced and renamed, so a name in the directory always
-means whole contents.
-"""
+"""The files of an output directory: their names, safe paths, and what `datasets` lists of them."""
 
 import json
-import os
 import re
-import socket
-from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from .canonical import canonical_json
 from .errors import FormatError
 
 MANIFEST = "manifest.json"
@@ -71,85 +63,6 @@ def inside(directory: Path, path: str, where: str = MANIFEST) -> Path:
             "in its place"
         )
     return found
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write `path` whole or not at all: temporary name, sync, rename, sync of the directory."""
-    temporary = temporary_name(path)
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def temporary_name(path: Path) -> Path:
-    """Name of a file until it is whole.
-
-    Another one in each process, for two may write the same file.
-    """
-    return path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames in `directory` survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_dataset_files(
-    directory: Path, files: Sequence[str], *, fingerprint: str, split: str | None
-) -> None:
-    """state.json and dataset_info.json, which make `directory` open with `datasets.load_from_disk`.
-
-    files: names of the shards in `directory`, in row order, one at least. fingerprint: lower-case
-    hex, at most 64 characters, of the content: `datasets` names its caches by it. split: e.g.
-    "train", or None.
-    """
-    if not files:
-        raise FormatError(
-            f"{directory} has no shards; datasets opens no dataset without one, so write one with "
-            "0 packs"
-        )
-    for name in files:
-        if len(check_path(name, str(directory / "state.json")).parts) != 1:
-            raise FormatError(
-                f"{directory / 'state.json'} names the file {name!r}; expected a name in the same "
-                "directory"
-            )
-    if not re.fullmatch(r"[0-9a-f]{1,64}", fingerprint):
-        raise FormatError(
-            f"fingerprint is {fingerprint!r}; expected up to 64 lower-case hex characters"
-        )
-    if split is not None:
-        check_split(split, str(directory / "state.json"))
-    state: dict[str, object] = {
-        "_data_files": [{"filename": name} for name in files],
-        "_fingerprint": fingerprint,
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": split,
-    }
-    write_file(directory / "state.json", canonical_json(state))
-    # No features: they are inferred from the Arrow types, which every version reads alike.
-    write_file(directory / "dataset_info.json", canonical_json({}))
-
-
-def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
-    """Write dataset_dict.json, which makes `directory` a DatasetDict.
-
-    Of the sub-directories named, in this order.
-    """
-    path = directory / "dataset_dict.json"
-    write_file(
-        path, canonical_json({"splits": [check_split(split, str(path)) for split in splits]})
-    )
 
 
 def saved_files(directory: Path) -> tuple[Path, ...]:

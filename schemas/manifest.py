@@ -5,16 +5,15 @@ equal builds on any machine. `run`: how this build went (versions, seconds, path
 of the other two.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from .canonical import canonical_json, digest_of, parse_canonical
+from .canonical import digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column, check_columns
 from .errors import FormatError
-from .files import MANIFEST, check_path, check_split, shard_name, write_file
+from .files import MANIFEST, check_path, check_split, shard_name
 from .ledger import check_ledger
 
 FORMAT_VERSION = 1
@@ -145,19 +144,6 @@ class FetchedOutput(Protocol):
 
 Output = Path | FetchedOutput
 """A finished output, in a directory or elsewhere; `read_manifest` and `check_file` take either."""
-
-
-def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
-    """Write directory/manifest.json, after the same checks that `read_manifest` makes.
-
-    FormatError if they fail.
-    """
-    path = directory / MANIFEST
-    rest = {"data": dict(data), "run": dict(run)}
-    content = canonical_json(rest | {"sha256": digest_of(rest)})
-    manifest = parse_manifest(content, str(path))
-    write_file(path, content)
-    return manifest
 
 
 def read_manifest(directory: str | Output) -> Manifest:

@@ -67,7 +67,7 @@ def output_at(name: str) -> "Output":
     """
     if "://" not in name:
         return Path(name)
-    from packprep.schemas.remote import RemoteOutput
+    from packprep.schemas.storage.remote import RemoteOutput
 
     with asked():
         return RemoteOutput(name)

@@ -25,7 +25,7 @@ from packprep.output.staging import BUILD, Staging, difference, generation_of, s
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked

@@ -18,7 +18,7 @@ from typing import Any
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.execute.shares import Shares
 from packprep.output.staging import CLAIMS, join_of, staging_of, task_locks
-from packprep.schemas.files import temporary_name
+from packprep.schemas.storage.writing import temporary_name
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.file_lock import Held, holder, locked, taken_by
 from packprep.support.progress import Progress

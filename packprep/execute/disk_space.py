@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from packprep.execute.job import Job
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
 from packprep.support.errors import StoppedError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

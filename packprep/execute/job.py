@@ -22,8 +22,8 @@ from packprep.output.directory import shards_of
 from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.files import write_file
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
+from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import Source
 from packprep.tokens.store import tokens_key
 from packprep.windows.planner import Planner

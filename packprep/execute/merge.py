@@ -28,16 +28,9 @@ from packprep.output.staging import build_facts, staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, shard_schema
-from packprep.schemas.files import write_file
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import (
-    FORMAT_VERSION,
-    FileEntry,
-    Manifest,
-    Output,
-    read_manifest,
-    write_manifest,
-)
+from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.storage.writing import write_file, write_manifest
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
 from packprep.sources.units import ranges

@@ -55,7 +55,7 @@ from packprep.output.staging import (
 from packprep.packing.kernels.common import compiling
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.stores import StoreError, is_url
+from packprep.schemas.storage.stores import StoreError, is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.digests import remembered
 from packprep.sources.reading import read_rows, row_shape

@@ -26,7 +26,7 @@ import pyarrow as pa
 from packprep.execute.job import Job
 from packprep.output.staging import PLACES, SIZES
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.files import write_file
+from packprep.schemas.storage.writing import write_file
 from packprep.sources.carried import RowShape
 from packprep.sources.position import Extent
 from packprep.sources.reading import BEGIN, RowPlace, read_rows

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from packprep.execute.job import Job
 from packprep.inspect.output_files import QUARANTINE
-from packprep.schemas.files import write_file
+from packprep.schemas.storage.writing import write_file
 from packprep.sources.units import Part, Slice
 from packprep.support.problems import BadRow
 from packprep.tokens.encode import READ

@@ -27,7 +27,7 @@ from packprep.output.shard_writer import (
 )
 from packprep.output.sign_off import first_documents
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.files import write_file
+from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.tokens.token_files import BASE_MEMORY

@@ -15,8 +15,8 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.listed import check_file, surplus_files
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
-from packprep.schemas.remote import RemoteOutput
-from packprep.schemas.stores import Store, Stored, is_url
+from packprep.schemas.storage.remote import RemoteOutput
+from packprep.schemas.storage.stores import Store, Stored, is_url
 from packprep.support.errors import InputError, asked
 
 QUARANTINE = "quarantine.jsonl"  # rows that no worker survived

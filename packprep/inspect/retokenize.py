@@ -32,7 +32,7 @@ from packprep.packing.account import Dropped
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import BatchView
 from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import resolve

@@ -13,7 +13,7 @@ from packprep.output.directory import place_of
 from packprep.output.staging import BUILD, CLAIMS, generation_of, join_of, staging_of, task_locks
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import holder
 

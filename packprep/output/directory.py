@@ -14,9 +14,10 @@ from packprep.output.build_output import WholeOutput
 from packprep.output.shard_folder import LocalShards, ShardFolder
 from packprep.output.staging import PARTS, difference
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.files import MANIFEST, sync_directory
+from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
+from packprep.schemas.storage.writing import sync_directory
 from packprep.sources.source import Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import Holder, holder

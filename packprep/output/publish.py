@@ -25,7 +25,7 @@ from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.manifest import Manifest, parse_manifest
-from packprep.schemas.stores import Store
+from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.progress import Progress
 

@@ -23,9 +23,9 @@ from packprep.output.remote_lock import StoreLock, store_holder, store_locked
 from packprep.output.shard_folder import StoreShards
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX, difference
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.files import write_file
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.stores import Store
+from packprep.schemas.storage.stores import Store
+from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import Source
 from packprep.support.errors import ConfigError, asked
 from packprep.support.file_lock import Holder, holder

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from os import getpid
 
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.stores import Store, StoreError
+from packprep.schemas.storage.stores import Store, StoreError
 from packprep.support.errors import ConfigError, StoppedError, asked
 from packprep.support.file_lock import STALE_AFTER, TOUCHED_EVERY, Held, Holder, runs
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packprep.schemas.canonical import same_file
-from packprep.schemas.files import temporary_name
-from packprep.schemas.stores import Store, Stored
+from packprep.schemas.storage.stores import Store, Stored
+from packprep.schemas.storage.writing import temporary_name
 
 _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
 

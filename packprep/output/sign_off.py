@@ -18,8 +18,14 @@ from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
 from packprep.packing.account import Sums
 from packprep.schemas.canonical import canonical_json, digest_of, file_digest
-from packprep.schemas.files import shard_name, write_dataset_dict, write_dataset_files, write_file
-from packprep.schemas.manifest import FORMAT_VERSION, Manifest, Output, write_manifest
+from packprep.schemas.files import shard_name
+from packprep.schemas.manifest import FORMAT_VERSION, Manifest, Output
+from packprep.schemas.storage.writing import (
+    write_dataset_dict,
+    write_dataset_files,
+    write_file,
+    write_manifest,
+)
 from packprep.sources.source import Source
 from packprep.support import memory
 from packprep.support.version import __version__

@@ -27,9 +27,10 @@ from typing import Any
 
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
-from packprep.schemas.files import MANIFEST, inside, write_file
+from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FORMAT_VERSION, Manifest, read_manifest
+from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.progress import Progress
 

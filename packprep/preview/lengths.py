@@ -32,8 +32,8 @@ from packprep.preview.sweep import Window, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Output, read_manifest
-from packprep.schemas.remote import RemoteOutput
-from packprep.schemas.stores import Store, is_url
+from packprep.schemas.storage.remote import RemoteOutput
+from packprep.schemas.storage.stores import Store, is_url
 from packprep.sources.reading import row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.units import Part, Slice, read_slices, row_bytes

@@ -25,7 +25,7 @@ from packprep.reports.figures import (
     shown_change,
     value_of,
 )
-from packprep.schemas.files import write_file
+from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, nearest
 
 _NAMED = 3  # sources in a sentence

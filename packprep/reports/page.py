@@ -21,7 +21,7 @@ from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
 from packprep.reports.charts import drawing, flow, pieces
 from packprep.reports.facts import Facts, lost, not_drawn, percent, short, visible
-from packprep.schemas.files import write_file
+from packprep.schemas.storage.writing import write_file
 from packprep.support.version import __version__
 
 _PACKS = 24  # in the picture

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.files import write_file
+from packprep.schemas.storage.writing import write_file
 from packprep.support.progress import Progress
 
 _BLOCK = (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.files import check_path
-from packprep.schemas.stores import Store, Stored
+from packprep.schemas.storage.stores import Store, Stored
 from packprep.sources.digests import digest_of_stream, in_threads, known_digest, remember, together
 from packprep.sources.formats.raw_files import KINDS, SUFFIXES, opened, suffixes
 from packprep.sources.source import Source

@@ -23,7 +23,7 @@ from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
-from packprep.schemas.stores import is_url
+from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, heard, in_threads
 from packprep.sources.formats.raw_files import KINDS, SUFFIXES, suffixes
 from packprep.sources.remote import expand_url

@@ -28,7 +28,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.files import temporary_name, write_file
+from packprep.schemas.storage.writing import temporary_name, write_file
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem

@@ -28,8 +28,8 @@ import pyarrow as pa
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas import STANDARD_COLUMNS, digest_of, shard_schema
 from packprep.schemas.canonical import file_digest
-from packprep.schemas.files import shard_name, write_dataset_files
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.files import shard_name
+from packprep.schemas.storage.writing import write_dataset_files, write_manifest
 
 COLUMNS = tuple(
     STANDARD_COLUMNS[name]

@@ -17,7 +17,7 @@ from packprep.output import directory as outputs
 from packprep.output.staging import staging_of
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.canonical import file_digest
-from packprep.schemas.files import temporary_name
+from packprep.schemas.storage.writing import temporary_name
 from packprep.sources import units
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve

@@ -24,9 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.schemas import FormatError, stores
+from packprep.schemas import FormatError
 from packprep.schemas.manifest import parse_manifest
-from packprep.schemas.stores import Store
+from packprep.schemas.storage import stores
+from packprep.schemas.storage.stores import Store
 from tests.helpers import s3
 
 from . import harness

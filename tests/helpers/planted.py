@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from packprep.schemas import canonical_json, read_manifest, shard_schema
 from packprep.schemas.canonical import file_digest
-from packprep.schemas.files import write_file
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_file, write_manifest
 
 Packs = list[dict[str, list[Any]]]
 

@@ -23,8 +23,13 @@ from packprep.schemas import (
     shard_schema,
 )
 from packprep.schemas.canonical import file_digest
-from packprep.schemas.files import shard_name, write_dataset_dict, write_dataset_files, write_file
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.files import shard_name
+from packprep.schemas.storage.writing import (
+    write_dataset_dict,
+    write_dataset_files,
+    write_file,
+    write_manifest,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLAIN = tuple(

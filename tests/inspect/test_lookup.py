@@ -9,7 +9,7 @@ from packprep import build
 from packprep.inspect.lookup import document_number, find_documents, find_pack
 from packprep.inspect.provenance import Sources
 from packprep.schemas import FormatError, read_manifest
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl

@@ -18,7 +18,7 @@ from packprep.engines.tokenizer import recorded_tokenizer
 from packprep.inspect.retokenize import Sample, _two_parts
 from packprep.inspect.verify import verify
 from packprep.schemas import digest_of, read_manifest
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
 from tests.chat.test_build import TEMPLATE
 from tests.helpers.command import run

@@ -19,8 +19,7 @@ from packprep.execute.merge import merge
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
 from packprep.schemas.canonical import file_digest
-from packprep.schemas.files import write_dataset_files
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_dataset_files, write_manifest
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl

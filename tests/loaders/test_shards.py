@@ -17,7 +17,7 @@ from packprep.loaders import PackedShards
 from packprep.schemas import STANDARD_COLUMNS, FormatError, canonical_json, read_manifest
 from packprep.schemas.canonical import file_digest
 from packprep.schemas.files import shard_name
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_manifest
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, RICH, Row, rich_row, write_output
 
 

@@ -24,7 +24,7 @@ from packprep.output import remote as storeoutput
 from packprep.output.publish import RECORD
 from packprep.output.remote import StoreOutput
 from packprep.schemas import Manifest, RemoteOutput, canonical_json, read_manifest
-from packprep.schemas.stores import Store
+from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.file_lock import Held
 from tests.helpers import command, s3

@@ -7,7 +7,7 @@ import pytest
 from packprep.output import remote_lock
 from packprep.output.remote_lock import StoreLock, store_holder, store_locked
 from packprep.schemas import canonical_json
-from packprep.schemas.stores import Store
+from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.file_lock import Held, Holder
 

@@ -1,7 +1,4 @@
-"""The files of an output.
-
-What datasets needs, whole writes, and the check for missing, changed and surplus files.
-"""
+"""The files of an output: what datasets opens, and what is missing, changed or surplus."""
 
 import shutil
 from pathlib import Path
@@ -10,15 +7,7 @@ import datasets
 import pytest
 
 from packprep.schemas import FormatError, check_files, read_manifest
-from packprep.schemas.files import (
-    check_path,
-    inside,
-    shard_name,
-    temporary_name,
-    write_dataset_dict,
-    write_dataset_files,
-    write_file,
-)
+from packprep.schemas.files import check_path, inside, shard_name
 from packprep.schemas.listed import check_file
 from tests.helpers.tiny_shards import EXAMPLE, write_output
 
@@ -40,21 +29,6 @@ def findings(out: Path) -> list[str]:
     return [finding.replace(f"{out}/", "") for finding in full]
 
 
-def test_the_files_datasets_reads_have_these_exact_bytes(tmp_path: Path) -> None:
-    write_dataset_files(
-        tmp_path, [shard_name(0, 2), shard_name(1, 2)], fingerprint="0123abcd", split="train"
-    )
-    write_dataset_dict(tmp_path, ["train", "validation"])
-    assert (tmp_path / "state.json").read_bytes() == (
-        b'{"_data_files":[{"filename":"data-00000-of-00002.arrow"},{"filename":"data-00001-of-00002.arrow"}],'
-        b'"_fingerprint":"0123abcd","_format_columns":null,"_format_kwargs":{},"_format_type":null,'
-        b'"_output_all_columns":false,"_split":"train"}\n'
-    )
-    assert (tmp_path / "dataset_info.json").read_bytes() == b"{}\n"
-    assert (tmp_path / "dataset_dict.json").read_bytes() == b'{"splits":["train","validation"]}\n'
-    assert len([*tmp_path.iterdir()]) == 3
-
-
 def test_datasets_opens_an_output_and_a_dict_of_two(tmp_path: Path, out: Path) -> None:
     write_output(tmp_path / "one", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
     one = datasets.load_from_disk(tmp_path / "one")
@@ -67,34 +41,6 @@ def test_datasets_opens_an_output_and_a_dict_of_two(tmp_path: Path, out: Path) -
         "train": EXAMPLE,
         "validation": EXAMPLE,
     }
-
-
-def test_what_datasets_could_not_open_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="has no shards"):
-        write_dataset_files(tmp_path, [], fingerprint="0", split=None)
-    with pytest.raises(
-        FormatError, match="names the file 'a/b'; expected a name in the same directory"
-    ):
-        write_dataset_files(tmp_path, ["a/b"], fingerprint="0", split=None)
-    with pytest.raises(FormatError, match="fingerprint is 'XY'"):
-        write_dataset_files(tmp_path, ["a"], fingerprint="XY", split=None)
-    for split in ("", "a/b", "..", "a b"):
-        with pytest.raises(FormatError, match="names the split"):
-            write_dataset_files(tmp_path, ["a"], fingerprint="0", split=split)
-        with pytest.raises(FormatError, match="names the split"):
-            write_dataset_dict(tmp_path, [split])
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    write_file(tmp_path / "a", b"old")
-    temporary_name(tmp_path / "a").mkdir()  # so the temporary file cannot be opened
-    with pytest.raises(IsADirectoryError):
-        write_file(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_bytes() == b"old"
-    temporary_name(tmp_path / "a").rmdir()
-    write_file(tmp_path / "a", b"new")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"new")]
 
 
 def test_an_output_as_it_was_written_has_no_findings(out: Path) -> None:

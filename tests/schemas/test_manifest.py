@@ -24,7 +24,7 @@ from packprep.schemas import (
     digest_of,
     read_manifest,
 )
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_manifest
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, write_output
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "manifest.schema.json").read_text())

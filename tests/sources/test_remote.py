@@ -20,7 +20,7 @@ from packprep import BuildConfig, build
 from packprep.execute import pipeline
 from packprep.execute.pipeline import build_share
 from packprep.preview.estimate import estimate
-from packprep.schemas.stores import Store
+from packprep.schemas.storage.stores import Store
 from packprep.sources import remote
 from packprep.sources.digests import remembered
 from packprep.sources.formats import raw_files

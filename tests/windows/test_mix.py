@@ -21,7 +21,7 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import check_ledger, read_manifest
-from packprep.schemas.manifest import write_manifest
+from packprep.schemas.storage.writing import write_manifest
 from packprep.sources.units import Part
 from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.store import TokenFile

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from .canonical import file_size
-from .errors import FormatError
-from .files import MANIFEST, check_path
-from .manifest import FileEntry, Manifest, parse_manifest
+from packprep.schemas.canonical import file_size
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import MANIFEST, check_path
+from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest
+
 from .stores import Store
 
 _BLOCK = 8 << 20

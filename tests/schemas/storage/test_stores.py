@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from packprep.schemas import StoreError
-from packprep.schemas.stores import Store, Stored, is_url
+from packprep.schemas.storage.stores import Store, Stored, is_url
 
 
 @pytest.fixture(params=["s3", "memory"])
