@@ -14,11 +14,8 @@ from typing import Any, Literal
 
 from packprep.schemas.columns import FILLER, NO_LOSS
 
-from .batch import LabelKind, PackedBatch
+from .batch import LabelKind, PackedBatch, Tensor
 from .rows import Rows, batch_from_rows
-
-# torch.Tensor. torch is imported only where tensors are made.
-Tensor = Any
 
 
 def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:

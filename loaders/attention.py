@@ -12,10 +12,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
-Backend = Literal["flash_attn_4", "flash_attn_3", "flash_attn_2", "torch_varlen", "reference"]
+from .batch import Tensor
 
-# torch.Tensor. torch is imported only where tensors are made.
-Tensor = Any
+Backend = Literal["flash_attn_4", "flash_attn_3", "flash_attn_2", "torch_varlen", "reference"]
 
 # The module and function of each flash-attn generation.
 _KERNELS = {

@@ -14,6 +14,8 @@ from packprep.schemas.columns import FILLER
 
 from .buffers import Block
 
+# torch.Tensor. torch is imported only where tensors are made.
+Tensor = Any
 LabelKind = Literal["hf", "shifted"]
 _NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "_block")
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from .batch import PackedBatch
 
-Layout = Literal["contiguous", "zigzag"]
+ContextLayout = Literal["contiguous", "zigzag"]
 
 
 def context_indices(
-    cu_seqlens: NDArray[np.int32], cp_rank: int, cp_size: int, layout: Layout
+    cu_seqlens: NDArray[np.int32], cp_rank: int, cp_size: int, layout: ContextLayout
 ) -> NDArray[np.int64]:
     """int64 [T / cp_size]: the tokens of one rank, in its order.
 
@@ -63,7 +63,7 @@ def context_indices(
 
 
 def context_slice(
-    batch: PackedBatch, cp_rank: int, cp_size: int, layout: Layout = "contiguous"
+    batch: PackedBatch, cp_rank: int, cp_size: int, layout: ContextLayout = "contiguous"
 ) -> PackedBatch:
     """The batch with one rank's tokens, positions, labels, weights and token columns.
 

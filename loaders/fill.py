@@ -18,17 +18,17 @@ from packprep.schemas.errors import FormatError
 from .batch import PackedBatch
 from .buffers import Block, BlockPool
 from .loss import Mode, loss_weights
-from .mapped import Rows
+from .mapped import BatchRows
 from .shards import PackedShards
 
-Labels = Literal["hf", "shifted", "none"]
+LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
 # from the first cache.
 _SKEW = 24
 # Segment columns whose value for filler and padding the format fixes; any other column has 0 there.
 _FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides"), FILLER)
 # A pack: its record batch, and its row in it.
-Found = tuple[Rows, int]
+Found = tuple[BatchRows, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class BatchMaker:
         self,
         shards: PackedShards,
         shape: BatchShape,
-        labels: Labels,
+        labels: LabelChoice,
         weights: Mode | None,
         columns: dict[str, Literal["token", "segment"]],
         pool: BlockPool,

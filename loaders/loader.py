@@ -21,7 +21,7 @@ from packprep.schemas.errors import FormatError
 
 from .batch import PackedBatch
 from .buffers import BlockPool
-from .fill import BatchMaker, BatchShape, Labels
+from .fill import BatchMaker, BatchShape, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, rank_places
 from .shards import PackedShards
@@ -69,7 +69,7 @@ class PackedLoader:
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
-        labels: Labels = "hf",
+        labels: LabelChoice = "hf",
         pad_to: int | None = None,
         max_segments: int | None = None,
         prefetch: int = 2,
@@ -114,7 +114,7 @@ class PackedLoader:
                 f"rank is {self.rank}; expected 0 to {self.world_size - 1}, world_size - 1"
             )
         choices = {
-            "labels": (self._labels, get_args(Labels)),
+            "labels": (self._labels, get_args(LabelChoice)),
             "loss_weights": (self._weights, (None, *get_args(Mode))),
             "remainder": (self.remainder, ("drop", "fill")),
         }

@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
 
-from .batch import PackedBatch
+from .batch import PackedBatch, Tensor
 
 Mode = Literal["token", "segment", "document"]
-
-# torch.Tensor. torch is imported only where tensors are made.
-Tensor = Any
 
 
 def loss_weights(cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids: Any = None) -> Any:

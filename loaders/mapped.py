@@ -40,7 +40,7 @@ class Field(NamedTuple):
     dtype: str
 
 
-class Rows:
+class BatchRows:
     """The packs of one record batch by column: `rows.get("tokens", 3)` is a view of pack 3's."""
 
     def __init__(self, views: dict[str, ListView]) -> None:
@@ -95,7 +95,7 @@ class MappedShard:
         self._batches: list[pa.RecordBatch] | None = None
         self._starts: list[int] = []
         self._rows: dict[
-            int, tuple[Rows, bool]
+            int, tuple[BatchRows, bool]
         ] = {}  # of a record batch, and whether every pack in it is sound
 
     def stream(self) -> pa.ipc.RecordBatchStreamReader:
@@ -145,7 +145,7 @@ class MappedShard:
         """Open the file anew when it is next read; views of it stay valid."""
         self._batches, self._rows = None, {}
 
-    def find(self, pack: int) -> tuple[Rows, int]:
+    def find(self, pack: int) -> tuple[BatchRows, int]:
         """The record batch that holds a pack, and the pack's row in it.
 
         FormatError if the pack is bad.
@@ -155,7 +155,7 @@ class MappedShard:
         found = self._rows.get(number)
         if found is None:
             views = {field.name: self._view(batches[number], field) for field in self.fields}
-            found = self._rows[number] = Rows(views), _all_sound(views, self.fields)
+            found = self._rows[number] = BatchRows(views), _all_sound(views, self.fields)
         rows, sound = found
         row = pack - self._starts[number]
         if not sound:

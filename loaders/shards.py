@@ -26,7 +26,7 @@ from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
 
-from .mapped import Field, MappedShard, Rows, will_need
+from .mapped import BatchRows, Field, MappedShard, will_need
 from .pack import Pack
 from .plain import plain_fields
 
@@ -164,7 +164,7 @@ class PackedShards:
         rows, row = self.find(index)
         return Pack(rows.all(row))
 
-    def find(self, index: int) -> tuple[Rows, int]:
+    def find(self, index: int) -> tuple[BatchRows, int]:
         """The record batch of pack `index` (0 or more), and the pack's row in it; checked."""
         shard = bisect_right(self._ends, index)
         return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))

@@ -11,7 +11,7 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.execute.merge import merge
-from packprep.inspect.histograms import measure
+from packprep.inspect.histograms import measure_output
 from packprep.inspect.stats import training
 from packprep.output.summing import sums_of
 from packprep.packing.account import Sums
@@ -134,7 +134,7 @@ def test_build_merge_manifest_and_statistics_agree_on_every_figure(
         outputs["cut"]
     )  # one split, so the statistics of the split are those of the output
     found = training(
-        outputs["cut"], read_manifest(outputs["cut"]), measure(outputs["cut"]), None, 1
+        outputs["cut"], read_manifest(outputs["cut"]), measure_output(outputs["cut"]), None, 1
     )
     assert (found["token_utilization"], found["loss_utilization"]) == (
         cut["utilization"],

@@ -49,34 +49,12 @@ TWINS_BY_DESIGN = {"command", "main"}
 # To shrink to nothing: public names that two modules define. A name fails the test when it is no
 # longer one of them.
 TWINS = {
-    "Account": "output.report windows.segments",
-    "Bools": "windows.mix_draw windows.mix_order windows.segments",
-    "Histogram": "inspect.stats reports.charts",
-    "Ids": "engines.backends inspect.retokenize",
-    "Int32": "packing.kernels.gather windows.labels windows.segments",
-    "Int64": "inspect.coverage inspect.histograms inspect.provenance "
-    "packing.kernels.gather windows.labels windows.mix windows.mix_draw windows.mix_order "
-    "windows.placement "
-    "windows.segments",
-    "Labels": "loaders.fill windows.labels",
-    "Level": "inspect.verify schemas.listed",
-    "Packs": "packing.strategies windows.placement",
-    "Piece": "inspect.show reports.charts",
-    "Place": "inspect.lookup windows.mix_draw",
-    "Planner": "packing.strategies windows.planner",
-    "Rows": "loaders.mapped loaders.rows windows.placement",
-    "SPLIT": "cli.commands.trace windows.pairs",
-    "STRATEGIES": "packing.strategies preview.replan",
-    "Segment": "inspect.lookup loaders.pack",
-    "Tensor": "loaders.adapters loaders.attention loaders.loss",
-    "Verdict": "inspect.verdict reports.gate",
-    "arranged": "packing.order packing.strategies",
-    "documents_of": "packing.kernels.deal windows.documents",
-    "file_digest": "schemas.canonical sources.digests",
-    "in_threads": "inspect.shard_files sources.digests",
-    "measure": "execute.places inspect.histograms",
-    "pieces": "engines.cut_points reports.charts",
-    "value_of": "config.checks reports.figures",
+    "Made": "execute.early_windows support.ahead tokens.encode",
+    "TRIES": "execute.ray_tasks execute.worker_pool",
+    "differing": "engines.parity execute.merge",
+    "finish": "output.publish support.hashing",
+    "read_receipt": "output.shard_writer tokens.store",
+    "shown": "execute.disk_space support.progress",
 }
 
 

@@ -9,7 +9,7 @@ A field's metadata carries its help text, its stage and whether it decides the b
 import json
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
@@ -34,6 +34,12 @@ COLUMN_CHOICE = (
 #   run       how a build works: never its bytes
 #   once      this call alone: written to no file
 Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
+
+StrategyName = Literal[
+    "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"
+]
+"""packing/strategies.py maps each to its function, but wrapped, which cuts documents."""
+STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
 def _option(
@@ -295,9 +301,9 @@ class Options:
     )
 
     max_length: int = _option(4096, "segments", "Packing", "Tokens per pack, at least 2.")
-    strategy: Literal[
-        "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"
-    ] = _option("best_fit", "segments", "Packing", "How documents are put together.")
+    strategy: StrategyName = _option(
+        "best_fit", "segments", "Packing", "How documents are put together."
+    )
     overflow: Literal["split", "truncate", "drop", "error"] = _option(
         "split", "segments", "Packing", "What to do with documents longer than max_length."
     )

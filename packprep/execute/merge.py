@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from packprep.inspect.histograms import measure
+from packprep.inspect.histograms import measure_output
 from packprep.inspect.report_file import read_report
 from packprep.output.directory import publish
 from packprep.output.report import percentiles
@@ -34,6 +33,7 @@ from packprep.schemas.storage.writing import write_file, write_manifest
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
 from packprep.sources.units import ranges
+from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
@@ -368,6 +368,6 @@ def generations(manifest: Manifest) -> list[dict[str, Any]]:
 def _documents_per_pack(parts: Sequence[_Part]) -> dict[str, int]:
     counts: Counter[int] = Counter()
     for part in parts:
-        found = measure(part.path).documents_per_pack
+        found = measure_output(part.path).documents_per_pack
         counts.update(dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)))
     return percentiles(counts)

@@ -30,8 +30,7 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.validate import BatchView
-
-Int64 = NDArray[np.int64]
+from packprep.support.arrays import Int64
 
 _WHOLE = tuple(reason for reason in Dropped if reason.takes == "whole documents")
 _TAILS = tuple(

@@ -23,9 +23,8 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.views import list_view
+from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
-
-Int64 = NDArray[np.int64]
 
 COST_UNIT = 10_000
 """Units of attention cost; one document that fills a pack costs 10,000."""
@@ -128,7 +127,7 @@ class WindowPacks:
         return lengths
 
 
-def measure(output: Output, progress: Progress | None = None) -> Measured:
+def measure_output(output: Output, progress: Progress | None = None) -> Measured:
     """Counts over a finished output. Raises FormatError where it is damaged or is none."""
     progress = progress or Silent()
     manifest = read_manifest(output)

@@ -27,10 +27,9 @@ from packprep.support.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of a segment.
-
-    pack: number in its split; pack_in_shard: in its file, as `verify` names it.
+class PackPlace:
+    """Where a segment stands. pack: number in its split; pack_in_shard: in its file, as `verify`
+    names it.
     """
 
     split: str
@@ -41,16 +40,15 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A segment of a pack.
-
-    begin, end: tokens of the pack, padding included. real: tokens that are no padding.
+class LocatedSegment:
+    """A segment of a pack. begin, end: tokens of the pack, padding included. real: tokens that
+    are no padding.
 
     document, start: input row and offset in the document, None where the shards do not say;
     document -1 is filler.
     """
 
-    place: Place
+    place: PackPlace
     begin: int
     end: int
     real: int
@@ -65,7 +63,7 @@ class FoundPack:
     split: str
     number: int
     shard: str
-    segments: tuple[Segment, ...]
+    segments: tuple[LocatedSegment, ...]
     columns: dict[str, NDArray[Any]]
 
 
@@ -145,11 +143,11 @@ def _read_pack(
     raise FormatError(f"{entry.path} holds {begun:,} packs; the manifest says {entry.packs:,}")
 
 
-def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[Segment, ...]:
+def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSegment, ...]:
     documents, starts = (view.columns.get(name) for name in ("document_ids", "document_starts"))
     return tuple(
-        Segment(
-            place=Place(
+        LocatedSegment(
+            place=PackPlace(
                 str(entry.split), first + view.first_pack, number, entry.path, view.first_pack
             ),
             begin=begin,
@@ -166,7 +164,7 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[Segment, .
 
 def find_documents(
     directory: Output, manifest: Manifest, documents: Sequence[int]
-) -> list[Segment]:
+) -> list[LocatedSegment]:
     """The segments of some documents in all splits, by document and place in it.
 
     One pass over the document_ids.

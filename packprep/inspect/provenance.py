@@ -4,12 +4,10 @@ By the manifest's table of sources and the paths of its run part.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-
-Int64 = NDArray[np.int64]
+from packprep.support.arrays import Int64
 
 
 class Sources:

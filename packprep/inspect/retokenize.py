@@ -38,12 +38,11 @@ from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Part
+from packprep.support.arrays import Int32
 from packprep.support.errors import ConfigError, PackprepError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress
 from packprep.tokens.encode import cut_text, encode_table
-
-Ids = NDArray[np.int32]
 
 # Options that decide which tokens of a text are in packs; a merged output keeps those its parts
 # agree on.
@@ -55,7 +54,7 @@ class _Piece:
     """A segment of a sampled document. ids: its own tokens, a continuation BOS left out."""
 
     start: int
-    ids: Ids
+    ids: Int32
     place: Finding
 
 
@@ -249,10 +248,9 @@ def _encoded(
     tokenizer: Tokenizer,
     config: BuildConfig,
     scratch: Path,
-) -> Iterator[tuple[int, Ids]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending.
-
-    No ids where the row has no usable text.
+) -> Iterator[tuple[int, Int32]]:
+    """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no
+    usable text.
     """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
@@ -287,7 +285,7 @@ def _encoded(
 
 def _compare(
     document: int,
-    ids: Ids,
+    ids: Int32,
     pieces: Sequence[_Piece],
     coverage: Coverage,
     config: BuildConfig,
@@ -329,7 +327,7 @@ def _compare(
         findings.add(Finding(kind="lost tokens", what=what))
 
 
-def _compare_ids(row: str, ids: Ids, piece: _Piece, findings: Findings) -> None:
+def _compare_ids(row: str, ids: Int32, piece: _Piece, findings: Findings) -> None:
     expected = ids[piece.start : piece.start + len(piece.ids)]
     if len(expected) < len(piece.ids):
         what = f"it reaches token {piece.start + len(piece.ids):,} of {row}, which has {len(ids):,}"
@@ -345,7 +343,7 @@ def _compare_ids(row: str, ids: Ids, piece: _Piece, findings: Findings) -> None:
 
 def _compare_sides(
     row: str,
-    ids: Ids,
+    ids: Int32,
     pieces: Sequence[_Piece],
     config: BuildConfig,
     policy: Policy,
@@ -369,10 +367,9 @@ def _compare_sides(
         findings.add(Finding(kind="lost tokens", what=f"{row} is in no pack"))
 
 
-def _two_parts(piece: Ids, ids: Ids) -> bool:
-    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle.
-
-    Only its labels say where.
+def _two_parts(piece: Int32, ids: Int32) -> bool:
+    """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its
+    labels say where.
     """
     piece, ids = (
         piece.astype(np.int32),

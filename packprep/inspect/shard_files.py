@@ -59,7 +59,7 @@ class Checked:
         self.tokens += len(view.columns["tokens"])
 
 
-def in_threads(
+def check_in_threads(
     check: Callable[[_File, Told], Checked], files: Sequence[_File], total: int, progress: Progress
 ) -> list[Checked]:
     """check(file, told) of all files, as many at a time as there are cores, eight at most.

@@ -23,7 +23,7 @@ _VISIBLE |= {ord("\n"): "⏎", ord("\t"): "→", 0x7F: "␡"}
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Neighbouring tokens that make whole characters. position: of the first, in its segment."""
 
     position: int
@@ -38,10 +38,9 @@ def pieces_as_text(
     tokenizer: Any,
     special: frozenset[int],
     labels: NDArray[np.int32] | None,
-) -> Iterator[Piece]:
-    """The tokens of a segment as text.
-
-    special: ids shown as what they are. labels: of these tokens, None for none.
+) -> Iterator[TextPiece]:
+    """The tokens of a segment as text. special: ids shown as what they are. labels: of these
+    tokens, None for none.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -59,7 +58,7 @@ def pieces_as_text(
             else tokenizer.decode(ids[begin : position + 1].tolist(), False)
         )
         for part in re.findall(r"[^\n]*\n|[^\n]+", whole):
-            yield Piece(
+            yield TextPiece(
                 begin,
                 part.translate(_VISIBLE),
                 bool(trained[begin]),
@@ -73,18 +72,20 @@ def pieces_as_text(
 
 def pieces_as_ids(
     ids: NDArray[np.int32], special: frozenset[int], labels: NDArray[np.int32] | None
-) -> Iterator[Piece]:
+) -> Iterator[TextPiece]:
     """The tokens of a segment as their ids."""
     for position, token in enumerate(ids.tolist()):
         trained = labels is None or int(labels[position]) != NO_LOSS
-        yield Piece(position, f" {token}", trained, token in special, False)
+        yield TextPiece(position, f" {token}", trained, token in special, False)
 
 
-def lines(pieces: Iterator[Piece], width: int) -> Iterator[list[Piece]]:
-    """Pieces line by line, each at most `width` columns where a piece allows it."""
+def lines(pieces: Iterator[TextPiece], width: int) -> Iterator[list[TextPiece]]:
+    """Pieces line by line, each line at most `width` columns of a terminal where a piece allows
+    it.
+    """
     from rich.cells import cell_len
 
-    line: list[Piece] = []
+    line: list[TextPiece] = []
     used = 0
     for piece in pieces:
         if line and used + cell_len(piece.text) > width:

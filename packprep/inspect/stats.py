@@ -33,7 +33,7 @@ _BAR = 40  # letters of the longest bar
 
 
 @dataclass(frozen=True)
-class Histogram:
+class BinnedCounts:
     """One quantity in bins. title: what is counted, and in what. labels, counts: of each bin."""
 
     title: str
@@ -62,10 +62,9 @@ def _shows(letter: str) -> bool:
     return True
 
 
-def histograms(measured: Measured) -> list[Histogram]:
-    """Length of documents, documents per pack, fill and attention cost.
-
-    Bins without any at either end left out.
+def histograms(measured: Measured) -> list[BinnedCounts]:
+    """Length of documents, documents per pack, fill and attention cost; bins without any at
+    either end left out.
     """
     shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
     fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)
@@ -95,7 +94,7 @@ def histograms(measured: Measured) -> list[Histogram]:
     ]
 
 
-def _counted(title: str, counts: Counts) -> Histogram:
+def _counted(title: str, counts: Counts) -> BinnedCounts:
     edges = log_edges(int(counts.values[-1]) if counts.total else 1, 1)
     if counts.total and counts.values[0] == 0:
         edges = np.append(0, edges)
@@ -111,13 +110,13 @@ def _ranges(edges: NDArray[np.int64]) -> list[str]:
 
 def _histogram(
     title: str, counts: Counts, edges: NDArray[np.int64], labels: Sequence[str], show: Any
-) -> Histogram:
+) -> BinnedCounts:
     held = counts.bins(edges)
     filled = np.flatnonzero(held)
     first, last = (int(filled[0]), int(filled[-1]) + 1) if filled.size else (0, 0)
     figures = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
     summary = ", ".join(f"{name} {show(counts.quantile(share))}" for name, share in figures.items())
-    return Histogram(title, labels[first:last], held[first:last], summary)
+    return BinnedCounts(title, labels[first:last], held[first:last], summary)
 
 
 def summaries(measured: Measured) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packprep.inspect.shard_files import Checked, Told, in_threads, opener, read_shard
+from packprep.inspect.shard_files import Checked, Told, check_in_threads, opener, read_shard
 from packprep.inspect.verdict import Verdict
 from packprep.schemas.columns import STANDARD_COLUMNS, Column
 from packprep.schemas.errors import FormatError
@@ -59,7 +59,9 @@ def verify_unsigned(
     def check(file: Path, told: Told) -> Checked:
         return _check_file(file, file.relative_to(directory).as_posix(), vocab_size, told)
 
-    for result in in_threads(check, there, sum(file.stat().st_size for file in there), progress):
+    for result in check_in_threads(
+        check, there, sum(file.stat().st_size for file in there), progress
+    ):
         verdict.findings.update(result.findings)
         verdict.files += 1
         verdict.bytes += result.bytes

@@ -28,7 +28,14 @@ from packprep.inspect.output_files import (
     files_of,
     quarantined_documents,
 )
-from packprep.inspect.shard_files import Checked, Opened, Told, in_threads, read_file, read_shard
+from packprep.inspect.shard_files import (
+    Checked,
+    Opened,
+    Told,
+    check_in_threads,
+    read_file,
+    read_shard,
+)
 from packprep.inspect.verdict import Verdict
 from packprep.schemas.columns import check_schema
 from packprep.schemas.errors import FormatError
@@ -43,14 +50,14 @@ from packprep.support.progress import Progress, Silent
 if TYPE_CHECKING:
     from packprep.inspect.retokenize import Sample
 
-Level = Literal["fast", "full"]
+VerifyLevel = Literal["fast", "full"]
 Files = DirectoryFiles | StoreFiles
 
 
 def verify(
     output: str | Path,
     *,
-    level: Level = "fast",
+    level: VerifyLevel = "fast",
     sample: int = 1000,
     seed: int = 0,
     root: str | Path | None = None,
@@ -132,7 +139,7 @@ def _check_files(
             return _check_shard(files, entry, numbers[entry.path], coverage, sample, told)
         return _check_file(files, entry, told)
 
-    checked = in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
+    checked = check_in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
     held = {entry.sha256: entry.path for entry in entries}
     for entry, result in zip(entries, checked, strict=True):
         if result.digest not in (None, entry.sha256):

@@ -28,7 +28,8 @@ from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, 
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
-from packprep.windows.placement import Packs, Rows
+from packprep.support.arrays import Int64
+from packprep.windows.placement import Packs, SegmentRows
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.
 BATCH_TOKENS = 1 << 19
@@ -249,14 +250,16 @@ def _array(values: NDArray[Any]) -> pa.Array:
     )
 
 
-def _gather(rows: Rows, column: Pointers, before: int, after: int, out: NDArray[Any]) -> None:
+def _gather(
+    rows: SegmentRows, column: Pointers, before: int, after: int, out: NDArray[Any]
+) -> None:
     """Values of a token column. before: of an extra BOS. after: of padding."""
     runs = rows.runs
     gather.fill_values(runs.values(column), runs.own, runs.padded, runs.bos, before, after, out)
 
 
 def _fill_labels(
-    rows: Rows,
+    rows: SegmentRows,
     stored: Pointers | None,
     tokens: NDArray[np.int32],
     train_overlap: bool,

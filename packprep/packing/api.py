@@ -15,11 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packprep.packing.kernels.common import Int32s, Int64s
-from packprep.packing.kernels.deal import count_keys, documents_of
+from packprep.packing.kernels.deal import count_keys, plan_of_documents
 from packprep.packing.order import ORDERS
 from packprep.packing.plan import ATTENTION_COST, PackPlan
-from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items, Packs, Planner, arranged
+from packprep.packing.strategies import (
+    NO_LIMIT,
+    STRATEGIES,
+    ItemPlanner,
+    Items,
+    PackedItems,
+    arranged_packs,
+)
+from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 
@@ -106,13 +113,13 @@ def pack_lengths(
         else _plan_groups(planner, joined, group_of_item)
     )
     if starts is not None:
-        result, offsets = documents_of(result, offsets, starts)
+        result, offsets = plan_of_documents(result, offsets, starts)
         if order in ("length", "balanced"):  # by lengths of documents, which those of atoms hide
-            result, offsets = arranged(result, offsets, items)
+            result, offsets = arranged_packs(result, offsets, items)
     return PackPlan(documents, max_length, result, offsets, group_of, atom_of, limit)
 
 
-def _planner(strategy: str) -> Planner:
+def _planner(strategy: str) -> ItemPlanner:
     if strategy == "wrapped":
         raise ConfigError(
             "strategy wrapped cuts documents at pack ends, which lengths alone cannot say; "
@@ -123,7 +130,7 @@ def _planner(strategy: str) -> Planner:
     return STRATEGIES[strategy]
 
 
-def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) -> Packs:
+def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]) -> PackedItems:
     """Plans each group of items by itself, then puts all packs in order."""
     by_group = np.argsort(groups, kind="stable")
     first = (
@@ -146,15 +153,14 @@ def _plan_groups(planner: Planner, items: Items, groups: NDArray[np.integer]) ->
         own_order, own_offsets = planner(own)
         order[start:end] = members[own_order]
         offsets.append(own_offsets[1:] + start)
-    return arranged(order, np.concatenate(offsets), items)
+    return arranged_packs(order, np.concatenate(offsets), items)
 
 
 def _join_atoms(
     items: Items, atoms: NDArray[np.integer], groups: NDArray[np.integer] | None
-) -> tuple[Items, Int64s, NDArray[np.integer] | None]:
-    """Items that are whole atoms.
-
-    First document of each atom, then the number of documents; group of each atom.
+) -> tuple[Items, Int64, NDArray[np.integer] | None]:
+    """Items that are whole atoms; first document of each atom, then the number of documents;
+    group of each atom.
 
     They ask for an order that needs no lengths: length and balanced are for the documents, once
     these are placed.
@@ -199,7 +205,7 @@ def _join_atoms(
     return joined, starts, None if groups is None else groups[first]
 
 
-def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32s, Int64s]:
+def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32, Int64]:
     """Lengths as int32, and how many documents have each length: int64 [max_length + 1]."""
     given = np.asarray(lengths)
     if given.size == 0:

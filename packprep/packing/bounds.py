@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.common import Int32s, Int64s, kernel
+from packprep.packing.kernels.common import kernel
+from packprep.support.arrays import Int32, Int64
 
 _FAMILIES = 20  # dual feasible functions tried; the first few nearly always decide
 
 
 def lower_bound(
-    lengths: Int32s,
+    lengths: Int32,
     max_length: int,
     max_segments_per_pack: int | None = None,
     groups: NDArray[np.integer[Any]] | None = None,
@@ -65,20 +66,20 @@ def lower_bound(
     return total
 
 
-def _count(lengths: Int32s) -> tuple[Int32s, Int64s]:
+def _count(lengths: Int32) -> tuple[Int32, Int64]:
     counts = np.bincount(lengths)
     kinds = np.flatnonzero(counts)
     return kinds.astype(np.int32), counts[kinds]
 
 
-def _runs(lengths: Int32s) -> tuple[Int32s, Int64s]:
+def _runs(lengths: Int32) -> tuple[Int32, Int64]:
     """Distinct values of a sorted array and how often each occurs."""
     first = np.flatnonzero(np.diff(lengths, prepend=-1))
     return lengths[first], np.diff(np.append(first, lengths.size))
 
 
 def bound_of_counts(
-    kinds: Int32s, counts: Int64s, capacity: int, documents: int, slots: int | None
+    kinds: Int32, counts: Int64, capacity: int, documents: int, slots: int | None
 ) -> int:
     """The bound for counts[i] items of length kinds[i] that are `documents` documents.
 
@@ -91,10 +92,9 @@ def bound_of_counts(
 
 
 @kernel
-def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) -> int:
-    """Best bound from dual feasible functions f.
-
-    No pack can hold documents whose f sum to more than 1.
+def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) -> int:
+    """Best bound from dual feasible functions f: no pack can hold documents whose f sum to more
+    than 1.
 
     kinds: distinct lengths, falling; counts: documents of each. f_0 is length / capacity, and f_k
     gives lengths between i / (k + 1) and (i + 1) / (k + 1) of capacity the value i / k. Each is
@@ -131,7 +131,7 @@ def feasible_bound(kinds: Int32s, counts: Int64s, capacity: int, families: int) 
 
 
 @kernel
-def over_a_third(kinds: Int32s, counts: Int64s, capacity: int) -> int:
+def over_a_third(kinds: Int32, counts: Int64, capacity: int) -> int:
     """Packs that the documents longer than capacity / 3 need, exactly: no pack holds three of them.
 
     Those over one half need a pack each. Longest first, each takes in one of the others if any fits

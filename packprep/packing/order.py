@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.common import Int32s, Int64s, kernel, shuffle
+from packprep.packing.kernels.common import kernel, shuffle
 from packprep.packing.kernels.deal import repeat
 from packprep.packing.kernels.measure import pack_longest, placed, placed_costs
+from packprep.support.arrays import Int32, Int64
 from packprep.support.hashing import Purpose, stream
 
 PackOrder = Literal["shuffle", "input", "length", "balanced"]
@@ -21,8 +22,8 @@ ORDERS: tuple[str, ...] = get_args(PackOrder)
 
 
 def sequence(
-    how: str, times: Int64s, longest: Int32s, cost: NDArray[np.float64], seed: int, ranks: int
-) -> Int32s:
+    how: str, times: Int64, longest: Int32, cost: NDArray[np.float64], seed: int, ranks: int
+) -> Int32:
     """The pattern of each pack: pattern i stands times[i] times.
 
     times, longest, cost: [patterns]; cost is any measure of a pack's work. Returns int32 [packs].
@@ -47,17 +48,16 @@ def sequence(
 
 
 def arranged(
-    order: Int64s,
-    offsets: Int64s,
-    lengths: Int32s,
+    order: Int64,
+    offsets: Int64,
+    lengths: Int32,
     how: str,
     seed: int,
     ranks: int,
     cost: tuple[float, float],
-) -> tuple[Int64s, Int64s]:
-    """The same packs in the order that is asked for.
-
-    lengths: [documents]. cost: a, b as `PackPlan.costs` has them.
+) -> tuple[Int64, Int64]:
+    """The same packs in the order that is asked for. lengths: [documents]. cost: a, b as
+    `PackPlan.costs` has them.
     """
     if how == "input":
         return by_first_document(order, offsets)
@@ -70,14 +70,12 @@ def arranged(
     return permuted(order, offsets, sequence(how, once, longest, work, seed, ranks))
 
 
-def by_first_document(order: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+def by_first_document(order: Int64, offsets: Int64) -> tuple[Int64, Int64]:
     """The same packs as the input has their first documents."""
     return permuted(order, offsets, np.argsort(order[offsets[:-1]]))
 
 
-def permuted(
-    order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]]
-) -> tuple[Int64s, Int64s]:
+def permuted(order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
     """The plan whose pack p is pack packs[p] of the given one; `packs` may leave some out."""
     sizes = np.diff(offsets)[packs]
     moved = np.zeros(packs.size + 1, np.int64)
@@ -87,10 +85,9 @@ def permuted(
     return result, moved
 
 
-def emptiest(fills: Int64s, count: int) -> Int64s:
-    """The `count` packs with the fewest tokens, rising.
-
-    These are left out when packs must be a multiple of something.
+def emptiest(fills: Int64, count: int) -> Int64:
+    """The `count` packs with the fewest tokens, rising: what to leave out when packs must be a
+    multiple of something.
 
     fills: int64 [packs], tokens. Of equally full packs the later ones are chosen.
     """
@@ -99,7 +96,7 @@ def emptiest(fills: Int64s, count: int) -> Int64s:
 
 @kernel
 def _gather_packs(
-    order: Int64s, offsets: Int64s, packs: NDArray[np.integer[Any]], result: Int64s
+    order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]], result: Int64
 ) -> None:
     at = 0
     for p in packs:

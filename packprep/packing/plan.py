@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.packing.account import Sums
-from packprep.packing.kernels.common import Int32s, Int64s
+from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 
 ATTENTION_COST = (24576.0, 1.0)
@@ -32,10 +32,10 @@ class PackPlan:
     [[0, 3], [1, 2]]
     """
 
-    lengths: Int32s
+    lengths: Int32
     max_length: int
-    order: Int64s
-    offsets: Int64s
+    order: Int64
+    offsets: Int64
     groups: NDArray[np.integer] | None = field(default=None, repr=False)
     atoms: NDArray[np.integer] | None = field(default=None, repr=False)
     max_segments_per_pack: int | None = None
@@ -45,7 +45,7 @@ class PackPlan:
         return self.offsets.size - 1
 
     @cached_property
-    def fills(self) -> Int64s:
+    def fills(self) -> Int64:
         """Tokens in each pack, int64 [packs]."""
         from packprep.packing.kernels.measure import pack_fills
 
@@ -60,7 +60,7 @@ class PackPlan:
         ).utilization
 
     @cached_property
-    def _placed(self) -> Int32s:
+    def _placed(self) -> Int32:
         """int32 [documents], lengths in the order of packs."""
         from packprep.packing.kernels.measure import placed
 

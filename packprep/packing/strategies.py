@@ -13,12 +13,13 @@ import numpy as np
 from packprep.packing import order as orders
 from packprep.packing.bounds import bound_of_counts
 from packprep.packing.kernels.balanced import by_pack, even_out, longest_first
-from packprep.packing.kernels.common import Int32s, Int64s, shuffle
+from packprep.packing.kernels.common import shuffle
 from packprep.packing.kernels.deal import deal, queue_by_key, shuffle_queues
 from packprep.packing.kernels.fit import Patterns, best_fit_patterns, first_fit_patterns
 from packprep.packing.kernels.optimal import perfect_fill_patterns
 from packprep.packing.kernels.spread import emptiest_first_patterns
 from packprep.packing.kernels.stream import best_fit_online, next_fit, sort_packs, stream_packs
+from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 
@@ -38,10 +39,10 @@ _STEPS, _ALL_STEPS = (
 class Items:
     """Input of a planner: all that decides the plan."""
 
-    lengths: Int32s
-    counts: Int64s  # items of each length, [max_length + 1]
+    lengths: Int32
+    counts: Int64  # items of each length, [max_length + 1]
     weights: (
-        Int32s | None
+        Int32 | None
     )  # segments of each item, where a pack's segments are limited and some item has several
     max_length: int
     slots: int  # segments a pack may hold
@@ -53,20 +54,19 @@ class Items:
     cost: tuple[float, float]
 
 
-Packs = tuple[Int64s, Int64s]
+PackedItems = tuple[Int64, Int64]
 """order [items] and offsets [packs + 1], as in PackPlan."""
-Planner = Callable[[Items], Packs]
-Kinds = tuple[Int32s, Int32s, Int64s]
+ItemPlanner = Callable[[Items], PackedItems]
+Kinds = tuple[Int32, Int32, Int64]
 """length, weight and count of each kind of interchangeable items, longest first."""
 
 
-def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> Planner:
-    """A planner that decides on kinds of items, then deals the items to its packs.
-
-    Items of a kind have equal length and equal weight.
+def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> ItemPlanner:
+    """A planner that decides on kinds of items (equal length, equal weight) and then deals the
+    items to its packs.
     """
 
-    def plan(items: Items) -> Packs:
+    def plan(items: Items) -> PackedItems:
         keys, kinds, starts = _kinds(items)
         patterns = plan_kinds(kinds, items)
         if items.slots < NO_LIMIT and patterns[3].sum() > _bound(kinds, items):
@@ -83,8 +83,8 @@ def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> Planner:
 
 
 def _dealt(
-    patterns: Patterns, lengths: Int32s, keys: Int32s, starts: Int64s, items: Items
-) -> Packs:
+    patterns: Patterns, lengths: Int32, keys: Int32, starts: Int64, items: Items
+) -> PackedItems:
     """The items in packs that look like the patterns, in the order that was asked for.
 
     lengths: of the kinds; keys: of the items; starts: where each key's items begin in a queue
@@ -115,7 +115,7 @@ def _dealt(
     return orders.by_first_document(order, offsets) if items.order == "input" else (order, offsets)
 
 
-def _kinds(items: Items) -> tuple[Int32s, Kinds, Int64s]:
+def _kinds(items: Items) -> tuple[Int32, Kinds, Int64]:
     """Key of each item; its kinds, longest first; where the items of each key begin in a queue."""
     if items.weights is None:
         lengths = np.flatnonzero(items.counts)[::-1].astype(np.int32)
@@ -185,28 +185,28 @@ def _fewest(first: Patterns, second: Patterns) -> Patterns:
     return second if second[3].sum() < first[3].sum() else first
 
 
-def _by_items(plan_items: Callable[[Items], Packs]) -> Planner:
+def _by_items(plan_items: Callable[[Items], PackedItems]) -> ItemPlanner:
     """A planner that decides item by item; its packs are put in order afterwards."""
 
-    def plan(items: Items) -> Packs:
+    def plan(items: Items) -> PackedItems:
         if not items.shuffle_documents:
-            return arranged(*plan_items(items), items)
+            return arranged_packs(*plan_items(items), items)
         visit = np.arange(items.lengths.size, dtype=np.int32)
         shuffle(visit, 0, visit.size, stream(items.seed, Purpose.DOCUMENT_ORDER))
         weights = None if items.weights is None else items.weights[visit]
         order, offsets = plan_items(replace(items, lengths=items.lengths[visit], weights=weights))
         order = visit[order].astype(np.int64)
         sort_packs(order, offsets)
-        return arranged(order, offsets, items)
+        return arranged_packs(order, offsets, items)
 
     return plan
 
 
-def _greedy(items: Items) -> Packs:
+def _greedy(items: Items) -> PackedItems:
     return next_fit(items.lengths, _or_none(items.weights), items.max_length, items.slots)
 
 
-def _stream(items: Items) -> Packs:
+def _stream(items: Items) -> PackedItems:
     if items.weights is not None:
         return _greedy(items)  # closing documents are looked up by length alone
     starts = np.zeros(items.counts.size + 1, np.int64)
@@ -226,7 +226,7 @@ def _stream(items: Items) -> Packs:
     return online if online[1].size < closed[1].size else closed
 
 
-def _balanced(items: Items) -> Packs:
+def _balanced(items: Items) -> PackedItems:
     """Even packs: of the number asked for, or of the smallest number that works."""
     documents = items.lengths.size
     if not documents:
@@ -280,10 +280,9 @@ def _balanced(items: Items) -> Packs:
     return by_pack(pack_of, count)
 
 
-def _even_by_counts(items: Items, tries: Sequence[int]) -> Packs | None:
-    """The first of these numbers of packs that longest first into the emptiest pack fills.
-
-    None where none is enough.
+def _even_by_counts(items: Items, tries: Sequence[int]) -> PackedItems | None:
+    """The first of these numbers of packs that longest first into the emptiest pack fills; None
+    where none is enough.
 
     The same rule as longest_first, on how many items have each length: milliseconds for any number
     of them.
@@ -299,13 +298,13 @@ def _even_by_counts(items: Items, tries: Sequence[int]) -> Packs | None:
     return None
 
 
-def _even_out(items: Items, pack_of: Int32s, packs: int) -> None:
+def _even_out(items: Items, pack_of: Int32, packs: int) -> None:
     # An exchange of items of different weights could exceed the slots.
     if items.weights is None and packs <= _EVENED:
         even_out(items.lengths, pack_of, packs, max(100, _EXCHANGES // packs))
 
 
-STRATEGIES: dict[str, Planner] = {
+STRATEGIES: dict[str, ItemPlanner] = {
     "best_fit": _by_counts(_best_fit),
     "first_fit": _by_counts(_first_fit),
     "knapsack": _by_counts(_first_fit),
@@ -316,12 +315,12 @@ STRATEGIES: dict[str, Planner] = {
 }
 
 
-def arranged(order: Int64s, offsets: Int64s, items: Items) -> Packs:
+def arranged_packs(order: Int64, offsets: Int64, items: Items) -> PackedItems:
     """The same packs in the order that was asked for."""
     return orders.arranged(
         order, offsets, items.lengths, items.order, items.seed, items.ranks, items.cost
     )
 
 
-def _or_none(weights: Int32s | None) -> Int32s:
+def _or_none(weights: Int32 | None) -> Int32:
     return np.zeros(0, np.int32) if weights is None else weights

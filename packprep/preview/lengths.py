@@ -28,7 +28,7 @@ from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.packing.account import Sums
 from packprep.packing.kernels.gather import Pointers
 from packprep.preview.estimate import engine_of
-from packprep.preview.sweep import Window, of_lengths
+from packprep.preview.sweep import WindowDocuments, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Output, read_manifest
@@ -74,7 +74,7 @@ class Lengths:
     """
 
     origin: str
-    windows: Sequence[Window]
+    windows: Sequence[WindowDocuments]
     tokenizer: Tokenizer
     carried: Sequence[Column] = ()
     share: float = 1.0
@@ -205,7 +205,7 @@ def _of_files(
     """The windows that a build makes of these token files."""
     formed = form_windows(files, config)
     windows = [
-        Window("train", number, read_documents(directory, members))
+        WindowDocuments("train", number, read_documents(directory, members))
         for number, members in enumerate(formed)
     ]
     if config.group_column is not None and any(
@@ -221,7 +221,7 @@ def _of_files(
     )
 
 
-def _splits(windows: Sequence[Window], config: BuildConfig) -> list[Window]:
+def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[WindowDocuments]:
     """The windows of each split, in the order of a build."""
     if not config.holdout:
         return list(windows)

@@ -6,15 +6,15 @@ strategies together; memory is a window's.
 """
 
 from collections import Counter, defaultdict
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import options_in
+from packprep.config.options import STRATEGY_NAMES, options_in
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
-from packprep.preview.sweep import Cut, Row, of_lengths, row_of
+from packprep.preview.sweep import CutWindow, Row, of_lengths, row_of
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
@@ -34,11 +34,9 @@ _KEPT = options_in("segments", "plan", "order") - {
     "num_packs",
 }
 
-STRATEGIES: tuple[str, ...] = get_args(get_type_hints(BuildConfig)["strategy"])
-
 
 def replan(
-    output: Output, strategies: tuple[str, ...] = STRATEGIES, progress: Progress | None = None
+    output: Output, strategies: tuple[str, ...] = STRATEGY_NAMES, progress: Progress | None = None
 ) -> list[Row]:
     """The documents of `output` under each strategy.
 
@@ -74,7 +72,7 @@ def replan(
         window = of_lengths(packs.split, packs.window, lengths)
         for name, config in configs.items():
             # No ends to leave out when text is counted: what was too short is not there.
-            plan = Cut(*cut_segments(lengths, 0, config, has_bos=True)).plan(window, config)
+            plan = CutWindow(*cut_segments(lengths, 0, config, has_bos=True)).plan(window, config)
             sums[name] += plan.sums(config)
             divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")

@@ -34,7 +34,7 @@ from packprep.support.hashing import Purpose, mix, stream
 from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
 from packprep.windows.planner import cut_documents, plan_segments, remainders, resized, window_seed
-from packprep.windows.segments import Account, Segments, TooLongError
+from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
 TILED = 10_000_000  # documents up to which a sample is repeated
 _GROUPS = 10  # of the jackknife
@@ -43,7 +43,7 @@ _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowDocuments:
     """Documents that are planned together: window `number` of a split."""
 
     split: str
@@ -54,15 +54,15 @@ class Window:
     def tokens(self) -> int:
         return int(self.documents.length.sum(dtype=np.int64))
 
-    def take(self, kept: NDArray[Any]) -> "Window":
+    def take(self, kept: NDArray[Any]) -> "WindowDocuments":
         """The documents that a mask or an array of places keeps."""
         return replace(self, documents=self.documents.take(kept))
 
-    def repeated(self, copies: int) -> "Window":
+    def repeated(self, copies: int) -> "WindowDocuments":
         return self if copies == 1 else self.take(np.tile(np.arange(len(self.documents)), copies))
 
 
-def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> Window:
+def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocuments:
     """A window of documents of which the lengths alone are known, [documents], 0 for none."""
     source = np.zeros(len(length), np.int32)
     documents = Documents(
@@ -72,7 +72,7 @@ def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> Window:
         source=source,
         group=None,
     )
-    return Window(split, number, documents)
+    return WindowDocuments(split, number, documents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +132,8 @@ def combinations(
     return configs, refused
 
 
-def sweep(
-    windows: Sequence[Window],
+def sweep_configs(
+    windows: Sequence[WindowDocuments],
     configs: Sequence[BuildConfig],
     tokenizer: Tokenizer,
     carried: Sequence[Column] = (),
@@ -168,13 +168,13 @@ def _cut_key(config: BuildConfig) -> tuple[int, str, bool]:
     return config.max_length, config.overflow, config.strategy == "wrapped"
 
 
-def _copies(windows: Sequence[Window], share: float) -> int:
+def _copies(windows: Sequence[WindowDocuments], share: float) -> int:
     documents = sum(len(window.documents) for window in windows)
     return max(1, min(round(1 / share), TILED // max(documents, 1)))
 
 
 def _plan_group(
-    windows: Sequence[Window],
+    windows: Sequence[WindowDocuments],
     configs: Sequence[BuildConfig],
     tokenizer: Tokenizer,
     carried: Sequence[Column] = (),
@@ -183,7 +183,7 @@ def _plan_group(
 
     These are kept between them where there is one window.
     """
-    kept: Cut | None = None
+    kept: CutWindow | None = None
     for config in configs:
         if config.strategy == "balanced" and len(windows) > len(
             {window.split for window in windows}
@@ -198,7 +198,7 @@ def _plan_group(
         try:
             changes = _changes(windows, config, tokenizer)
             for window, change in zip(windows, changes, strict=True):
-                cut = kept or Cut(*cut_documents(window.documents, tokenizer, config))
+                cut = kept or CutWindow(*cut_documents(window.documents, tokenizer, config))
                 plan = cut.plan(window, config)
                 if len(windows) == 1:
                     kept = replace(cut, bound=None if config.strategy == "wrapped" else plan.bound)
@@ -219,17 +219,16 @@ def _named(config: BuildConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Segments of a window, and their bound where a plan has found it.
-
-    What several strategies share.
+class CutWindow:
+    """Segments of a window, and their bound where a plan has found it: what several strategies
+    share.
     """
 
     segments: Segments
-    account: Account
+    account: DocumentAccount
     bound: int | None = None
 
-    def plan(self, window: Window, config: BuildConfig) -> "Planned":
+    def plan(self, window: WindowDocuments, config: BuildConfig) -> "Planned":
         seed = window_seed(config, window.number, int(window.split == "validation"))
         segments, account, plan = plan_segments(
             window.documents, self.segments, self.account, config, seed
@@ -250,7 +249,7 @@ class Planned:
 
     packs: Packs
     plan: PackPlan
-    account: Account
+    account: DocumentAccount
     bound: int
 
     def sums(self, config: BuildConfig, change: int = 0) -> Sums:
@@ -300,17 +299,20 @@ def _sum(counts: NDArray[Any]) -> int:
     return int(counts.sum(dtype=np.int64))
 
 
-def _changes(windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer) -> list[int]:
-    """Packs to add to or leave out of each window, as a build does.
-
-    Where that is asked, all are planned once more.
+def _changes(
+    windows: Sequence[WindowDocuments], config: BuildConfig, tokenizer: Tokenizer
+) -> list[int]:
+    """Packs to add to or leave out of each window, as a build does: where that is asked, all are
+    planned once more.
     """
     changes = [0] * len(windows)
     if config.packs_multiple_of == 1:
         return changes
     for split in dict.fromkeys(window.split for window in windows):
         mine = [place for place, window in enumerate(windows) if window.split == split]
-        cuts = [Cut(*cut_documents(windows[place].documents, tokenizer, config)) for place in mine]
+        cuts = [
+            CutWindow(*cut_documents(windows[place].documents, tokenizer, config)) for place in mine
+        ]
         counts = [
             len(cut.plan(windows[place], config).packs)
             for place, cut in zip(mine, cuts, strict=True)
@@ -343,7 +345,11 @@ def row_of(
 
 
 def _with_errors(
-    row: Row, windows: Sequence[Window], config: BuildConfig, tokenizer: Tokenizer, share: float
+    row: Row,
+    windows: Sequence[WindowDocuments],
+    config: BuildConfig,
+    tokenizer: Tokenizer,
+    share: float,
 ) -> Row:
     """The row with half a 95% interval of its two shares: a jackknife over ten groups of documents.
 

@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from packprep.inspect.histograms import Counts, Int64, log_edges
+from packprep.inspect.histograms import Counts, log_edges
+from packprep.support.arrays import Int64
 
 _BAR = 10  # width of the bars at both ends of a flow
 _SLOT = 40  # at least so much height for a label of two lines
@@ -393,7 +394,7 @@ def drawing(shown: Histogram) -> Drawing:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PackBar:
     """A bar in the picture of a pack, in thousandths of its room."""
 
     x: float
@@ -402,17 +403,16 @@ class Piece:
     title: str
 
 
-def pieces(
+def pack_bars(
     lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int
-) -> list[Piece]:
-    """The segments of a pack side by side.
-
-    Those too narrow to see are drawn as one, coloured like the longest.
+) -> list[PackBar]:
+    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured
+    like the longest.
 
     Padding (css "filler") is drawn by itself where it is wide enough, else together with the
     document beside it.
     """
-    drawn: list[Piece] = []
+    drawn: list[PackBar] = []
     x, tokens = 0.0, 0
     together: list[int] = []
     for number, length in enumerate(lengths):
@@ -429,6 +429,6 @@ def pieces(
         longest = max(documents, key=lambda part: lengths[part])
         many = f"{len(documents)} documents, {sum(lengths[part] for part in documents):,} tokens"
         title = titles[longest] if len(documents) == 1 else many
-        drawn.append(Piece(round(x, 2), round(end - x, 2), css[longest], title))
+        drawn.append(PackBar(round(x, 2), round(end - x, 2), css[longest], title))
         x, together = end, []
     return drawn

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from packprep.reports.figures import figures, rule_of, value_of
+from packprep.reports.figures import figure_of, figures, rule_of
 from packprep.schemas.manifest import Output, read_manifest
 
 Judgement = Literal["better", "worse", "differs", "same"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class ComparedFigure:
     """One number of two reports; None where a report does not have it. judgement: how b is to a."""
 
     name: str
@@ -28,17 +28,16 @@ class Difference:
         return None if self.a is None or self.b is None else self.b - self.a
 
 
-def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
-    """Every number of either report, in the order of the report.
-
-    Those of a source belong to the source's name.
+def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ComparedFigure]:
+    """Every number of either report, in the order of the report; those of a source belong to the
+    source's name.
 
     A number is better or worse where packprep.reports.figures knows which way it should go; seconds
     and tokens per second are judged too, which means something on one machine only.
     """
     left, right = _named(a), _named(b)
     return [
-        _difference(name, value_of(name, left), value_of(name, right))
+        _difference(name, figure_of(name, left), figure_of(name, right))
         for name in dict.fromkeys([*left, *right])
     ]
 
@@ -54,13 +53,13 @@ def _named(report: Mapping[str, Any]) -> dict[str, float]:
     return whole
 
 
-def _difference(name: str, a: float | None, b: float | None) -> Difference:
+def _difference(name: str, a: float | None, b: float | None) -> ComparedFigure:
     judgement: Judgement = "same" if a == b else "differs"
     better = rule_of(name.rpartition(": ")[2]).better
     if a is not None and b is not None and a != b:
         gain = {"higher": b - a, "lower": a - b, "nearer 0": abs(a) - abs(b)}.get(better, 0)
         judgement = "better" if gain > 0 else "worse" if gain < 0 else "differs"
-    return Difference(name=name, a=a, b=b, judgement=judgement)
+    return ComparedFigure(name=name, a=a, b=b, judgement=judgement)
 
 
 def options_of(path: Output) -> dict[str, str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from packprep.inspect.histograms import COST_UNIT, Measured, measure
+from packprep.inspect.histograms import COST_UNIT, Measured, measure_output
 from packprep.inspect.report_file import read_report
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.replan import replan
@@ -186,7 +186,7 @@ def gather(output: Output, progress: Progress | None = None) -> Facts:
         output,
         manifest,
         read_report(output, manifest),
-        measure(output, progress),
+        measure_output(output, progress),
         replan(output, progress=progress),
     )
 

@@ -109,10 +109,9 @@ def figures(report: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def value_of(name: str, values: Mapping[str, float]) -> float | None:
-    """The number of that name.
-
-    0 for a reason that did not occur, None where the report does not have it.
+def figure_of(name: str, values: Mapping[str, float]) -> float | None:
+    """The number of that name; 0 for a reason that did not occur, None where the report does not
+    have it.
     """
     return values.get(name, 0 if name.startswith(tuple(f"{group}." for group in GROUPS)) else None)
 
@@ -145,7 +144,7 @@ def resolve_name(name: str, known: Iterable[str]) -> list[str]:
     raise ConfigError(f"{name!r} is no number of report.json{nearest(name, own)}")
 
 
-def shown(name: str, value: float | None) -> str:
+def figure_text(name: str, value: float | None) -> str:
     """A number as a person reads it: shares in per cent, counts with thousands."""
     if value is None:
         return "none"

@@ -18,12 +18,12 @@ from packprep.inspect.report_file import read_json
 from packprep.reports.figures import (
     GROUPS,
     by_rule,
+    figure_of,
+    figure_text,
     figures,
     resolve_name,
     rule_of,
-    shown,
     shown_change,
-    value_of,
 )
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, nearest
@@ -33,7 +33,7 @@ _ROUNDING = 1e-12  # of a number: 0.999 - 0.998 is not 0.001 in binary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class NumberVerdict:
     """One number held. baseline: None where a limit is held; value: None where the report lacks it.
 
     allowed: in words. sources: of a number that failed, those it comes from, the worst first, with
@@ -56,13 +56,13 @@ class Verdict:
         """Sentence of a failed number: value, baseline, change, and the change allowed."""
         if self.value is None:
             return (
-                f"{self.name} was {shown(self.name, self.baseline)} in the baseline and is not "
-                "in the report"
+                f"{self.name} was {figure_text(self.name, self.baseline)} in the baseline and is "
+                "not in the report"
             )
-        now = shown(self.name, self.value)
+        now = figure_text(self.name, self.value)
         if self.change is None:
             return f"{self.name} is {now}; {self.allowed}"
-        was, change = shown(self.name, self.baseline), shown_change(self.name, self.change)
+        was, change = figure_text(self.name, self.baseline), shown_change(self.name, self.change)
         named = f" ({', '.join(self.sources)})" if self.sources else ""
         return f"{self.name} was {was} and is {now}, a change of {change}; {self.allowed}{named}"
 
@@ -131,7 +131,7 @@ def check_figures(
     *,
     min_utilization: float | None = None,
     max_loss: float | None = None,
-) -> list[Verdict]:
+) -> list[NumberVerdict]:
     """A verdict for each number that has a tolerance, by default or given, and for each limit.
 
     baseline: {} to hold the limits only. min_utilization, max_loss: shares 0 to 1 of the report by
@@ -153,7 +153,7 @@ def check_figures(
     for name in (*given, *reasons) if baseline else ():
         if name in baseline or (name not in given and rule_of(name).tolerance is None):
             continue
-        if value_of(name, baseline) is None:
+        if figure_of(name, baseline) is None:
             raise ConfigError(f"the baseline has no {name}; write it anew with --update-baseline")
         if name in values:  # a reason that did not occur there, and does here
             verdicts.append(_held(name, given.get(name), 0, values))
@@ -165,9 +165,9 @@ def check_figures(
         if limit is not None:
             value = values.get(name)
             fine = value is not None and (value >= limit if side == "at least" else value <= limit)
-            allowed = f"{side} {shown(name, limit)} is asked for"
+            allowed = f"{side} {figure_text(name, limit)} is asked for"
             verdicts.append(
-                Verdict(name=name, baseline=None, value=value, allowed=allowed, passed=fine)
+                NumberVerdict(name=name, baseline=None, value=value, allowed=allowed, passed=fine)
             )
     return [
         verdict if verdict.passed else replace(verdict, sources=_sources(verdict, report))
@@ -175,10 +175,9 @@ def check_figures(
     ]
 
 
-def _sources(verdict: Verdict, report: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the sources a failed number comes from, worst first.
-
-    None where there is one source only.
+def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the sources a failed number comes from, worst first; none where there is one
+    source only.
     """
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:
@@ -191,14 +190,14 @@ def _sources(verdict: Verdict, report: Mapping[str, Any]) -> tuple[str, ...]:
         if value is not None and (value != verdict.baseline if rate else value)
     ]
     bad.sort(key=lambda pair: pair[1] if rate else -pair[1])
-    named = [f"{name} {shown(verdict.name, value)}" for name, value in bad[:_NAMED]]
+    named = [f"{name} {figure_text(verdict.name, value)}" for name, value in bad[:_NAMED]]
     return (*named, f"and {len(bad) - _NAMED} more sources") if len(bad) > _NAMED else tuple(named)
 
 
 def _held(
     name: str, given: Tolerance | None, baseline: float, values: Mapping[str, float]
-) -> Verdict:
-    rule, value = rule_of(name), value_of(name, values)
+) -> NumberVerdict:
+    rule, value = rule_of(name), figure_of(name, values)
     tolerance = given or Tolerance(rule.tolerance or 0)
     amount = tolerance.amount * abs(baseline) if tolerance.relative else tolerance.amount
     if rule.better == "nearer 0":
@@ -216,7 +215,7 @@ def _held(
             rule.better, "it may not change"
         )
     passed = worse is not None and worse <= amount + _ROUNDING * max(1.0, abs(baseline))
-    return Verdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
+    return NumberVerdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
 
 
 def _amount(name: str, tolerance: Tolerance) -> str:
@@ -230,7 +229,7 @@ def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) ->
     return [
         name
         for name in figures(report)
-        if rule_of(name).tolerance is not None and value_of(name, baseline) is None
+        if rule_of(name).tolerance is not None and figure_of(name, baseline) is None
     ]
 
 

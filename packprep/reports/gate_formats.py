@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from packprep.reports.figures import shown, shown_change
-from packprep.reports.gate import Verdict
+from packprep.reports.figures import figure_text, shown_change
+from packprep.reports.gate import NumberVerdict
 
 
-def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
+def rows(verdicts: Sequence[NumberVerdict]) -> list[tuple[str, ...]]:
     """A row of text for each: result, number, baseline, now, change, what is allowed."""
     return [
         (
             "ok" if verdict.passed else "FAILED",
             verdict.name,
-            "" if verdict.baseline is None else shown(verdict.name, verdict.baseline),
-            shown(verdict.name, verdict.value),
+            "" if verdict.baseline is None else figure_text(verdict.name, verdict.baseline),
+            figure_text(verdict.name, verdict.value),
             ""
             if verdict.change is None
             else shown_change(verdict.name, verdict.change)
@@ -32,7 +32,7 @@ def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     ]
 
 
-def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def as_json(verdicts: Sequence[NumberVerdict]) -> dict[str, Any]:
     """The same for machines."""
     return {
         "passed": all(verdict.passed for verdict in verdicts),
@@ -51,7 +51,7 @@ def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def markdown(title: str, verdicts: Sequence[Verdict]) -> str:
+def markdown(title: str, verdicts: Sequence[NumberVerdict]) -> str:
     """A headline, the failed numbers as sentences, and the table of all of them."""
     failed = [verdict for verdict in verdicts if not verdict.passed]
     headline = (
@@ -79,7 +79,7 @@ def append_github_summary(text: str) -> None:
             file.write(text)
 
 
-def write_junit(path: Path, title: str, verdicts: Sequence[Verdict]) -> None:
+def write_junit(path: Path, title: str, verdicts: Sequence[NumberVerdict]) -> None:
     """A test case per number, in the form that Jenkins, GitLab and others read."""
     failures = sum(not verdict.passed for verdict in verdicts)
     counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
-from packprep.reports.charts import drawing, flow, pieces
+from packprep.reports.charts import drawing, flow, pack_bars
 from packprep.reports.facts import Facts, lost, not_drawn, percent, short, visible
 from packprep.schemas.storage.writing import write_file
 from packprep.support.version import __version__
@@ -355,7 +355,7 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
         "number": number,
         "documents": int((real > 0).sum()),
         "full": float(real.sum() / facts.manifest.max_length),
-        "pieces": pieces(lengths, css, titles, facts.manifest.max_length),
+        "pieces": pack_bars(lengths, css, titles, facts.manifest.max_length),
     }
 
 

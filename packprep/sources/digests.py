@@ -140,7 +140,7 @@ def remember(key: str, digest: str) -> None:
         _known.put(key, digest)
 
 
-def digest_of_file(path: Path) -> str:
+def remembered_digest(path: Path) -> str:
     """sha256 of a file."""
     facts = path.stat()
     key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
@@ -165,7 +165,7 @@ def digest_of_stream(file: Any, size: int) -> str:
 
 def digest_of_files(files: Sequence[Path]) -> str:
     """Digest of one file, or of the digests of several."""
-    return together([digest_of_file(path) for path in files])
+    return together([remembered_digest(path) for path in files])
 
 
 def together(digests: Sequence[str]) -> str:

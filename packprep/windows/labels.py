@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from packprep.packing.kernels.gather import Pointers, pointer
 from packprep.schemas.columns import NO_LOSS
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from packprep.support.arrays import Int32, Int64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import Entry, shares, targets
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.account import Dropped, Sums
+from packprep.support.arrays import Int64
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import Documents, held_out, read_chosen, read_documents, unit_order
-from packprep.windows.mix_draw import BUCKETS, Draw, Place, buckets, finish, hashes, place
+from packprep.windows.mix_draw import BUCKETS, Draw, DrawEnd, buckets, finish_draw, hashes, place
 from packprep.windows.mix_order import Stream, lay_out
 
-Int64 = NDArray[np.int64]
 Measure = Callable[[Documents], Int64]
 """Tokens that each document will have in packs, [documents]: what shares are of."""
 
@@ -218,7 +218,7 @@ class Mix:
             int(there * rate / most) for there, rate in zip(held, rates, strict=False)
         ], scarce
 
-    def _finish(self, places: Sequence[Place]) -> list[Draw]:
+    def _finish(self, places: Sequence[DrawEnd]) -> list[Draw]:
         """The draw of each cell, from the documents about where it ends."""
         first, last = (np.array([getattr(at, end) for at in places]) for end in ("first", "last"))
         candidates: list[list[Any]] = [[] for _ in places]
@@ -230,7 +230,7 @@ class Mix:
             for cell in np.unique(near.cell).tolist():
                 found = near.take(near.cell == cell)
                 candidates[cell].append((found.hashed, found.documents.id, found.size))
-        return [finish(at, found) for at, found in zip(places, candidates, strict=True)]
+        return [finish_draw(at, found) for at, found in zip(places, candidates, strict=True)]
 
     def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
         """Two streams of each cell, and the documents drawn of each token file.

@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.packing.kernels.common import kernel
+from packprep.support.arrays import Bools, Int64
 from packprep.support.hashing import Purpose, mix, stream
-
-Int64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 BUCKETS = 1 << 12
 _SHIFT = np.uint64(64 - 12)
@@ -59,10 +57,9 @@ class Draw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """The end of a draw in the order of hashes.
-
-    Buckets before `first` whole, `room` tokens of those before `last`.
+class DrawEnd:
+    """Where a draw ends in the order of hashes: buckets before `first` whole, `room` tokens of
+    those before `last`.
     """
 
     times: int
@@ -81,27 +78,23 @@ def buckets(hashed: NDArray[np.uint64]) -> Int64:
     return (hashed >> _SHIFT).astype(np.int64)
 
 
-def place(wanted: int, tokens: Int64, documents: Int64) -> Place:
-    """The place to stop for `wanted` tokens.
-
-    tokens, documents: [BUCKETS], what each holds.
-    """
+def place(wanted: int, tokens: Int64, documents: Int64) -> DrawEnd:
+    """Where to stop for `wanted` tokens. tokens, documents: [BUCKETS], what each holds."""
     total = int(tokens.sum())
     if not total:
-        return Place(times=0, first=0, last=0, room=0)
+        return DrawEnd(times=0, first=0, last=0, room=0)
     times, rest = divmod(wanted, total)
     ends = np.cumsum(tokens)
     first = int(np.searchsorted(ends, rest, side="right")) if rest else 0
     room = rest - (int(ends[first - 1]) if first else 0)
     behind = np.cumsum(documents[first:])
     last = first + int(np.searchsorted(behind, _CANDIDATES)) + 1 if room else first
-    return Place(times=times, first=first, last=min(last, BUCKETS), room=room)
+    return DrawEnd(times=times, first=first, last=min(last, BUCKETS), room=room)
 
 
-def finish(at: Place, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
-    """The draw of a place.
-
-    candidates: (hash, id, tokens) of the documents in its buckets first..last - 1.
+def finish_draw(at: DrawEnd, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
+    """The draw of a place. candidates: (hash, id, tokens) of the documents in its buckets
+    first..last - 1.
     """
     parts = list(candidates) or [
         (np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from packprep.support.arrays import Bools, Int64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ import numpy as np
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
+from packprep.support.arrays import Int32, Int64
 from packprep.windows.labels import Labels, proportional
-from packprep.windows.segments import Account, Int32, Int64, Segments, TooLongError
+from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
 SPLIT = "pair_split"
 """Column of token files: tokens of the first side of each row."""
@@ -20,7 +21,7 @@ SPLIT = "pair_split"
 
 def cut_pairs(
     lengths: Int32, split: Int32, ends: int, config: BuildConfig, labels: Labels | None = None
-) -> tuple[Segments, Account]:
+) -> tuple[Segments, DocumentAccount]:
     """Two segments for each pair that is kept, and the account of the others.
 
     lengths: [rows], tokens of both sides. split: [rows], those of the first. ends: how many of BOS
@@ -62,7 +63,7 @@ def cut_pairs(
         segments = segments.take(np.repeat(~few, 2))
         kept = kept & ~dropped[Dropped.FEW_LOSS_TOKENS]
     nothing = np.zeros(len(lengths), np.int32)
-    return segments, Account(
+    return segments, DocumentAccount(
         truncated=np.where(kept, cut.sum(axis=1), 0).astype(np.int32),
         overlap=nothing.astype(np.int64),
         continuation_bos=nothing,

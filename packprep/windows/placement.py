@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from packprep.packing.kernels.gather import Pointers
 from packprep.packing.order import permuted
 from packprep.schemas.columns import FILLER
+from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments
-
-Int64 = NDArray[np.int64]
 
 MEMORY_PER_DOCUMENT = (
     120  # bytes, measured at the highest point of planning 10 million documents of a few tokens
@@ -72,12 +71,12 @@ class Packs:
             offsets=np.append(self.offsets, self.offsets[-1] + 1 + np.arange(packs)),
         )
 
-    def rows(self, first: int, last: int) -> "Rows":
+    def rows(self, first: int, last: int) -> "SegmentRows":
         """Segments of packs first..last - 1 as they stand."""
         order = self.order[self.offsets[first] : self.offsets[last]]
         filler = order < 0
         chosen, documents = self.segments.take(order), self.documents
-        return Rows(
+        return SegmentRows(
             document=chosen.document,
             document_id=np.where(filler, FILLER, documents.id[chosen.document]),
             start=np.where(filler, 0, chosen.start),
@@ -93,10 +92,9 @@ class Packs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Segments of neighbouring packs, in pack order, [segments] each.
-
-    offsets: [packs + 1], where each pack begins.
+class SegmentRows:
+    """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1],
+    where each pack begins.
 
     document: index into the arrays of documents, 0 where filler is True. start: offset of the own
     tokens in it. own: how many. bos: whether one more BOS goes before them. padded: tokens in the

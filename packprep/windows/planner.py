@@ -24,7 +24,7 @@ from packprep.support.memory import MappedFiles
 from packprep.windows.documents import Documents
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
-from packprep.windows.segments import Account, Segments, cut_segments, wrap_documents
+from packprep.windows.segments import DocumentAccount, Segments, cut_segments, wrap_documents
 
 _PIECE = 1 << 20  # documents
 
@@ -37,7 +37,7 @@ class WindowPlan:
     """Packs of one window and split, and what they say about themselves."""
 
     packs: Packs
-    account: Account
+    account: DocumentAccount
     trained: (
         NDArray[np.int32] | None
     )  # [segments], tokens with a label; None where that is every token
@@ -92,7 +92,7 @@ def packed_tokens(
 
 def cut_documents(
     documents: Documents, tokenizer: Tokenizer, config: BuildConfig
-) -> tuple[Segments, Account]:
+) -> tuple[Segments, DocumentAccount]:
     """The segments of one window, the same for every strategy but wrapped.
 
     Raises TooLongError under overflow error.
@@ -108,14 +108,13 @@ def cut_documents(
 def plan_segments(
     documents: Documents,
     segments: Segments,
-    account: Account,
+    account: DocumentAccount,
     config: BuildConfig,
     seed: int,
     planner: Planner | None = None,
-) -> tuple[Segments, Account, PackPlan]:
-    """The plan of a window's segments, in the order of packs that is asked for.
-
-    Its lengths are those with padding.
+) -> tuple[Segments, DocumentAccount, PackPlan]:
+    """The plan of a window's segments, in the order of packs that is asked for; its lengths are
+    those with padding.
 
     The segments and their account come back as planned: strategy wrapped cuts segments where packs
     end and drops packs with too few trained tokens.

@@ -19,16 +19,12 @@ every pack but the last is still full.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
+from packprep.support.arrays import Bools, Int32, Int64
 from packprep.support.errors import InputError
 from packprep.windows.labels import Labels, proportional
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +91,8 @@ class Segments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
-    """Outcome of the tokens of each document, [documents] each; dropped by reason."""
+class DocumentAccount:
+    """What became of the tokens of each document, [documents] each; dropped by reason."""
 
     truncated: Int32
     overlap: Int64
@@ -106,7 +102,7 @@ class Account:
 
 def cut_segments(
     lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool, labels: Labels | None = None
-) -> tuple[Segments, Account]:
+) -> tuple[Segments, DocumentAccount]:
     """Segments of documents of these lengths, and the account of what was left out or repeated.
 
     lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of
@@ -152,7 +148,7 @@ def cut_segments(
         )
         if config.truncation_side == "balanced" and labels is not None and over.any():
             segments = _balanced(segments, lengths, truncated, labels, config.max_length)
-        account = Account(
+        account = DocumentAccount(
             truncated=truncated,
             overlap=nothing.astype(np.int64),
             continuation_bos=nothing,
@@ -183,8 +179,12 @@ def _balanced(
 
 
 def _trainable(
-    segments: Segments, account: Account, lengths: Int32, labels: Labels, config: BuildConfig
-) -> tuple[Segments, Account]:
+    segments: Segments,
+    account: DocumentAccount,
+    lengths: Int32,
+    labels: Labels,
+    config: BuildConfig,
+) -> tuple[Segments, DocumentAccount]:
     """Without the segments that have too few trained tokens; what they alone held is dropped."""
     if segments.repeated is None:
         return _kept(
@@ -202,11 +202,10 @@ def _trainable(
 
 
 def _kept(
-    segments: Segments, kept: Bools, account: Account, lengths: Int32
-) -> tuple[Segments, Account]:
-    """The segments that are kept, and the account.
-
-    What the others alone held is added to few_loss_tokens.
+    segments: Segments, kept: Bools, account: DocumentAccount, lengths: Int32
+) -> tuple[Segments, DocumentAccount]:
+    """The segments that are kept, and the account: what the others alone held is added to
+    few_loss_tokens.
     """
     if kept.all():
         return segments, account
@@ -229,7 +228,7 @@ def _kept(
     truncated = np.where(empty, 0, account.truncated).astype(np.int32)
     few = np.where(empty, gone + account.truncated, gone - held).astype(np.int32)
     few += account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(documents, np.int32))
-    return segments, Account(
+    return segments, DocumentAccount(
         truncated=truncated,
         overlap=overlap,
         continuation_bos=_sum(segments.document, segments.bos.astype(np.int64), documents),
@@ -248,10 +247,9 @@ class TooLongError(InputError):
 
 def _split(
     lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
-) -> tuple[Segments, Account]:
-    """Pieces of max_length, `max_length - stride` apart, until the end is covered.
-
-    Later ones may carry a BOS.
+) -> tuple[Segments, DocumentAccount]:
+    """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones
+    may carry a BOS.
     """
     extra = int(config.continuation_bos and has_bos)
     later = config.max_length - extra  # own tokens of a later piece
@@ -270,7 +268,7 @@ def _split(
         dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail
     pieces_more = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
-    account = Account(
+    account = DocumentAccount(
         truncated=np.zeros(len(lengths), np.int32),
         overlap=pieces_more.astype(np.int64)
         * config.stride,  # a large stride repeats more than a document has
@@ -328,14 +326,13 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
 
 def wrap_documents(
     segments: Segments,
-    account: Account,
+    account: DocumentAccount,
     lengths: Int32,
     config: BuildConfig,
     labels: Labels | None = None,
-) -> tuple[Segments, Int64, Account]:
-    """Segments of `wrap` but those of packs with few trained tokens, and the account.
-
-    Few: fewer than `min_loss_tokens`.
+) -> tuple[Segments, Int64, DocumentAccount]:
+    """What `wrap` gives, without the packs that have fewer trained tokens than
+    `min_loss_tokens`, and the account.
     """
     pieces, edges = wrap(segments, config.max_length)
     if labels is None:

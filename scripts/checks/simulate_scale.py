@@ -117,9 +117,9 @@ def web_text(max_length: int) -> Lengths:
 
 def measured(output: Path) -> tuple[Lengths, Speed]:
     """Lengths of the segments of a finished build, and what its report says of speed."""
-    from packprep.inspect.histograms import measure
+    from packprep.inspect.histograms import measure_output
 
-    segments = measure(output).segments
+    segments = measure_output(output).segments
     return _falling(segments.values, segments.counts), _speed([_report(output)])
 
 

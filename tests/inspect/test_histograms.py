@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.inspect.histograms import COST_UNIT, Counts, log_edges, measure, read_windows
+from packprep.inspect.histograms import COST_UNIT, Counts, log_edges, measure_output, read_windows
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError, read_manifest
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer
@@ -17,7 +17,7 @@ def as_dict(counts: Counts) -> dict[int, int]:
 
 
 def test_the_worked_example_of_the_format_in_counts() -> None:
-    measured = measure(GOLDEN / "v1-example")
+    measured = measure_output(GOLDEN / "v1-example")
     assert as_dict(measured.documents) == {3: 2, 10: 1}, (
         "the pieces of document 1 are one document of 10 tokens"
     )
@@ -34,7 +34,7 @@ def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) 
     write_output(
         tmp_path / "out", {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]]}, RICH, max_length=16
     )
-    measured = measure(tmp_path / "out")
+    measured = measure_output(tmp_path / "out")
     assert as_dict(measured.documents) == as_dict(measured.segments) == {1: 1, 3: 1, 4: 1}
     assert as_dict(measured.documents_per_pack) == {1: 1, 2: 1}
     assert as_dict(measured.fill) == {1: 1, 7: 1}
@@ -66,7 +66,7 @@ def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
 ) -> None:
     build(BuildConfig(**options | more))
     output = Path(options["output"])
-    measured = measure(output)
+    measured = measure_output(output)
     lengths = [len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1) if ids]
     assert as_dict(measured.documents) == as_dict(Counts(*np.unique(lengths, return_counts=True)))
     packs = [
@@ -99,7 +99,7 @@ def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(
 
 def test_without_document_columns_pieces_count_as_documents(options: dict[str, Any]) -> None:
     build(BuildConfig(**options, columns=()))
-    measured = measure(Path(options["output"]))
+    measured = measure_output(Path(options["output"]))
     assert as_dict(measured.documents) == as_dict(measured.segments)
 
 
@@ -122,4 +122,4 @@ def test_a_shard_whose_boundaries_do_not_fit_is_refused(tmp_path: Path) -> None:
     row = dict(EXAMPLE[1]) | {"cu_seqlens": [0, 3, 5, 7]}
     write_output(tmp_path / "out", {"train": [[EXAMPLE[0], row]]})
     with pytest.raises(FormatError, match="boundaries that do not fit"):
-        measure(tmp_path / "out")
+        measure_output(tmp_path / "out")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from packprep.inspect.shard_files import Checked, in_threads, opener, read_file, read_shard
+from packprep.inspect.shard_files import Checked, check_in_threads, opener, read_file, read_shard
 from packprep.schemas import FormatError
 from packprep.support.progress import Silent
 
@@ -96,7 +96,7 @@ def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: 
         read_file(opener(path), path.name, checked, told)  # type: ignore[arg-type]
         return checked
 
-    results = in_threads(check, files, 190_000, Heard())
+    results = check_in_threads(check, files, 190_000, Heard())
     assert [result.bytes for result in results] == [number * 1000 for number in range(20)]
     assert max(heard) == pytest.approx(0.19)
     assert heard == sorted(heard)

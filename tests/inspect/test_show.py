@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import build
-from packprep.inspect.show import Piece, lines, pieces_as_ids, pieces_as_text
+from packprep.inspect.show import TextPiece, lines, pieces_as_ids, pieces_as_text
 from packprep.schemas import NO_LOSS
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
@@ -26,7 +26,7 @@ def ids_of(text: str) -> list[int]:
     return ids
 
 
-def pieces(ids: list[int], labels: list[int] | None = None) -> list[Piece]:
+def pieces(ids: list[int], labels: list[int] | None = None) -> list[TextPiece]:
     stored = None if labels is None else np.array(labels, np.int32)
     return list(pieces_as_text(np.array(ids, np.int32), tiny_tokenizer(), SPECIAL, stored))
 
@@ -62,7 +62,7 @@ def test_control_characters_are_shown_and_line_feeds_end_a_line() -> None:
 
 
 def test_lines_are_as_wide_as_the_terminal_and_wide_characters_count_twice() -> None:
-    row = [Piece(position, "東京", True, False, False) for position in range(4)]
+    row = [TextPiece(position, "東京", True, False, False) for position in range(4)]
     assert [[piece.position for piece in line] for line in lines(iter(row), 10)] == [[0, 1], [2, 3]]
     assert [[piece.position for piece in line] for line in lines(iter(row), 3)] == [
         [0],

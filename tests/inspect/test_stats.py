@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep.inspect.histograms import Counts, Measured, measure
+from packprep.inspect.histograms import Counts, Measured, measure_output
 from packprep.inspect.stats import (
-    Histogram,
+    BinnedCounts,
     histograms,
     source_rows,
     summaries,
@@ -60,7 +60,7 @@ def test_fill_is_in_bins_that_narrow_towards_full_packs() -> None:
 
 
 def test_fill_of_tiny_packs_leaves_out_bins_that_hold_no_number_of_tokens() -> None:
-    [_, _, fill, _] = histograms(measure(GOLDEN / "v1-example"))
+    [_, _, fill, _] = histograms(measure_output(GOLDEN / "v1-example"))
     assert dict(zip(fill.labels, fill.counts.tolist(), strict=True)) == {"100%": 2}
 
 
@@ -92,7 +92,7 @@ def test_nothing_measured_gives_empty_histograms() -> None:
 
 
 def test_bars_are_as_long_as_their_share_of_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    histogram = Histogram("t", ["1", "10 to 11", "12"], np.array([1000, 1, 0]), "")
+    histogram = BinnedCounts("t", ["1", "10 to 11", "12"], np.array([1000, 1, 0]), "")
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     assert histogram.lines() == [
         "       1  1,000  " + "█" * 40,
@@ -118,7 +118,7 @@ def test_summaries_hold_the_exact_counts() -> None:
 
 
 def facts(output: Path, batch: int | None, ranks: int = 1) -> dict[str, Any]:
-    return training(output, read_manifest(output), measure(output), batch, ranks)
+    return training(output, read_manifest(output), measure_output(output), batch, ranks)
 
 
 def test_steps_tokens_and_loss_tokens_of_the_train_split(tmp_path: Path) -> None:

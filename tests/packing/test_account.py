@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
-from packprep.preview.sweep import Cut, Window
+from packprep.preview.sweep import CutWindow, WindowDocuments
 from packprep.reports.facts import lost
 from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
@@ -145,8 +145,10 @@ def test_a_plan_foresees_every_sum_of_the_build(
     built = account.total(config.max_length)
     check_ledger(built.ledger)
 
-    window = Window("train", 0, made)
-    foreseen = Cut(*cut_documents(made, policy, config)).plan(window, config).sums(config, change)
+    window = WindowDocuments("train", 0, made)
+    foreseen = (
+        CutWindow(*cut_documents(made, policy, config)).plan(window, config).sums(config, change)
+    )
     assert foreseen.ledger == built.ledger
     unseen = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
     assert {key: value for key, value in foreseen.figures().items() if key not in unseen} == {

@@ -11,7 +11,7 @@ import pytest
 from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import Lengths, read_lengths, write_rate
-from packprep.preview.sweep import sweep
+from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from tests.helpers import files
@@ -50,7 +50,7 @@ def lengths_of(found: Lengths) -> list[int]:
 def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Figures of a plan, in the words of a report."""
     with read(options, **more) as found:
-        [row] = sweep(
+        [row] = sweep_configs(
             found.windows, [files.config(**options | more)], found.tokenizer, found.carried
         )
     return {name: getattr(row, name) for name in FIGURES}
@@ -110,7 +110,9 @@ def test_rows_of_ids_are_planned_as_they_are_built(corpus: dict[str, Any], tmp_p
 def test_bytes_are_those_of_the_shards_but_for_their_frames(corpus: dict[str, Any]) -> None:
     options = corpus | {"max_length": 256, "window": "1GB", "pad_segment_to_multiple": 8}
     with read(options) as found:
-        [row] = sweep(found.windows, [files.config(**options)], found.tokenizer, found.carried)
+        [row] = sweep_configs(
+            found.windows, [files.config(**options)], found.tokenizer, found.carried
+        )
     build(files.config(**options))
     assert row.bytes <= read_report(corpus["output"])["bytes"] <= row.bytes + 4_000
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.config.options import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
-from packprep.preview.replan import STRATEGIES, replan
+from packprep.preview.replan import replan
 from tests.helpers.corpus import build_options, texts, write_jsonl
 
 
@@ -19,7 +20,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
 @pytest.mark.parametrize(
     "more", [{}, {"window": 16_000, "holdout": 0.2}], ids=["one window", "windows and splits"]
 )
@@ -45,7 +46,7 @@ def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
     build(BuildConfig(**options, strategy="wrapped"))
     build(BuildConfig(**options | {"output": str(tmp_path / "other")}, strategy="greedy"))
     assert replan(tmp_path / "out") == replan(tmp_path / "other")
-    assert [outcome.strategy for outcome in replan(tmp_path / "out")] == list(STRATEGIES)
+    assert [outcome.strategy for outcome in replan(tmp_path / "out")] == list(STRATEGY_NAMES)
 
 
 def test_stride_limits_and_padding_of_the_build_are_kept(options: dict[str, Any]) -> None:
@@ -93,7 +94,7 @@ def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
     names = [
         {outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")
     ]
-    assert names == [set(STRATEGIES) - {"balanced"}, set(STRATEGIES)]
+    assert names == [set(STRATEGY_NAMES) - {"balanced"}, set(STRATEGY_NAMES)]
 
 
 def test_pairs_cut_in_the_middle_are_planned_as_long_as_they_were_kept(

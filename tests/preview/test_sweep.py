@@ -5,23 +5,31 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.preview import sweep as module
-from packprep.preview.sweep import Row, Window, best, combinations, of_lengths, sweep, ties
+from packprep.preview.sweep import (
+    Row,
+    WindowDocuments,
+    best,
+    combinations,
+    of_lengths,
+    sweep_configs,
+    ties,
+)
 from packprep.support.errors import ConfigError
 from tests.helpers import documents
 
 ENDS = documents.tokenizer(bos=False, eos=False)
 
 
-def window(*lengths: int) -> Window:
+def window(*lengths: int) -> WindowDocuments:
     return of_lengths("train", 0, np.array(lengths, np.int32))
 
 
 def planned(*lengths: int, **options: Any) -> Row:
-    [row] = sweep([window(*lengths)], [BuildConfig(**options)], ENDS)
+    [row] = sweep_configs([window(*lengths)], [BuildConfig(**options)], ENDS)
     return row
 
 
-def random_lengths(count: int, seed: int = 0) -> Window:
+def random_lengths(count: int, seed: int = 0) -> WindowDocuments:
     lengths = np.random.default_rng(seed).lognormal(4, 1, count).astype(np.int32) + 1
     return of_lengths("train", 0, lengths)
 
@@ -64,8 +72,8 @@ def test_overflow_error_gives_a_row_that_says_so() -> None:
 
 
 def test_balanced_packs_one_window_only() -> None:
-    rows = sweep(
-        [window(5), Window("train", 1, window(3).documents)],
+    rows = sweep_configs(
+        [window(5), WindowDocuments("train", 1, window(3).documents)],
         [BuildConfig(strategy="balanced")],
         ENDS,
     )
@@ -74,11 +82,11 @@ def test_balanced_packs_one_window_only() -> None:
 
 def test_rows_come_in_the_order_of_the_configs_whatever_is_shared() -> None:
     configs, _ = combinations({}, [64, 32], ["wrapped", "best_fit", "greedy"], ["drop", "split"])
-    rows = sweep([random_lengths(200)], configs, ENDS)
+    rows = sweep_configs([random_lengths(200)], configs, ENDS)
     assert [(row.max_length, row.strategy, row.overflow) for row in rows] == [
         (config.max_length, config.strategy, config.overflow) for config in configs
     ]
-    alone = [sweep([random_lengths(200)], [config], ENDS)[0] for config in configs]
+    alone = [sweep_configs([random_lengths(200)], [config], ENDS)[0] for config in configs]
     without_time = [vars(row) | {"seconds": 0} for row in rows]
     assert without_time == [vars(row) | {"seconds": 0} for row in alone], (
         "sharing segments changes no figure"
@@ -88,7 +96,9 @@ def test_rows_come_in_the_order_of_the_configs_whatever_is_shared() -> None:
 def test_progress_is_told_plan_by_plan() -> None:
     heard: list[tuple[int, int]] = []
     configs, _ = combinations({}, [64], ["best_fit", "greedy"], ["split"])
-    sweep([window(3)], configs, ENDS, report=lambda done, total: heard.append((done, total)))
+    sweep_configs(
+        [window(3)], configs, ENDS, report=lambda done, total: heard.append((done, total))
+    )
     assert heard == [(1, 2), (2, 2)]
 
 
@@ -149,9 +159,9 @@ def test_a_row_without_a_plan_is_never_best() -> None:
 
 def test_a_sample_is_scaled_to_the_whole_and_repeated_up_to_its_size() -> None:
     whole = random_lengths(4000)
-    [exact] = sweep([whole], [BuildConfig(max_length=256)], ENDS)
+    [exact] = sweep_configs([whole], [BuildConfig(max_length=256)], ENDS)
     part = whole.take(np.arange(4000) % 10 == 0)
-    [guess] = sweep(
+    [guess] = sweep_configs(
         [part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=whole.tokens / part.tokens
     )
     assert guess.tokens_in == exact.tokens_in
@@ -162,8 +172,8 @@ def test_a_sample_is_scaled_to_the_whole_and_repeated_up_to_its_size() -> None:
 def test_a_large_sample_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TILED", 1000)
     part = random_lengths(600)
-    [guess] = sweep([part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=10)
-    [alone] = sweep([part], [BuildConfig(max_length=256)], ENDS)
+    [guess] = sweep_configs([part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=10)
+    [alone] = sweep_configs([part], [BuildConfig(max_length=256)], ENDS)
     assert guess.packs == 10 * alone.packs
     assert guess.utilization == alone.utilization
 
@@ -174,11 +184,13 @@ def test_a_large_sample_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_interval_of_a_sample_holds_the_whole_in_most_samples(options: dict[str, Any]) -> None:
     whole = random_lengths(20_000)
     config = BuildConfig(max_length=256, **options)
-    [exact] = sweep([whole], [config], ENDS)
+    [exact] = sweep_configs([whole], [config], ENDS)
     hits = []
     for seed in range(20):
         part = whole.take(np.random.default_rng(seed).random(20_000) < 0.05)
-        [guess] = sweep([part], [config], ENDS, share=0.05, scale=whole.tokens / part.tokens)
+        [guess] = sweep_configs(
+            [part], [config], ENDS, share=0.05, scale=whole.tokens / part.tokens
+        )
         assert 0 < max(guess.utilization_error, guess.loss_error) < 0.1
         field = "utilization" if config.strategy == "greedy" else "tokens_lost_share"
         error = guess.utilization_error if config.strategy == "greedy" else guess.loss_error
@@ -187,5 +199,5 @@ def test_the_interval_of_a_sample_holds_the_whole_in_most_samples(options: dict[
 
 
 def test_nothing_sampled_has_no_error() -> None:
-    [exact] = sweep([random_lengths(100)], [BuildConfig(max_length=256)], ENDS, share=1.0)
+    [exact] = sweep_configs([random_lengths(100)], [BuildConfig(max_length=256)], ENDS, share=1.0)
     assert (exact.utilization_error, exact.loss_error) == (0.0, 0.0)

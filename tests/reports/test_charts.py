@@ -16,8 +16,8 @@ from packprep.reports.charts import (
     drawing,
     flow,
     histogram,
+    pack_bars,
     percents,
-    pieces,
 )
 
 LINKS = [
@@ -202,13 +202,13 @@ def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(
 
 
 def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:
-    drawn = pieces([500, 1, 1, 498], ["c0", "c1", "c2", "c3"], ["w", "x", "y", "z"], 1000)
+    drawn = pack_bars([500, 1, 1, 498], ["c0", "c1", "c2", "c3"], ["w", "x", "y", "z"], 1000)
     assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
         (0, 500, "c0"),
         (500, 500, "c3"),
     ]
     assert [piece.title for piece in drawn] == ["w", "3 documents, 500 tokens"]
-    drawn = pieces([8, 4, 2], ["c0", "c1", "filler"], ["x", "y", "padding"], 16)
+    drawn = pack_bars([8, 4, 2], ["c0", "c1", "filler"], ["x", "y", "padding"], 16)
     assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
         (0, 500, "c0"),
         (500, 250, "c1"),
@@ -221,22 +221,23 @@ def test_a_document_behind_narrow_padding_keeps_its_colour() -> None:
     lengths, css, titles = (list(column) for column in zip(*parts, strict=True))
     assert [
         (piece.x, piece.width, piece.css, piece.title)
-        for piece in pieces(lengths, css, titles, 1000)
+        for piece in pack_bars(lengths, css, titles, 1000)
     ] == [
         (0, 500, "c0", "x"),
         (500, 496, "c1", "y"),
         (996, 4, "filler", "padding"),
     ]
-    narrow = pieces([3, 1, 3, 1, 3, 1] * 100, ["c0", "filler"] * 300, ["x", "padding"] * 300, 3000)
-    assert {piece.css for piece in narrow} == {"c0"}
-    assert len(narrow) <= 251
+    narrow = pack_bars(
+        [3, 1, 3, 1, 3, 1] * 100, ["c0", "filler"] * 300, ["x", "padding"] * 300, 3000
+    )
+    assert {piece.css for piece in narrow} == {"c0"} and len(narrow) <= 251
     assert narrow[0].title == "3 documents, 9 tokens"
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=200), st.integers(0, 5000))
 def test_the_picture_of_a_pack_has_no_holes(lengths: list[int], spare: int) -> None:
     room = sum(lengths) + spare
-    drawn = pieces(lengths, ["c0"] * len(lengths), ["t"] * len(lengths), room)
+    drawn = pack_bars(lengths, ["c0"] * len(lengths), ["t"] * len(lengths), room)
     edges = [piece.x + piece.width for piece in drawn]
     assert all(abs(piece.x - edge) < 0.011 for piece, edge in zip(drawn[1:], edges, strict=False))
     assert abs(edges[-1] - 1000 * sum(lengths) / room) < 0.011

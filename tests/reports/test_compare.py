@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from packprep.reports.compare import Difference, compare_reports, options_of
+from packprep.reports.compare import ComparedFigure, compare_reports, options_of
 from tests.helpers.tiny_shards import GOLDEN, write_output
 
 A: dict[str, Any] = {
@@ -42,7 +42,7 @@ def test_each_number_is_judged_by_the_way_it_should_go() -> None:
 
 def test_a_number_that_one_side_lacks_has_no_change() -> None:
     found = {each.name: each for each in compare_reports(A, B)}
-    assert found["bos_rate"] == Difference(name="bos_rate", a=None, b=1.0, judgement="differs")
+    assert found["bos_rate"] == ComparedFigure(name="bos_rate", a=None, b=1.0, judgement="differs")
     assert found["bos_rate"].change is None
     assert (found["tokens.dropped.too_long"].a, found["tokens.dropped.too_long"].change) == (0, 2)
 

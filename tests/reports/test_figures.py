@@ -8,12 +8,12 @@ from packprep.inspect.report_file import read_report
 from packprep.reports.figures import (
     RULES,
     by_rule,
+    figure_of,
+    figure_text,
     figures,
     resolve_name,
     rule_of,
-    shown,
     shown_change,
-    value_of,
 )
 from packprep.schemas import FormatError
 from packprep.support.errors import ConfigError, InputError
@@ -69,8 +69,8 @@ def test_names_are_sorted_by_how_much_a_reader_cares() -> None:
 
 
 def test_a_reason_that_did_not_occur_counts_0_and_another_absent_number_is_none() -> None:
-    assert value_of("tokens.dropped.too_short", figures(REPORT)) == 0
-    assert value_of("straggler", figures(REPORT)) is None
+    assert figure_of("tokens.dropped.too_short", figures(REPORT)) == 0
+    assert figure_of("straggler", figures(REPORT)) is None
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,19 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_shares_are_shown_in_per_cent_and_counts_with_thousands() -> None:
-    assert [shown("utilization", 0.98765), shown("bos_rate", 1.0), shown("packs", 1234567)] == [
+    assert [
+        figure_text("utilization", 0.98765),
+        figure_text("bos_rate", 1.0),
+        figure_text("packs", 1234567),
+    ] == [
         "98.765%",
         "100%",
         "1,234,567",
     ]
     assert [
-        shown("straggler", 1.23456),
-        shown("tokens_per_second", 1234567.8),
-        shown("bias", None),
+        figure_text("straggler", 1.23456),
+        figure_text("tokens_per_second", 1234567.8),
+        figure_text("bias", None),
     ] == [
         "1.235",
         "1,234,568",

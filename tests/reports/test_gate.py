@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.reports.figures import figures
 from packprep.reports.gate import (
-    Verdict,
+    NumberVerdict,
     check_figures,
     not_in_baseline,
     read_baseline,
@@ -297,5 +297,7 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, mes
 
 
 def test_a_verdict_knows_its_change() -> None:
-    assert Verdict(name="packs", baseline=5, value=3, allowed="", passed=False).change == -2
-    assert Verdict(name="packs", baseline=None, value=3, allowed="", passed=False).change is None
+    assert NumberVerdict(name="packs", baseline=5, value=3, allowed="", passed=False).change == -2
+    assert (
+        NumberVerdict(name="packs", baseline=None, value=3, allowed="", passed=False).change is None
+    )

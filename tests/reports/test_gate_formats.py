@@ -3,7 +3,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from packprep.reports.gate import Verdict
+from packprep.reports.gate import NumberVerdict
 from packprep.reports.gate_formats import (
     append_github_summary,
     as_json,
@@ -13,15 +13,17 @@ from packprep.reports.gate_formats import (
 )
 
 VERDICTS = [
-    Verdict(
+    NumberVerdict(
         name="utilization",
         baseline=0.9,
         value=0.8,
         allowed="it may fall by 0.1 points",
         passed=False,
     ),
-    Verdict(name="max_length", baseline=64, value=64, allowed="it may not change", passed=True),
-    Verdict(
+    NumberVerdict(
+        name="max_length", baseline=64, value=64, allowed="it may not change", passed=True
+    ),
+    NumberVerdict(
         name="tokens_lost_share",
         baseline=None,
         value=0.5,
@@ -69,7 +71,7 @@ def test_markdown_begins_with_what_failed() -> None:
 
 
 def test_a_bar_in_the_name_of_a_source_does_not_break_the_table() -> None:
-    verdict = Verdict(
+    verdict = NumberVerdict(
         name="bos_rate", baseline=1.0, value=0.0, allowed="a|b", passed=False, sources=("x|y 0%",)
     )
     text = markdown("out", [verdict])

@@ -8,9 +8,9 @@ from packprep.sources import digests
 from packprep.sources.digests import (
     digest_of_file,
     digest_of_files,
-    hash_in_threads,
     heard,
     remembered,
+    remembered_digest,
     together,
 )
 from tests.helpers.corpus import Heard
@@ -34,7 +34,9 @@ def test_digests_are_those_of_the_bytes_whatever_the_block(
     paths = files(tmp_path, *contents)
     for block in (1, 7, 1 << 20):
         monkeypatch.setattr(digests, "_BLOCK", block)
-        assert [digest_of_file(path) for path in paths] == [sha256(content) for content in contents]
+        assert [remembered_digest(path) for path in paths] == [
+            sha256(content) for content in contents
+        ]
 
 
 def test_several_files_have_the_digest_of_their_digests(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -
     paths = files(tmp_path, *(bytes([number]) * 1000 for number in range(20)))
     counted = Counted()
     with heard(counted):
-        made = hash_in_threads(digest_of_file, paths, 20_000)
+        made = in_threads(remembered_digest, paths, 20_000)
     assert made == [sha256(path.read_bytes()) for path in paths]
     assert counted.last == (0.02, 0.02)
 
@@ -72,11 +74,11 @@ def test_the_first_error_in_order_is_raised_and_the_rest_is_given_up(
             raise OSError("the second")
         if path == paths[2]:
             reached.set()
-        return digest_of_file(path)
+        return remembered_digest(path)
 
     with pytest.raises(OSError, match="the second"):
-        hash_in_threads(make, paths, 0, at_once=3)
-    assert hash_in_threads(digest_of_file, paths[:1], 4) == [
+        in_threads(make, paths, 0, at_once=3)
+    assert in_threads(remembered_digest, paths[:1], 4) == [
         sha256(b"good")
     ]  # the next one is not given up
 
@@ -86,12 +88,12 @@ def test_a_digest_is_kept_until_the_file_changes(
 ) -> None:
     [path] = files(tmp_path, b"first")
     with remembered(tmp_path / "known.json"):
-        digest_of_file(path)
+        remembered_digest(path)
     with remembered(tmp_path / "known.json"), monkeypatch.context() as patched:
         patched.setattr(
             digests, "digest_of_stream", lambda file, size: pytest.fail("it was read again")
         )
-        assert digest_of_file(path) == sha256(b"first")
+        assert remembered_digest(path) == sha256(b"first")
     path.write_bytes(b"second")
     with remembered(tmp_path / "known.json"):
-        assert digest_of_file(path) == sha256(b"second")
+        assert remembered_digest(path) == sha256(b"second")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.windows import mix_draw
-from packprep.windows.mix_draw import BUCKETS, Draw, buckets, finish, hashes, place
+from packprep.windows.mix_draw import BUCKETS, Draw, buckets, finish_draw, hashes, place
 
 Drawn = tuple[Draw, np.ndarray]
 
@@ -23,7 +23,7 @@ def drawn(sizes: list[int], wanted: int, seed: int = 0) -> Drawn:
     halves = [
         near & (ids % 2 == half) for half in (1, 0)
     ]  # as from two files, in no order that matters
-    found = finish(at, [(hashed[half], ids[half], tokens[half]) for half in halves])
+    found = finish_draw(at, [(hashed[half], ids[half], tokens[half]) for half in halves])
     return found, found.copies(tokens, found.partly(ids, bucket, tokens))
 
 

@@ -13,7 +13,7 @@ from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import (
-    Account,
+    DocumentAccount,
     Segments,
     TooLongError,
     cut_segments,
@@ -26,7 +26,7 @@ from tests.helpers.reference_segments import cut_document, infer_seqlen, labelle
 
 def cut(
     lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object
-) -> tuple[Segments, Account]:
+) -> tuple[Segments, DocumentAccount]:
     config = BuildConfig(**{"max_length": 4, **options})  # type: ignore[arg-type]
     return cut_segments(np.array(lengths, np.int32), ends, config, has_bos=has_bos)
 

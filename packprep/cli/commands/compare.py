@@ -33,7 +33,7 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
     """
     from packprep.inspect.report_file import read_report
     from packprep.reports.compare import compare_reports, options_of
-    from packprep.reports.figures import shown, shown_change
+    from packprep.reports.figures import figure_text, shown_change
 
     reports = read_report(a), read_report(b)
     differences = compare_reports(*reports)
@@ -63,8 +63,8 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
     rows = [
         (
             each.name,
-            shown(each.name, each.a),
-            shown(each.name, each.b),
+            figure_text(each.name, each.a),
+            figure_text(each.name, each.b),
             ""
             if each.change is None
             else shown_change(each.name, each.change)

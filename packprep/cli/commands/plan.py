@@ -107,8 +107,8 @@ def command(
     tell_libraries()
     from packprep.packing.kernels.common import compiling
     from packprep.preview.lengths import read_lengths, write_rate
-    from packprep.preview.sweep import combinations, sweep
-    from packprep.support.progress import open_progress
+    from packprep.preview.sweep import combinations, sweep_configs
+    from packprep.support.progress import shown
 
     configs, refused = combinations(given, lengths, strategies, overflows)
     base = configs[0]
@@ -126,7 +126,7 @@ def command(
                 for each in configs
                 if each.max_length not in fitting or each.overflow == overflows[0]
             ]
-            rows = sweep(
+            rows = sweep_configs(
                 found.windows,
                 configs,
                 found.tokenizer,

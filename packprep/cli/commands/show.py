@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.commands.trace import SHARD, SPLIT
+from packprep.cli.commands.trace import SHARD_OPTION, SPLIT_OPTION
 from packprep.cli.completion import of_paths
 from packprep.cli.output_type import OutputType
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packprep.inspect.lookup import FoundPack, Segment
+    from packprep.inspect.lookup import FoundPack, LocatedSegment
     from packprep.inspect.provenance import Sources
     from packprep.schemas.manifest import Manifest, Output
 
@@ -49,8 +49,8 @@ _COLOURS = (
 @click.option(
     "--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment."
 )
-@SPLIT
-@SHARD
+@SPLIT_OPTION
+@SHARD_OPTION
 @click.option(
     "--tokenizer",
     metavar="PATH|NAME",
@@ -150,10 +150,9 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
     )
 
 
-def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
-    """The column of a pair that a segment is from, such as "rejected".
-
-    "" where rows are no pairs.
+def _side(found: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
+    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no
+    pairs.
     """
     sides = found.columns.get("pair_sides")
     if sides is None or (side := int(sides[segment.place.segment])) < 0:
@@ -162,7 +161,7 @@ def _side(found: "FoundPack", segment: "Segment", manifest: "Manifest") -> str:
     return str(named[side])
 
 
-def _title(segment: "Segment", sources: "Sources", side: str, *, with_pack: bool) -> str:
+def _title(segment: "LocatedSegment", sources: "Sources", side: str, *, with_pack: bool) -> str:
     place = f"pack {segment.place.pack} " if with_pack else ""
     what = (
         f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to "
@@ -192,7 +191,7 @@ def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
 
 def _print_segment(
     found: "FoundPack",
-    segment: "Segment",
+    segment: "LocatedSegment",
     decoder: Any,
     special: frozenset[int],
     colour: str,
@@ -234,7 +233,7 @@ def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str
 
 
 def _as_dict(
-    found: "FoundPack", segment: "Segment", sources: "Sources", decoder: Any
+    found: "FoundPack", segment: "LocatedSegment", sources: "Sources", decoder: Any
 ) -> dict[str, Any]:
     part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
     ids = found.columns["tokens"][part].tolist()

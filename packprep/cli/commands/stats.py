@@ -52,13 +52,13 @@ def command(
       packprep stats packed --global-batch-size 256 --world-size 8
     """
     from packprep.inspect import stats
-    from packprep.inspect.histograms import measure
+    from packprep.inspect.histograms import measure_output
     from packprep.inspect.report_file import read_report
     from packprep.output.report import table
     from packprep.schemas.manifest import read_manifest
 
     report, manifest = read_report(output), read_manifest(output)
-    measured = measure(output)
+    measured = measure_output(output)
     facts = stats.training(output, manifest, measured, global_batch_size, world_size)
     if as_json:
         result = {"report": report, "counts": stats.summaries(measured), "training": facts}

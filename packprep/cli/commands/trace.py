@@ -10,12 +10,14 @@ from packprep.cli.printing import print_columns
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packprep.inspect.lookup import Segment
+    from packprep.inspect.lookup import LocatedSegment
     from packprep.inspect.provenance import Sources
     from packprep.schemas.manifest import Output
 
-SPLIT = click.option("--split", metavar="NAME", help="Split of the pack.  [default: the first]")
-SHARD = click.option(
+SPLIT_OPTION = click.option(
+    "--split", metavar="NAME", help="Split of the pack.  [default: the first]"
+)
+SHARD_OPTION = click.option(
     "--shard", metavar="FILE", help="Count packs in this shard, as verify names them."
 )
 
@@ -31,8 +33,8 @@ SHARD = click.option(
 @click.option(
     "--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone."
 )
-@SPLIT
-@SHARD
+@SPLIT_OPTION
+@SHARD_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     output: "Output",
@@ -85,7 +87,7 @@ def command(
         print_columns(rows, keys=3)
 
 
-def _row(segment: "Segment", sources: "Sources") -> dict[str, Any]:
+def _row(segment: "LocatedSegment", sources: "Sources") -> dict[str, Any]:
     """A segment as a line of the table; keys are its columns."""
     document = segment.document
     known = document is not None and document >= 0

@@ -17,16 +17,12 @@ from numba import njit, types
 from numba.core import event
 from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-from packprep.support.hashing import GOLDEN, scrambled
+from packprep.support.arrays import Int32, Int64, UInt64
+from packprep.support.hashing import GOLDEN, finish
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
-UInt32s = NDArray[np.uint32]
-Words = NDArray[np.uint64]
-A = TypeVar("A", Int32s, Int64s)
+A = TypeVar("A", Int32, Int64)
 
 _0, _1, _32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -79,10 +75,9 @@ def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
 
 
 @kernel
-def _hashes(words: Words, key: np.uint64, first: np.uint64) -> None:
-    """words[i] = number first + i of the sequence.
-
-    A loop of its own, which the compiler turns into vector code.
+def _hashes(words: UInt64, key: np.uint64, first: np.uint64) -> None:
+    """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns
+    into vector code.
     """
     for i in range(words.size):
         words[i] = hash64(key, first + np.uint64(i))
@@ -172,10 +167,9 @@ def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
 
 
 @kernel
-def next_set(words: Words, summary: Words, start: int) -> int:
-    """Smallest set bit >= start of a bitmap, -1 if there is none.
-
-    Bit w of the summary says that words[w] is not 0.
+def next_set(words: UInt64, summary: UInt64, start: int) -> int:
+    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that
+    words[w] is not 0.
     """
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))
@@ -196,13 +190,13 @@ def next_set(words: Words, summary: Words, start: int) -> int:
 
 
 @kernel
-def set_bit(words: Words, summary: Words, bit: int) -> None:
+def set_bit(words: UInt64, summary: UInt64, bit: int) -> None:
     words[bit >> 6] |= _1 << np.uint64(bit & 63)
     summary[bit >> 12] |= _1 << np.uint64((bit >> 6) & 63)
 
 
 @kernel
-def clear_bit(words: Words, summary: Words, bit: int) -> None:
+def clear_bit(words: UInt64, summary: UInt64, bit: int) -> None:
     words[bit >> 6] &= ~(_1 << np.uint64(bit & 63))
     if words[bit >> 6] == _0:
         summary[bit >> 12] &= ~(_1 << np.uint64((bit >> 6) & 63))

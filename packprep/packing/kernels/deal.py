@@ -9,15 +9,8 @@ negative values.
 
 import numpy as np
 
-from packprep.packing.kernels.common import (
-    Int32s,
-    Int64s,
-    UInt32s,
-    kernel,
-    set_bits,
-    shuffle,
-    smaller_of_16,
-)
+from packprep.packing.kernels.common import kernel, set_bits, shuffle, smaller_of_16
+from packprep.support.arrays import Int32, Int64, UInt32
 
 _U0, _U1, _U4, _LANES = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(16)
 _NEXT = np.uint32(1)
@@ -26,10 +19,9 @@ _HIGHEST = np.int32(2**31 - 1)
 
 
 @kernel
-def count_keys(keys: Int32s, counts: Int64s) -> int:
-    """Adds to counts[k] how often key k occurs.
-
-    Returns the first index whose key is not in 1..counts.size-1, or -1.
+def count_keys(keys: Int32, counts: Int64) -> int:
+    """Adds to counts[k] how often key k occurs; returns the first index whose key is not in
+    1..counts.size-1, or -1.
     """
     # Four tables: neighbouring equal keys would otherwise wait for each other's store.
     tables = np.zeros((4, counts.size), np.int32)
@@ -58,10 +50,9 @@ def count_keys(keys: Int32s, counts: Int64s) -> int:
 
 
 @kernel
-def queue_by_key(keys: Int32s, cursors: UInt32s, queue: Int32s) -> None:
-    """Fill queue [documents] with document numbers sorted by key, a counting sort.
-
-    Equal keys stay in input order.
+def queue_by_key(keys: Int32, cursors: UInt32, queue: Int32) -> None:
+    """Fills queue [documents] with document numbers sorted by key, equal keys in input order (a
+    counting sort).
 
     cursors: [keys], where the documents of each key begin; on return, where they end.
     """
@@ -73,7 +64,7 @@ def queue_by_key(keys: Int32s, cursors: UInt32s, queue: Int32s) -> None:
 
 
 @kernel
-def shuffle_queues(queue: Int32s, starts: Int64s, key: np.uint64) -> None:
+def shuffle_queues(queue: Int32, starts: Int64, key: np.uint64) -> None:
     """Shuffles queue[starts[k]:starts[k+1]] in place for every k."""
     for k in range(starts.size - 1):
         if starts[k + 1] - starts[k] > 1:
@@ -81,7 +72,7 @@ def shuffle_queues(queue: Int32s, starts: Int64s, key: np.uint64) -> None:
 
 
 @kernel
-def repeat(values: Int32s, times: Int64s) -> Int32s:
+def repeat(values: Int32, times: Int64) -> Int32:
     """values[0] times[0] times, then values[1] times[1] times, ..."""
     result = np.empty(times.sum(), np.int32)
     at = 0
@@ -93,13 +84,13 @@ def repeat(values: Int32s, times: Int64s) -> Int32s:
 
 @kernel
 def deal(
-    packs: Int32s,
-    starts: Int64s,
-    kinds: Int32s,
-    cursors: UInt32s,
-    queue: Int32s,
-    order: Int64s,
-    offsets: Int64s,
+    packs: Int32,
+    starts: Int64,
+    kinds: Int32,
+    cursors: UInt32,
+    queue: Int32,
+    order: Int64,
+    offsets: Int64,
 ) -> None:
     """Writes order [documents] and offsets [packs + 1].
 
@@ -156,10 +147,9 @@ def deal(
 
 
 @kernel
-def documents_of(order: Int64s, offsets: Int64s, starts: Int64s) -> tuple[Int64s, Int64s]:
-    """The plan of documents for a plan of atoms.
-
-    Atom a is the documents starts[a]..starts[a + 1] - 1.
+def plan_of_documents(order: Int64, offsets: Int64, starts: Int64) -> tuple[Int64, Int64]:
+    """The plan of documents for a plan of atoms: atom a is the documents starts[a]..starts[a +
+    1] - 1.
     """
     documents, ends = np.empty(starts[-1], np.int64), np.zeros(offsets.size, np.int64)
     at = 0

@@ -11,28 +11,20 @@ tests/helpers/reference.py does that, and the tests compare.
 
 import numpy as np
 
-from packprep.packing.kernels.common import (
-    Int32s,
-    Int64s,
-    Words,
-    clear_bit,
-    grown,
-    kernel,
-    next_set,
-    set_bit,
-)
+from packprep.packing.kernels.common import clear_bit, grown, kernel, next_set, set_bit
+from packprep.support.arrays import Int32, Int64, UInt64
 
-Patterns = tuple[Int64s, Int32s, Int32s, Int64s]
+Patterns = tuple[Int64, Int32, Int32, Int64]
 """starts [patterns + 1] into the runs; kind, copies [runs]; packs [patterns]."""
 
 
 @kernel
 def _fullest(
-    words: Words,
-    summary: Words,
-    heads: Int32s,
-    following: Int32s,
-    free: Int64s,
+    words: UInt64,
+    summary: UInt64,
+    heads: Int32,
+    following: Int32,
+    free: Int64,
     length: int,
     weight: int,
 ) -> tuple[int, int, int]:
@@ -53,7 +45,7 @@ def _fullest(
 
 @kernel
 def best_fit_patterns(
-    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int
+    lengths: Int32, weights: Int32, counts: Int64, capacity: int, slots: int
 ) -> Patterns:
     """Best fit decreasing, on counts.
 
@@ -73,13 +65,13 @@ def best_fit_patterns(
 
 @kernel
 def _best_fit_tree(
-    lengths: Int32s,
-    weights: Int32s,
-    counts: Int64s,
+    lengths: Int32,
+    weights: Int32,
+    counts: Int64,
     capacity: int,
     slots: int,
-    tree: Int32s,
-    packs: Int64s,
+    tree: Int32,
+    packs: Int64,
 ) -> int:
     """Grows the tree of best_fit_patterns.
 
@@ -138,20 +130,18 @@ def _best_fit_tree(
 
 
 @kernel
-def add_node(tree: Int32s, node: int, parent: int, kind: int, copies: int) -> None:
-    """Node `node` of a tree.
-
-    Four numbers side by side, its parent (-1: none), kind, copies and depth.
+def add_node(tree: Int32, node: int, parent: int, kind: int, copies: int) -> None:
+    """Node `node` of a tree: four numbers side by side, its parent (-1: none), kind, copies and
+    depth.
     """
     tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
     tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
 
 
 @kernel
-def paths(tree: Int32s, packs: Int64s) -> Patterns:
-    """The patterns of a tree of nodes.
-
-    Of every node that still has packs, the runs on its path to the root.
+def paths(tree: Int32, packs: Int64) -> Patterns:
+    """The patterns of a tree of nodes: of every node that still has packs, the runs on its path
+    to the root.
     """
     patterns, total = 0, 0
     for node in range(packs.size):
@@ -175,7 +165,7 @@ def paths(tree: Int32s, packs: Int64s) -> Patterns:
 
 
 @kernel
-def living(next_living: Int64s, k: int) -> int:
+def living(next_living: Int64, k: int) -> int:
     """First kind >= k that is not used up (union-find with path halving; kinds only ever die)."""
     while next_living[k] != k:
         next_living[k] = next_living[next_living[k]]
@@ -184,7 +174,7 @@ def living(next_living: Int64s, k: int) -> int:
 
 
 @kernel
-def rooms(lengths: Int32s, capacity: int) -> Int32s:
+def rooms(lengths: Int32, capacity: int) -> Int32:
     """For every room 0..capacity the first kind that is no longer; lengths: [kinds], falling."""
     at_most = np.empty(capacity + 1, np.int32)
     k = lengths.size
@@ -197,7 +187,7 @@ def rooms(lengths: Int32s, capacity: int) -> Int32s:
 
 @kernel
 def first_fit_patterns(
-    lengths: Int32s, weights: Int32s, counts: Int64s, capacity: int, slots: int
+    lengths: Int32, weights: Int32, counts: Int64, capacity: int, slots: int
 ) -> Patterns:
     """First fit decreasing, pack by pack.
 

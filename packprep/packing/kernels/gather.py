@@ -20,9 +20,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
+from packprep.support.arrays import Int32, Int64
 
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 _NO_LOSS = NO_LOSS
 
 

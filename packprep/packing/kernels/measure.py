@@ -8,11 +8,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.common import Int32s, Int64s, kernel
+from packprep.packing.kernels.common import kernel
+from packprep.support.arrays import Int32, Int64
 
 
 @kernel
-def pack_fills(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int64s:
+def pack_fills(lengths: Int32, order: Int64, offsets: Int64) -> Int64:
     """Tokens in each pack."""
     fills = np.zeros(offsets.size - 1, np.int64)
     for p in range(fills.size):
@@ -22,7 +23,7 @@ def pack_fills(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int64s:
 
 
 @kernel
-def placed_costs(lengths: Int32s, offsets: Int64s, a: float, b: float) -> NDArray[np.float64]:
+def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> NDArray[np.float64]:
     """a * tokens + b * sum(length**2) of each pack; lengths as placed."""
     costs = np.zeros(offsets.size - 1, np.float64)
     for p in range(costs.size):
@@ -33,7 +34,7 @@ def placed_costs(lengths: Int32s, offsets: Int64s, a: float, b: float) -> NDArra
 
 
 @kernel
-def pack_longest(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int32s:
+def pack_longest(lengths: Int32, order: Int64, offsets: Int64) -> Int32:
     """Length of the longest document of each pack."""
     longest = np.zeros(offsets.size - 1, np.int32)
     for p in range(longest.size):
@@ -43,10 +44,9 @@ def pack_longest(lengths: Int32s, order: Int64s, offsets: Int64s) -> Int32s:
 
 
 @kernel
-def placed(lengths: Int32s, order: Int64s) -> Int32s:
-    """Lengths in the order in which documents stand in packs.
-
-    One walk through memory at random for all who need it.
+def placed(lengths: Int32, order: Int64) -> Int32:
+    """Lengths in the order in which documents stand in packs: one walk through memory at random
+    for all who need it.
     """
     out = np.empty(order.size, np.int32)
     for i in range(order.size):
@@ -55,10 +55,9 @@ def placed(lengths: Int32s, order: Int64s) -> Int32s:
 
 
 @kernel
-def log_variances(lengths: Int32s, offsets: Int64s) -> tuple[float, float]:
-    """Sums of squares of log length around the mean of the pack, and around the mean of all.
-
-    Lengths as placed.
+def log_variances(lengths: Int32, offsets: Int64) -> tuple[float, float]:
+    """Sums of squares of log length around the mean of the pack, and around the mean of all;
+    lengths as placed.
     """
     # A logarithm costs more than all the rest; many documents have few different lengths.
     longest = lengths.max() if lengths.size else 0
@@ -86,7 +85,7 @@ def log_variances(lengths: Int32s, offsets: Int64s) -> tuple[float, float]:
 
 @kernel
 def first_fault(
-    lengths: Int32s, order: Int64s, offsets: Int64s, capacity: int
+    lengths: Int32, order: Int64, offsets: Int64, capacity: int
 ) -> tuple[int, int, int]:
     """First fault of a plan, as (fault, pack, value).
 

@@ -8,15 +8,15 @@ allow: thousands of searches for a million documents.
 
 import numpy as np
 
-from packprep.packing.kernels.common import Int32s, Int64s, grown, kernel
+from packprep.packing.kernels.common import grown, kernel
 from packprep.packing.kernels.fit import Patterns, living, rooms
+from packprep.support.arrays import Int32, Int64
 
 
 @kernel
-def _next_unused(next_living: Int64s, left: Int64s, used: Int64s, k: int) -> int:
-    """First kind >= k with a document that is neither packed nor in this pack.
-
-    The number of kinds if there is none.
+def _next_unused(next_living: Int64, left: Int64, used: Int64, k: int) -> int:
+    """First kind >= k with a document that is neither packed nor in this pack; the number of
+    kinds if there is none.
     """
     k = living(next_living, k)
     while k < left.size and left[k] <= used[k]:
@@ -26,7 +26,7 @@ def _next_unused(next_living: Int64s, left: Int64s, used: Int64s, k: int) -> int
 
 @kernel
 def perfect_fill_patterns(
-    lengths: Int32s, counts: Int64s, capacity: int, slots: int, steps: int, all_steps: int
+    lengths: Int32, counts: Int64, capacity: int, slots: int, steps: int, all_steps: int
 ) -> Patterns:
     """Pack after pack, the subset with the longest remaining document that leaves the least room.
 

@@ -7,13 +7,14 @@ pack keeps all packs alike.
 
 import numpy as np
 
-from packprep.packing.kernels.common import Int32s, Int64s, clear_bit, kernel, next_set, set_bit
+from packprep.packing.kernels.common import clear_bit, kernel, next_set, set_bit
 from packprep.packing.kernels.fit import Patterns, add_node, paths
+from packprep.support.arrays import Int32, Int64
 
 
 @kernel
 def emptiest_first_patterns(
-    lengths: Int32s, counts: Int64s, capacity: int, slots: int, begun: int
+    lengths: Int32, counts: Int64, capacity: int, slots: int, begun: int
 ) -> Patterns:
     """Longest first, each document into the emptiest of `begun` packs, or into a new one.
 
@@ -34,13 +35,13 @@ def emptiest_first_patterns(
 
 @kernel
 def _emptiest_first_tree(
-    lengths: Int32s,
-    counts: Int64s,
+    lengths: Int32,
+    counts: Int64,
     capacity: int,
     slots: int,
     begun: int,
-    tree: Int32s,
-    packs: Int64s,
+    tree: Int32,
+    packs: Int64,
 ) -> int:
     """Grows the tree; returns its number of nodes, -1 if the arrays are too small for it."""
     words = np.zeros(

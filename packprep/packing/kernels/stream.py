@@ -5,11 +5,12 @@ Next fit, best fit, and a stream whose packs are closed exactly.
 
 import numpy as np
 
-from packprep.packing.kernels.common import Int32s, Int64s, clear_bit, kernel, next_set, set_bit
+from packprep.packing.kernels.common import clear_bit, kernel, next_set, set_bit
+from packprep.support.arrays import Int32, Int64
 
 
 @kernel
-def next_fit(lengths: Int32s, weights: Int32s, capacity: int, slots: int) -> tuple[Int64s, Int64s]:
+def next_fit(lengths: Int32, weights: Int32, capacity: int, slots: int) -> tuple[Int64, Int64]:
     """Order and offsets of next fit: a new pack whenever the next document doesn't fit.
 
     One pass, nothing looked up.
@@ -34,13 +35,13 @@ def next_fit(lengths: Int32s, weights: Int32s, capacity: int, slots: int) -> tup
 
 @kernel
 def stream_packs(
-    lengths: Int32s,
-    starts: Int64s,
-    queue: Int32s,
+    lengths: Int32,
+    starts: Int64,
+    queue: Int32,
     capacity: int,
     slots: int,
-    order: Int64s,
-    offsets: Int64s,
+    order: Int64,
+    offsets: Int64,
 ) -> int:
     """Next fit whose packs are closed by later documents that fit exactly.
 
@@ -119,10 +120,9 @@ def stream_packs(
 
 
 @kernel
-def best_fit_online(lengths: Int32s, capacity: int) -> tuple[Int64s, Int64s]:
-    """Order and offsets of best fit in input order.
-
-    Each document into the fullest pack with room, else a new one.
+def best_fit_online(lengths: Int32, capacity: int) -> tuple[Int64, Int64]:
+    """Order and offsets of best fit in input order: each document into the fullest pack with
+    room, else a new one.
     """
     documents = lengths.size
     words = np.zeros((capacity >> 6) + 1, np.uint64)
@@ -160,7 +160,7 @@ def best_fit_online(lengths: Int32s, capacity: int) -> tuple[Int64s, Int64s]:
 
 
 @kernel
-def sort_packs(order: Int64s, offsets: Int64s) -> None:
+def sort_packs(order: Int64, offsets: Int64) -> None:
     """Puts the documents of each pack into input order, in place."""
     for p in range(offsets.size - 1):
         first, last = offsets[p], offsets[p + 1]

@@ -1,0 +1,10 @@
+"""Types of numpy arrays, by their elements."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+UInt32 = NDArray[np.uint32]
+UInt64 = NDArray[np.uint64]
