@@ -104,10 +104,10 @@ def test_only_pointers_make_addresses_and_only_kernels_get_them() -> None:
         "labels.py": {"address"},  # its kernels take arrays of them
         "memory.py": {"address"},  # of whole files, which it holds
     }
-    package = Path(gather.__file__).parent
+    package = Path(gather.__file__).parents[2]
     found = {
         (path.name, node.attr)
-        for path in package.glob("*.py")
+        for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
         and (
