@@ -1,8 +1,8 @@
 """The strategies: each turns items (documents, or atoms of several) into packs.
 
 Planners on counts decide what packs look like from how many items have each length, then deal the
-items; planners on items go through them one by one. A new strategy is one function and one line in
-STRATEGIES.
+items; planners on items go through them one by one. A new strategy is one function, one line in
+STRATEGIES, and its name in config/options.py, from where help, checks and completion have it.
 """
 
 from collections.abc import Callable, Sequence
