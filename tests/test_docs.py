@@ -10,7 +10,9 @@ import pytest
 
 import packprep
 from packprep import loaders
+from packprep.cli.commands import build
 from packprep.cli.main import COMMANDS
+from packprep.config.options import STRATEGY_NAMES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -33,6 +35,18 @@ def test_every_command_is_in_the_readme() -> None:
 def test_every_public_name_is_in_the_readme() -> None:
     for name in [*packprep.__all__, *loaders.__all__]:
         assert name in README, name
+
+
+def test_the_readme_has_a_row_for_every_strategy() -> None:
+    table = README.split("\n## Strategies\n")[1].split("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == STRATEGY_NAMES
+
+
+def test_help_and_readme_say_that_knapsack_is_first_fit_decreasing() -> None:
+    [option] = [param for param in build.command.params if param.name == "strategy"]
+    said = "first fit decreasing, filled pack by pack"
+    assert f"balanced. knapsack is {said}." in str(getattr(option, "help", ""))
+    assert f"| `knapsack` | {said}: the same packs as `first_fit` |" in README
 
 
 @pytest.mark.parametrize("package", ["packprep", "packprep.loaders", "packprep.schemas"])

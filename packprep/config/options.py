@@ -302,7 +302,10 @@ class Options:
 
     max_length: int = _option(4096, "segments", "Packing", "Tokens per pack, at least 2.")
     strategy: StrategyName = _option(
-        "best_fit", "segments", "Packing", "How documents are put together."
+        "best_fit",
+        "segments",
+        "Packing",
+        "How documents are put together. knapsack is first fit decreasing, filled pack by pack.",
     )
     overflow: Literal["split", "truncate", "drop", "error"] = _option(
         "split", "segments", "Packing", "What to do with documents longer than max_length."

@@ -54,18 +54,19 @@ def pack_lengths(
 
     lengths: integers [documents], tokens, each in 1..max_length; max_length: 1..2**24; at most
     2**31 - 1 documents. strategy: greedy (input order, a new pack when the next document doesn't
-    fit), first_fit (decreasing; knapsack is another name of it), best_fit (decreasing), optimal
-    (perfect fills; never more packs than best_fit), stream (input order, each pack closed by
-    documents that fit exactly), balanced (num_packs packs, as even as possible). order: of the
-    packs. shuffle, input (by first document), length (longest document first), or balanced
-    (balance_ranks neighbours cost the same, a * tokens + b * sum(length**2) for cost = (a, b)).
-    Inside a pack documents rise. Documents of equal length are dealt in a seeded shuffle, or with
-    order="input" in input order. shuffle_documents: greedy and stream take documents in a seeded
-    shuffle instead of in input order. groups: integers [documents]; documents of different groups
-    never share a pack. atoms: integers [documents], never falling; documents of one atom always
-    share a pack. max_segments_per_pack: documents a pack may hold; where that leaves room,
-    best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep the fewest
-    packs. num_packs: for balanced, and not with groups; without it, as few packs as can be found.
+    fit), first_fit (decreasing), knapsack (first_fit, filled pack by pack: the same packs),
+    best_fit (decreasing), optimal (perfect fills; never more packs than best_fit), stream (input
+    order, each pack closed by documents that fit exactly), balanced (num_packs packs, as even as
+    possible). order: of the packs. shuffle, input (by first document), length (longest document
+    first), or balanced (balance_ranks neighbours cost the same, a * tokens + b * sum(length**2) for
+    cost = (a, b)). Inside a pack documents rise. Documents of equal length are dealt in a seeded
+    shuffle, or with order="input" in input order. shuffle_documents: greedy and stream take
+    documents in a seeded shuffle instead of in input order. groups: integers [documents]; documents
+    of different groups never share a pack. atoms: integers [documents], never falling; documents of
+    one atom always share a pack. max_segments_per_pack: documents a pack may hold; where that
+    leaves room, best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep
+    the fewest packs. num_packs: for balanced, and not with groups; without it, as few packs as can
+    be found.
 
     The same arguments give the same plan on any machine. Raises ConfigError.
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].

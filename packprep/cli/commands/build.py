@@ -75,7 +75,9 @@ def _option_of(field: "dataclasses.Field[Any]") -> _Option:
         metavar = "|".join(choices)
         settings["shell_complete"] = of_names(choices)
         if len(metavar) > 20:
-            metavar, text = "NAME", f"{text.removesuffix('.')}: {', '.join(choices)}."
+            first, _, rest = text.partition(". ")
+            metavar = "NAME"
+            text = f"{first.removesuffix('.')}: {', '.join(choices)}. {rest}".rstrip()
     elif not field.metadata["size"]:
         kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
         settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
