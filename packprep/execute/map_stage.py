@@ -21,7 +21,7 @@ from packprep.chat.build_tokenizer import ChatTokenizer, tokenizer_of
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.options import options_in
 from packprep.engines.parity import EngineChoice, choose_engine
-from packprep.output.shard_writer import Layout, iterate_batches
+from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.schemas.columns import Column
 from packprep.sources.carried import RowShape, carried_types
 from packprep.sources.reading import BESIDE, find_columns, finder_of

@@ -260,7 +260,7 @@ def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> I
         )
 
 
-def _sizes(source: tuple[_Part, FileEntry]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
     """Bytes and tokens of each pack of a shard, [packs] each."""
     part, entry = source
     sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from packprep.execute.job import Job
 from packprep.inspect.output_files import QUARANTINE
 from packprep.schemas.storage.writing import write_file
-from packprep.sources.units import Part, Slice
+from packprep.sources.units import Slice
 from packprep.support.problems import BadRow
 from packprep.tokens.encode import READ
 from packprep.tokens.store import TokenFile, file_name

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from packprep.schemas.canonical import same_file
 from packprep.schemas.storage.stores import Store, Stored
 from packprep.schemas.storage.writing import temporary_name
+from packprep.support.linux import begin_to_store, reserve
 
 _FLUSHED = 32 << 20  # bytes after which the disk begins to write them
 

@@ -28,7 +28,6 @@ from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, 
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
-from packprep.support.arrays import Int64
 from packprep.windows.placement import Packs, SegmentRows
 
 # Larger record batches hash and write slower: they fall out of the processor's cache.

@@ -26,7 +26,6 @@ from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, shard_bytes
 from packprep.packing.account import Sums
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.reading import row_shape

@@ -19,8 +19,16 @@ from pathlib import Path
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.files import check_path
 from packprep.schemas.storage.stores import Store, Stored
-from packprep.sources.digests import digest_of_stream, in_threads, known_digest, remember, together
-from packprep.sources.formats.raw_files import KINDS, SUFFIXES, opened, suffixes
+from packprep.sources.digests import (
+    digest_of_stream,
+    hash_in_threads,
+    known_digest,
+    remember,
+    together,
+)
+from packprep.sources.formats.datasets_rows import SAVED
+from packprep.sources.formats.raw_files import opened
+from packprep.sources.formats.registry import format_of, known_endings
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, asked
 from packprep.support.redact import redacted

@@ -24,8 +24,11 @@ from packprep.config.options import PER_SOURCE
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.stores import is_url
-from packprep.sources.digests import digest_of_files, heard, in_threads
-from packprep.sources.formats.raw_files import KINDS, SUFFIXES, suffixes
+from packprep.sources.digests import digest_of_files, hash_in_threads, heard
+from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
+from packprep.sources.formats.format import Format
+from packprep.sources.formats.jsonl import JSON
+from packprep.sources.formats.registry import FORMATS, format_of, known_endings
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import InputError, system_error

@@ -21,6 +21,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import digest_of, file_size
+from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
 

@@ -29,6 +29,7 @@ from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.storage.writing import temporary_name, write_file
+from packprep.sources.position import Extent
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem

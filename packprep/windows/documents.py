@@ -19,6 +19,7 @@ from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, DType, Kind
 from packprep.schemas.errors import FormatError
 from packprep.schemas.views import list_view
+from packprep.sources.position import Extent
 from packprep.support.hashing import Purpose, drawn, mix, stream
 from packprep.support.memory import MappedFiles
 from packprep.tokens.store import TokenFile

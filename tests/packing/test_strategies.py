@@ -42,4 +42,4 @@ def test_a_registered_strategy_builds_an_output(tmp_path: Path) -> None:
     )
     build(BuildConfig(**options, strategy="alone"))  # type: ignore[arg-type]
     packs = PackedShards(tmp_path / "out")
-    assert [pack.document_ids.tolist() for pack in packs] == [[2], [1], [0]]
+    assert [np.asarray(pack.document_ids).tolist() for pack in packs] == [[2], [1], [0]]

@@ -230,7 +230,8 @@ def test_a_document_behind_narrow_padding_keeps_its_colour() -> None:
     narrow = pack_bars(
         [3, 1, 3, 1, 3, 1] * 100, ["c0", "filler"] * 300, ["x", "padding"] * 300, 3000
     )
-    assert {piece.css for piece in narrow} == {"c0"} and len(narrow) <= 251
+    assert {piece.css for piece in narrow} == {"c0"}
+    assert len(narrow) <= 251
     assert narrow[0].title == "3 documents, 9 tokens"
 
 

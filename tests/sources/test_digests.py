@@ -6,8 +6,8 @@ import pytest
 
 from packprep.sources import digests
 from packprep.sources.digests import (
-    digest_of_file,
     digest_of_files,
+    hash_in_threads,
     heard,
     remembered,
     remembered_digest,
@@ -56,7 +56,7 @@ def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -
     paths = files(tmp_path, *(bytes([number]) * 1000 for number in range(20)))
     counted = Counted()
     with heard(counted):
-        made = in_threads(remembered_digest, paths, 20_000)
+        made = hash_in_threads(remembered_digest, paths, 20_000)
     assert made == [sha256(path.read_bytes()) for path in paths]
     assert counted.last == (0.02, 0.02)
 
@@ -77,8 +77,8 @@ def test_the_first_error_in_order_is_raised_and_the_rest_is_given_up(
         return remembered_digest(path)
 
     with pytest.raises(OSError, match="the second"):
-        in_threads(make, paths, 0, at_once=3)
-    assert in_threads(remembered_digest, paths[:1], 4) == [
+        hash_in_threads(make, paths, 0, at_once=3)
+    assert hash_in_threads(remembered_digest, paths[:1], 4) == [
         sha256(b"good")
     ]  # the next one is not given up
 

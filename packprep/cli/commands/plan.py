@@ -108,7 +108,7 @@ def command(
     from packprep.packing.kernels.common import compiling
     from packprep.preview.lengths import read_lengths, write_rate
     from packprep.preview.sweep import combinations, sweep_configs
-    from packprep.support.progress import shown
+    from packprep.support.progress import open_progress
 
     configs, refused = combinations(given, lengths, strategies, overflows)
     base = configs[0]

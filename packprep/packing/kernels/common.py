@@ -19,7 +19,7 @@ from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
 
 from packprep.support.arrays import Int32, Int64, UInt64
-from packprep.support.hashing import GOLDEN, finish
+from packprep.support.hashing import GOLDEN, scrambled
 
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", Int32, Int64)
