@@ -1,5 +1,4 @@
-"""The wheel, the sdist and a bare checkout hold all of packprep: a build from each gives the same
-shards.
+"""The wheel, the sdist and a bare checkout hold all of packprep: each builds the same shards.
 
 The editable install is the one that runs these tests.
 """

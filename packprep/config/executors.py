@@ -1,6 +1,4 @@
-"""What each executor is, as far as options are concerned; `packprep.execute.executors` has how each
-one runs.
-"""
+"""Static facts of each executor; `packprep.execute.executors` maps the names to functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

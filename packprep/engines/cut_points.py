@@ -63,8 +63,9 @@ _AT_WHITE_SPACE = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
 
 
 def text_pieces(text: memoryview, size: int) -> Iterator[memoryview]:
-    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut; without one, the rest
-    in one piece.
+    """UTF-8 text in pieces of at least `size` bytes, each ending at a cut.
+
+    Where no cut is left, the rest is one piece.
     """
     start = 0
     while start < len(text):

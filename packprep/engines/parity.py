@@ -137,9 +137,7 @@ def trusted_engine(
 def first_difference(
     engine: Engine, reference: Engine, texts: Sequence[str]
 ) -> EngineDifference | None:
-    """None where both engines give the same ids for every text; else the first difference,
-    narrowed down.
-    """
+    """First difference between two engines' ids, narrowed down; None where they are the same."""
     array = pa.array(texts, pa.large_string())
     bad = unequal(*engine.encode(array), *reference.encode(array))
     return _narrowed(engine, reference, texts[bad[0]]) if len(bad) else None
@@ -265,9 +263,7 @@ def _sampled(sample: Sequence[str]) -> Iterator[str]:
 
 
 def _narrowed(engine: Engine, reference: Engine, text: str) -> EngineDifference:
-    """Halve the text as long as one of its halves, or of its middle, still comes out
-    differently.
-    """
+    """Halve the text while one of its halves, or its middle, still differs."""
     while True:
         middle, quarter = len(text) // 2, len(text) // 4
         parts = [

@@ -1,6 +1,4 @@
-"""Environment and allocator for engines and other libraries: set before they are imported or begin
-to work.
-"""
+"""Environment variables and allocator settings for libraries, set before they are imported."""
 
 import os
 import re

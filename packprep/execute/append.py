@@ -61,8 +61,9 @@ def _half_swapped(output: Path) -> bool:
 
 
 class GrowingOutput:
-    """An output that is there and gets more; see `BuildOutput`. path: of the build of what is
-    new.
+    """An output that is there and gets more; see `output.LocalOutput`.
+
+    path: where what is new is built.
     """
 
     one_split_does = True  # a few new documents may all be of one; the other has documents already
@@ -86,8 +87,9 @@ class GrowingOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """See `BuildOutput.held`: the lock of the old output; what an append before has left
-        beside it is tidied up first.
+        """See `BuildOutput.held`: hold the lock of the old output.
+
+        Files that an earlier append left beside it are removed first.
         """
         if shared:
             yield
@@ -164,8 +166,7 @@ class GrowingOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """See `BuildOutput.already_built`: the manifest of the output where nothing is new, or of
-        what is built and not yet merged with it.
+        """The manifest of an output that lacks nothing, or of a part not yet joined with it.
 
         ConfigError where settings differ from those of the output, or of an append that did not
         finish.
@@ -195,9 +196,7 @@ class GrowingOutput:
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """See `BuildOutput.keep`: merges what is built with the output, where it is not a part of
-        that.
-        """
+        """Put what is already built together with the output, where it is not a part of that."""
         if self.replaces:
             return self._put_together(progress)
         progress.say(f"nothing to append: {self} stays as it is")

@@ -24,8 +24,9 @@ Clock = Callable[[str], AbstractContextManager[None]]
 
 
 class EarlyWindows(Generic[_Made]):
-    """Windows of a build whose token files come in order, made one at a time by a thread beside
-    tokenization.
+    """Windows of a build whose token files come in order.
+
+    A thread beside tokenization makes them one at a time.
 
     make: plans and writes a window of a split, given the Windows that it is in.
     """
@@ -72,8 +73,9 @@ class EarlyWindows(Generic[_Made]):
                 self._made[split, number] = self._pool.submit(self._make, windows, split, number)
 
     def result(self, split: str, number: int) -> _Made | None:
-        """What making the window gave, or will have given; None for one that is not begun, and
-        then never is.
+        """The window's result, waiting for it if it is running; None if it has not started.
+
+        One that has not started then never does.
         """
         made = self._made.pop((split, number), None)
         return None if made is None or made.cancel() else made.result()

@@ -109,8 +109,9 @@ def is_measured(job: Job, source: int) -> bool:
 
 
 def measure_source(job: Job, source: int, shape: RowShape) -> None:
-    """Read a source and keep the amount of text of each row, and where some rows of a large file
-    begin.
+    """Read a source and keep the amount of text of each row.
+
+    Of a large file it also keeps where some rows begin.
     """
     sizes: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     own = job.sources[source].reading.get("limit")
@@ -132,8 +133,9 @@ def measure_source(job: Job, source: int, shape: RowShape) -> None:
 
 
 def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
-    """Rows and bytes of a large plain file where reading may begin; none where its format has no
-    such rows.
+    """Rows and bytes of a large file of plain JSON lines where reading may begin.
+
+    None of other sources.
     """
     row_begins = source.format.row_begins
     if (

@@ -28,8 +28,9 @@ from packprep.support.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class PackPlace:
-    """Where a segment stands. pack: number in its split; pack_in_shard: in its file, as `verify`
-    names it.
+    """Place of a segment.
+
+    pack: number in its split; pack_in_shard: in its file, as `verify` names it.
     """
 
     split: str
@@ -41,9 +42,9 @@ class PackPlace:
 
 @dataclass(frozen=True)
 class LocatedSegment:
-    """A segment of a pack. begin, end: tokens of the pack, padding included. real: tokens that
-    are no padding.
+    """A segment of a pack.
 
+    begin, end: tokens of the pack, padding included. real: tokens without padding.
     document, start: input row and offset in the document, None where the shards do not say;
     document -1 is filler.
     """

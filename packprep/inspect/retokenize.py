@@ -249,8 +249,9 @@ def _encoded(
     config: BuildConfig,
     scratch: Path,
 ) -> Iterator[tuple[int, Int32]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending; no ids where the row has no
-    usable text.
+    """(row, ids with BOS and EOS) of the rows asked for, ascending.
+
+    No ids where the row has no usable text.
     """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
@@ -368,8 +369,9 @@ def _compare_sides(
 
 
 def _two_parts(piece: Int32, ids: Int32) -> bool:
-    """Whether a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle; only its
-    labels say where.
+    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle.
+
+    Only its labels say where.
     """
     piece, ids = (
         piece.astype(np.int32),

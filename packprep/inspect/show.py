@@ -39,8 +39,9 @@ def pieces_as_text(
     special: frozenset[int],
     labels: NDArray[np.int32] | None,
 ) -> Iterator[TextPiece]:
-    """The tokens of a segment as text. special: ids shown as what they are. labels: of these
-    tokens, None for none.
+    """The tokens of a segment as text.
+
+    special: ids shown as what they are. labels: of these tokens, None for none.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -80,9 +81,7 @@ def pieces_as_ids(
 
 
 def lines(pieces: Iterator[TextPiece], width: int) -> Iterator[list[TextPiece]]:
-    """Pieces line by line, each line at most `width` columns of a terminal where a piece allows
-    it.
-    """
+    """Pieces line by line, each at most `width` columns where a piece allows it."""
     from rich.cells import cell_len
 
     line: list[TextPiece] = []

@@ -63,8 +63,9 @@ def _shows(letter: str) -> bool:
 
 
 def histograms(measured: Measured) -> list[BinnedCounts]:
-    """Length of documents, documents per pack, fill and attention cost; bins without any at
-    either end left out.
+    """Length of documents, documents per pack, fill and attention cost.
+
+    Bins without any at either end left out.
     """
     shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
     fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)

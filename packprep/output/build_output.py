@@ -17,14 +17,17 @@ from packprep.support.progress import Progress
 
 
 class BuildOutput(Protocol):
-    """An output that a build makes. The build calls `held`, then `wanted`, then `already_built`;
-    then `keep`, or `begin` and `publish`. Its name in sentences is str(output).
+    """An output that a build makes.
+
+    The build calls `held`, then `wanted`, then `already_built`; then `keep`, or `begin` and
+    `publish`. Its name in sentences is str(output).
     """
 
     @property
     def path(self) -> Path:
-        """Directory on this machine beside which the staging directory and the lock of the build
-        are. It need not be there.
+        """Directory beside which the staging directory and the lock of the build are.
+
+        It is on this machine and need not exist.
         """
         ...
 
@@ -39,10 +42,9 @@ class BuildOutput(Protocol):
         ...
 
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Hold the locks that a build needs beside that of `path`. shared: for one task of several,
-        which does not hold that of `path` either.
+        """Locks that a build holds beside the lock of `path`: none.
 
-        ConfigError if another build has them.
+        shared: for a task, which does not even hold that.
         """
         ...
 
@@ -64,10 +66,9 @@ class BuildOutput(Protocol):
         ...
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Tidy up after what `already_built` has found, whose manifest this is, and finish what its
-        build may have left to do.
+        """Finish and tidy up the output that `already_built` has found.
 
-        Returns the manifest of the output.
+        manifest: its manifest. Returns the manifest of the output.
         """
         ...
 

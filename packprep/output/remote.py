@@ -33,8 +33,10 @@ from packprep.support.progress import Progress
 
 
 class StoreOutput:
-    """A folder of a store; see `BuildOutput`. path: its name in the working directory, where
-    nothing is but the staging directory and the lock beside it.
+    """A folder of a store; see `BuildOutput`.
+
+    path: its name in the working directory, which holds only the staging directory and the lock
+    beside it.
     """
 
     replaces = one_split_does = False
@@ -82,8 +84,9 @@ class StoreOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """See `BuildOutput.already_built`; an output of the same inputs that is half published
-        is finished first.
+        """See `LocalOutput.already_built`.
+
+        An output of the same inputs that is half published is finished first.
         """
         manifest = published(self.store)
         if manifest is None and (record := pending(self.work)) is not None:
@@ -124,9 +127,7 @@ class StoreOutput:
             return holder(self.path) or store_holder(self.work)
 
     def begin(self, staging: Path) -> None:
-        """See `BuildOutput.begin`: drops what a killed process had half sent of the shards
-        of this staging directory.
-        """
+        """Drop what a killed process had half sent of the shards of this staging directory."""
         self.work.forget_uploads(_token(staging, self.url))
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:

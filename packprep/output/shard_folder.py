@@ -26,8 +26,9 @@ class ShardFolder(Protocol):
     """A folder that shards are written to."""
 
     def writing(self, name: str, size: int = 0) -> AbstractContextManager[Any]:
-        """A file that has its name, and is stored, when the block ends; one that is not finished
-        is never seen. size: bytes it will have at least.
+        """A file that has its name, and is on disk, when the block ends.
+
+        size: bytes it will have at least.
         """
         ...
 
@@ -108,8 +109,9 @@ class StoreShards:
         return stored.version if stored is not None else ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """See `ShardFolder.intact`: asks for size and version, reads nothing; so never in a
-        store without versions.
+        """See `LocalShards.intact`: asks for size and version, reads nothing.
+
+        So never in a store without versions.
         """
         expected = Stored(size, version)
         return version != "" and (

@@ -56,8 +56,10 @@ class ShardLayout:
     def of(
         config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()
     ) -> "ShardLayout":
-        """Padding and repeated tokens need labels that say they carry no loss, and padding the
-        real lengths too.
+        """The layout of a build's shards.
+
+        Padding and repeated tokens need labels that say they carry no loss, and padding the real
+        lengths too.
 
         carried: columns of the token files, beside their tokens.
         """

@@ -160,8 +160,9 @@ def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]
 def _join_atoms(
     items: Items, atoms: NDArray[np.integer], groups: NDArray[np.integer] | None
 ) -> tuple[Items, Int64, NDArray[np.integer] | None]:
-    """Items that are whole atoms; first document of each atom, then the number of documents;
-    group of each atom.
+    """Items that are whole atoms.
+
+    First document of each atom, then the number of documents; group of each atom.
 
     They ask for an order that needs no lengths: length and balanced are for the documents, once
     these are placed.

@@ -93,8 +93,9 @@ def bound_of_counts(
 
 @kernel
 def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) -> int:
-    """Best bound from dual feasible functions f: no pack can hold documents whose f sum to more
-    than 1.
+    """Best bound from dual feasible functions f.
+
+    No pack can hold documents whose f sum to more than 1.
 
     kinds: distinct lengths, falling; counts: documents of each. f_0 is length / capacity, and f_k
     gives lengths between i / (k + 1) and (i + 1) / (k + 1) of capacity the value i / k. Each is

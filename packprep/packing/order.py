@@ -56,8 +56,9 @@ def arranged(
     ranks: int,
     cost: tuple[float, float],
 ) -> tuple[Int64, Int64]:
-    """The same packs in the order that is asked for. lengths: [documents]. cost: a, b as
-    `PackPlan.costs` has them.
+    """The same packs in the order that is asked for.
+
+    lengths: [documents]. cost: a, b as `PackPlan.costs` has them.
     """
     if how == "input":
         return by_first_document(order, offsets)
@@ -86,8 +87,9 @@ def permuted(order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]]) -> t
 
 
 def emptiest(fills: Int64, count: int) -> Int64:
-    """The `count` packs with the fewest tokens, rising: what to leave out when packs must be a
-    multiple of something.
+    """The `count` packs with the fewest tokens, rising.
+
+    These are left out when packs must be a multiple of something.
 
     fills: int64 [packs], tokens. Of equally full packs the later ones are chosen.
     """

@@ -62,8 +62,9 @@ Kinds = tuple[Int32, Int32, Int64]
 
 
 def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> ItemPlanner:
-    """A planner that decides on kinds of items (equal length, equal weight) and then deals the
-    items to its packs.
+    """A planner that decides on kinds of items, then deals the items to its packs.
+
+    Items of a kind have equal length and equal weight.
     """
 
     def plan(items: Items) -> PackedItems:
@@ -281,8 +282,9 @@ def _balanced(items: Items) -> PackedItems:
 
 
 def _even_by_counts(items: Items, tries: Sequence[int]) -> PackedItems | None:
-    """The first of these numbers of packs that longest first into the emptiest pack fills; None
-    where none is enough.
+    """The first of these numbers of packs that longest first into the emptiest pack fills.
+
+    None where none is enough.
 
     The same rule as longest_first, on how many items have each length: milliseconds for any number
     of them.

@@ -254,8 +254,9 @@ def _mix(
 
 
 def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
-    """Part of a large file with a row a line as a source of its own, and how many times larger the
-    file is.
+    """Part of a large file as a source of its own, and how many times larger the file is.
+
+    The file has a row a line.
     """
     has_row_a_line = source.format.has_row_a_line
     if (

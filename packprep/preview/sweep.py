@@ -220,9 +220,7 @@ def _named(config: BuildConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CutWindow:
-    """Segments of a window, and their bound where a plan has found it: what several strategies
-    share.
-    """
+    """Segments of a window that several strategies share, and their bound once a plan found it."""
 
     segments: Segments
     account: DocumentAccount
@@ -302,8 +300,9 @@ def _sum(counts: NDArray[Any]) -> int:
 def _changes(
     windows: Sequence[WindowDocuments], config: BuildConfig, tokenizer: Tokenizer
 ) -> list[int]:
-    """Packs to add to or leave out of each window, as a build does: where that is asked, all are
-    planned once more.
+    """Packs to add to or leave out of each window, as a build does.
+
+    Where that is asked, all are planned once more.
     """
     changes = [0] * len(windows)
     if config.packs_multiple_of == 1:

@@ -406,11 +406,10 @@ class PackBar:
 def pack_bars(
     lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int
 ) -> list[PackBar]:
-    """The segments of a pack side by side; those too narrow to see are drawn as one, coloured
-    like the longest.
+    """The segments of a pack side by side.
 
-    Padding (css "filler") is drawn by itself where it is wide enough, else together with the
-    document beside it.
+    Those too narrow to see are drawn as one, coloured like the longest. Padding (css "filler") is
+    drawn by itself where it is wide enough, else together with the document beside it.
     """
     drawn: list[PackBar] = []
     x, tokens = 0.0, 0

@@ -29,8 +29,9 @@ class ComparedFigure:
 
 
 def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ComparedFigure]:
-    """Every number of either report, in the order of the report; those of a source belong to the
-    source's name.
+    """Every number of either report, in the order of the report.
+
+    Those of a source belong to the source's name.
 
     A number is better or worse where packprep.reports.figures knows which way it should go; seconds
     and tokens per second are judged too, which means something on one machine only.

@@ -110,8 +110,9 @@ def figures(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def figure_of(name: str, values: Mapping[str, float]) -> float | None:
-    """The number of that name; 0 for a reason that did not occur, None where the report does not
-    have it.
+    """The number of that name; None where the report does not have it.
+
+    A reason that did not occur is 0.
     """
     return values.get(name, 0 if name.startswith(tuple(f"{group}." for group in GROUPS)) else None)
 

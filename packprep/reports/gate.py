@@ -176,8 +176,9 @@ def check_figures(
 
 
 def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the sources a failed number comes from, worst first; none where there is one
-    source only.
+    """Names of the sources a failed number comes from, worst first.
+
+    None where there is one source only.
     """
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:

@@ -101,8 +101,9 @@ def open_rows(
     chats: "ConversationColumns | None",
     begin: int = 0,
 ) -> Any:
-    """The rows of a source as a `datasets` object in Arrow format. begin: byte
-    where the first begins, see `Format.row_begins`.
+    """The rows of a source as a `datasets` object in Arrow format.
+
+    begin: byte of JSON lines where the first begins.
     """
     names, texts = number_columns(config), text_columns(config)
     typed = bool(names) and source.format.first_types is not None

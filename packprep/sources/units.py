@@ -97,8 +97,9 @@ def read_slices(
 
 @dataclass(frozen=True, kw_only=True)
 class SlicePieces(Extent):
-    """A slice as it is cut out of the input. pieces: its tables, each with the number of its
-    source. before: see `Start`.
+    """A slice as it is cut out of the input.
+
+    pieces: its tables, each with the number of its source. before: see `Start`.
     """
 
     before: int

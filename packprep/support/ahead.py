@@ -18,8 +18,9 @@ _Made = TypeVar("_Made")
 def ahead(
     submit: Callable[[_Item], "Future[_Made]"], items: Iterable[_Item], most: int
 ) -> Iterator[_Made]:
-    """What became of each item, in order. submit: begins one. most: begun beside the one that is
-    taken.
+    """Results of work on items, in order, some begun ahead.
+
+    submit: begins one. most: begun beside the one that is taken.
     """
     running: deque[Future[_Made]] = deque()
     try:

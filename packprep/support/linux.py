@@ -51,12 +51,12 @@ def _call(name: str, arguments: str, *values: Any) -> int | None:
 
 
 def begin_with_huge_pages() -> None:
-    """Restart a command that tokenizes with malloc in huge pages: 10 % fewer cycles for a build
-    with a fast engine.
+    """Restart a command that tokenizes with malloc in huge pages.
 
-    glibc reads the setting from the environment when a process begins, so the process executes
-    itself again, with the same number, before it has imported anything. Elsewhere, where huge pages
-    need not or cannot be requested, and where GLIBC_TUNABLES is set, the process runs on as it is.
+    That saves 10 % of the cycles of a build with a fast engine. glibc reads the setting from the
+    environment when a process begins, so the process executes itself again, with the same number,
+    before it has imported anything. Elsewhere, where huge pages need not or cannot be requested,
+    and where GLIBC_TUNABLES is set, the process runs on as it is.
     """
     if "GLIBC_TUNABLES" in os.environ or _TOKENIZING.isdisjoint(sys.argv[1:2]):
         return
@@ -67,18 +67,18 @@ def begin_with_huge_pages() -> None:
 
 
 def limit_arenas(most: int) -> None:
-    """Let glibc's malloc have at most so many arenas. Elsewhere nothing: other allocators have
-    none.
+    """Let glibc's malloc have at most so many arenas.
+
+    Elsewhere nothing happens: other allocators have none.
     """
     _call("mallopt", "c_int c_int", _ARENA_MAX, most)
 
 
 def reserve(handle: int, size: int) -> None:
-    """Preallocate `size` bytes of disk for an open file, whose length stays: a third less work
-    than page by page.
+    """Preallocate `size` bytes of disk for an open file, whose length stays.
 
-    A disk that cannot, or has no room, says so when it is written to. Elsewhere nothing: the file
-    grows as it is written.
+    That is a third less work than page by page. A disk that cannot, or has no room, says so when it
+    is written to. Elsewhere nothing: the file grows as it is written.
     """
     if size:
         _call("fallocate", "c_int c_int c_int64 c_int64", handle, _KEEP_SIZE, 0, size)
@@ -106,10 +106,9 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def release(address: int, size: int) -> None:
-    """Give back what a mapped file takes of this process's memory; it is mapped again when it is
-    next read.
+    """Give back the memory that a mapped file takes; it is mapped again when it is next read.
 
-    Elsewhere nothing: the system takes it back when it needs memory.
+    Elsewhere nothing happens: the system takes it back when it needs memory.
     """
     _call("madvise", "c_void_p c_size_t c_int", address, size, _DONT_NEED)
 

@@ -113,8 +113,9 @@ def _in_batches(
     config: BuildConfig,
     stop: threading.Event | None,
 ) -> Iterator[tuple[int, _Made]]:
-    """What encode(first, last) gives for BATCH_BYTES of rows after another, each with its bytes
-    of text.
+    """Results of encode(first, last) for BATCH_BYTES of rows after another.
+
+    Each with its bytes of text.
 
     sizes: bytes of text of each row.
     """

@@ -32,8 +32,9 @@ STORE_VERSION = 4  # raised when the same inputs would give other token files
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile(Extent):
-    """Receipt of one tokenized slice. cut: documents and characters that truncate_at took, by
-    source.
+    """Receipt of one tokenized slice.
+
+    cut: documents and characters that truncate_at took, by source.
     """
 
     tokens: int
@@ -130,8 +131,9 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
 
 
 def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
-    """The receipt of a token file, if there is one and the file is as it says, its size alone
-    without digests.
+    """The receipt of a token file; None without one, or where the file is not as it says.
+
+    Without digests only its size is compared.
     """
     path = directory / name
     try:

@@ -72,8 +72,9 @@ class Documents:
 
 
 def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Slice]]:
-    """Slices of each window, by unit number inside it; a window ends with the unit that reaches
-    its size.
+    """Slices of each window, by unit number inside it.
+
+    A window ends with the unit that reaches its size.
     """
     units: dict[int, list[_Slice]] = {}
     for file in files:

@@ -58,8 +58,9 @@ class Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawEnd:
-    """Where a draw ends in the order of hashes: buckets before `first` whole, `room` tokens of
-    those before `last`.
+    """End of a draw in the order of hashes.
+
+    Buckets before `first` are drawn whole, and `room` tokens of those before `last`.
     """
 
     times: int
@@ -93,8 +94,9 @@ def place(wanted: int, tokens: Int64, documents: Int64) -> DrawEnd:
 
 
 def finish_draw(at: DrawEnd, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
-    """The draw of a place. candidates: (hash, id, tokens) of the documents in its buckets
-    first..last - 1.
+    """The draw of a place.
+
+    candidates: (hash, id, tokens) of the documents in its buckets first..last - 1.
     """
     parts = list(candidates) or [
         (np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))

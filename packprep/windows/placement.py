@@ -93,12 +93,12 @@ class Packs:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentRows:
-    """Segments of neighbouring packs, in pack order, [segments] each; offsets: [packs + 1],
-    where each pack begins.
+    """Segments of neighbouring packs, in pack order.
 
-    document: index into the arrays of documents, 0 where filler is True. start: offset of the own
-    tokens in it. own: how many. bos: whether one more BOS goes before them. padded: tokens in the
-    shard. repeated, front, hole: as in Segments.
+    Every array is [segments], but offsets: [packs + 1], the begin of each pack. document: index
+    into the arrays of documents, 0 where filler is True. start: offset of the own tokens in it.
+    own: how many. bos: whether one more BOS goes before them. padded: tokens in the shard.
+    repeated, front, hole: as in Segments.
     """
 
     document: NDArray[np.int32]

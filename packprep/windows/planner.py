@@ -113,8 +113,9 @@ def plan_segments(
     seed: int,
     planner: Planner | None = None,
 ) -> tuple[Segments, DocumentAccount, PackPlan]:
-    """The plan of a window's segments, in the order of packs that is asked for; its lengths are
-    those with padding.
+    """The plan of a window's segments, in the order of packs that is asked for.
+
+    Its lengths are those with padding.
 
     The segments and their account come back as planned: strategy wrapped cuts segments where packs
     end and drops packs with too few trained tokens.

@@ -204,8 +204,9 @@ def _trainable(
 def _kept(
     segments: Segments, kept: Bools, account: DocumentAccount, lengths: Int32
 ) -> tuple[Segments, DocumentAccount]:
-    """The segments that are kept, and the account: what the others alone held is added to
-    few_loss_tokens.
+    """The segments that are kept, and the account.
+
+    What the others alone held is added to few_loss_tokens.
     """
     if kept.all():
         return segments, account
@@ -248,8 +249,9 @@ class TooLongError(InputError):
 def _split(
     lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
 ) -> tuple[Segments, DocumentAccount]:
-    """Pieces of max_length, `max_length - stride` apart, until the end is covered; later ones
-    may carry a BOS.
+    """Pieces of max_length, `max_length - stride` apart, until the end is covered.
+
+    Later ones may carry a BOS.
     """
     extra = int(config.continuation_bos and has_bos)
     later = config.max_length - extra  # own tokens of a later piece
@@ -331,8 +333,9 @@ def wrap_documents(
     config: BuildConfig,
     labels: Labels | None = None,
 ) -> tuple[Segments, Int64, DocumentAccount]:
-    """What `wrap` gives, without the packs that have fewer trained tokens than
-    `min_loss_tokens`, and the account.
+    """Segments of `wrap` but those of packs with few trained tokens, and the account.
+
+    Few: fewer than `min_loss_tokens`.
     """
     pieces, edges = wrap(segments, config.max_length)
     if labels is None:

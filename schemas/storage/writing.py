@@ -29,8 +29,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Where to write a file until it is whole: another name in each process, for two may write
-    the same one.
+    """Name of a file until it is whole.
+
+    Another one in each process, for two may write the same file.
     """
     return path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
 
@@ -85,8 +86,9 @@ def write_dataset_files(
 
 
 def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
-    """dataset_dict.json, which makes `directory` a DatasetDict of the sub-directories named, in
-    this order.
+    """Write dataset_dict.json, which makes `directory` a DatasetDict.
+
+    Of the sub-directories named, in this order.
     """
     path = directory / "dataset_dict.json"
     write_file(
@@ -95,7 +97,8 @@ def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
 
 
 def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
-    """Write directory/manifest.json, after the same checks that `read_manifest` makes:
+    """Write directory/manifest.json, after the same checks that `read_manifest` makes.
+
     FormatError if they fail.
     """
     path = directory / MANIFEST

@@ -1,6 +1,4 @@
-"""The folders of scripts: every path that a page or a program names exists, and every program takes
-its arguments through click.
-"""
+"""The folders of scripts: named paths exist, and programs take their arguments through click."""
 
 import ast
 import os

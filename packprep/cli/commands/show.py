@@ -151,8 +151,9 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
 
 
 def _side(found: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
-    """The column of a pair that a segment is from, such as "rejected"; "" where rows are no
-    pairs.
+    """The column of a pair that a segment is from, such as "rejected".
+
+    "" where rows are no pairs.
     """
     sides = found.columns.get("pair_sides")
     if sides is None or (side := int(sides[segment.place.segment])) < 0:

@@ -11,8 +11,9 @@ from packprep.support.arrays import Int32, Int64
 
 @kernel
 def _sink(heap: Int32, size: int, fills: Int64, at: int) -> None:
-    """Restores the heap (emptiest pack on top, ties by number) after the pack at place `at` got
-    fuller.
+    """Restore the heap after the pack at place `at` got fuller.
+
+    The emptiest pack is on top, ties by number.
     """
     pack = heap[at]
     while 2 * at + 1 < size:
@@ -31,8 +32,9 @@ def _sink(heap: Int32, size: int, fills: Int64, at: int) -> None:
 
 @kernel
 def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, slots: int) -> Int32:
-    """Pack of each document: longest first, each into the emptiest pack (Graham 1969); empty if
-    slots run out.
+    """Pack of each document: longest first, each into the emptiest pack (Graham 1969).
+
+    Empty if slots run out.
 
     longest: documents, longest first; weights: [documents], or empty where each is 1. O(documents
     log packs).
@@ -58,8 +60,9 @@ def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, sl
 
 @kernel
 def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
-    """Exchanges documents, one for one, between the pack that is furthest from the mean and the
-    one that helps it most.
+    """Exchange documents, one for one, between the pack furthest from the mean and another.
+
+    The other is the one that helps it most.
 
     Changes pack_of in place; returns the number of exchanges. Ends when no pack can be improved, or
     after `rounds`. Every exchange brings two packs closer together, so the fullest pack never gets
@@ -131,8 +134,9 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
 
 @kernel
 def by_pack(pack_of: Int32, packs: int) -> tuple[Int64, Int64]:
-    """Order and offsets of the plan in which document i is in pack pack_of[i]; documents rise
-    inside a pack.
+    """Order and offsets of the plan in which document i is in pack pack_of[i].
+
+    Documents rise inside a pack.
     """
     sizes = np.zeros(packs + 1, np.int64)
     for pack in pack_of:

@@ -76,8 +76,9 @@ def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
 
 @kernel
 def _hashes(words: UInt64, key: np.uint64, first: np.uint64) -> None:
-    """words[i] = number first + i of the sequence; a loop of its own, which the compiler turns
-    into vector code.
+    """words[i] = number first + i of the sequence.
+
+    A loop of its own, which the compiler turns into vector code.
     """
     for i in range(words.size):
         words[i] = hash64(key, first + np.uint64(i))
@@ -168,8 +169,9 @@ def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
 
 @kernel
 def next_set(words: UInt64, summary: UInt64, start: int) -> int:
-    """Smallest set bit >= start of a bitmap, -1 if there is none; bit w of the summary says that
-    words[w] is not 0.
+    """Smallest set bit >= start of a bitmap, -1 if there is none.
+
+    Bit w of the summary says that words[w] is not 0.
     """
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))

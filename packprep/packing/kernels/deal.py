@@ -20,8 +20,9 @@ _HIGHEST = np.int32(2**31 - 1)
 
 @kernel
 def count_keys(keys: Int32, counts: Int64) -> int:
-    """Adds to counts[k] how often key k occurs; returns the first index whose key is not in
-    1..counts.size-1, or -1.
+    """Adds to counts[k] how often key k occurs.
+
+    Returns the first index whose key is not in 1..counts.size-1, or -1.
     """
     # Four tables: neighbouring equal keys would otherwise wait for each other's store.
     tables = np.zeros((4, counts.size), np.int32)
@@ -51,8 +52,9 @@ def count_keys(keys: Int32, counts: Int64) -> int:
 
 @kernel
 def queue_by_key(keys: Int32, cursors: UInt32, queue: Int32) -> None:
-    """Fills queue [documents] with document numbers sorted by key, equal keys in input order (a
-    counting sort).
+    """Fill queue [documents] with document numbers sorted by key, a counting sort.
+
+    Equal keys stay in input order.
 
     cursors: [keys], where the documents of each key begin; on return, where they end.
     """
@@ -148,8 +150,9 @@ def deal(
 
 @kernel
 def plan_of_documents(order: Int64, offsets: Int64, starts: Int64) -> tuple[Int64, Int64]:
-    """The plan of documents for a plan of atoms: atom a is the documents starts[a]..starts[a +
-    1] - 1.
+    """The plan of documents for a plan of atoms.
+
+    Atom a is the documents starts[a]..starts[a + 1] - 1.
     """
     documents, ends = np.empty(starts[-1], np.int64), np.zeros(offsets.size, np.int64)
     at = 0

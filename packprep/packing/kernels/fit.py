@@ -131,8 +131,9 @@ def _best_fit_tree(
 
 @kernel
 def add_node(tree: Int32, node: int, parent: int, kind: int, copies: int) -> None:
-    """Node `node` of a tree: four numbers side by side, its parent (-1: none), kind, copies and
-    depth.
+    """Node `node` of a tree.
+
+    Four numbers side by side, its parent (-1: none), kind, copies and depth.
     """
     tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
     tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
@@ -140,8 +141,9 @@ def add_node(tree: Int32, node: int, parent: int, kind: int, copies: int) -> Non
 
 @kernel
 def paths(tree: Int32, packs: Int64) -> Patterns:
-    """The patterns of a tree of nodes: of every node that still has packs, the runs on its path
-    to the root.
+    """The patterns of a tree of nodes.
+
+    Of every node that still has packs, the runs on its path to the root.
     """
     patterns, total = 0, 0
     for node in range(packs.size):

@@ -45,8 +45,9 @@ def pack_longest(lengths: Int32, order: Int64, offsets: Int64) -> Int32:
 
 @kernel
 def placed(lengths: Int32, order: Int64) -> Int32:
-    """Lengths in the order in which documents stand in packs: one walk through memory at random
-    for all who need it.
+    """Lengths in the order in which documents stand in packs.
+
+    One walk through memory at random for all who need it.
     """
     out = np.empty(order.size, np.int32)
     for i in range(order.size):
@@ -56,8 +57,9 @@ def placed(lengths: Int32, order: Int64) -> Int32:
 
 @kernel
 def log_variances(lengths: Int32, offsets: Int64) -> tuple[float, float]:
-    """Sums of squares of log length around the mean of the pack, and around the mean of all;
-    lengths as placed.
+    """Sums of squares of log length around the mean of the pack, and around the mean of all.
+
+    Lengths as placed.
     """
     # A logarithm costs more than all the rest; many documents have few different lengths.
     longest = lengths.max() if lengths.size else 0

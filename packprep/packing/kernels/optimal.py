@@ -15,8 +15,9 @@ from packprep.support.arrays import Int32, Int64
 
 @kernel
 def _next_unused(next_living: Int64, left: Int64, used: Int64, k: int) -> int:
-    """First kind >= k with a document that is neither packed nor in this pack; the number of
-    kinds if there is none.
+    """First kind >= k with a document that is neither packed nor in this pack.
+
+    The number of kinds if there is none.
     """
     k = living(next_living, k)
     while k < left.size and left[k] <= used[k]:

@@ -121,8 +121,9 @@ def stream_packs(
 
 @kernel
 def best_fit_online(lengths: Int32, capacity: int) -> tuple[Int64, Int64]:
-    """Order and offsets of best fit in input order: each document into the fullest pack with
-    room, else a new one.
+    """Order and offsets of best fit in input order.
+
+    Each document into the fullest pack with room, else a new one.
     """
     documents = lengths.size
     words = np.zeros((capacity >> 6) + 1, np.uint64)

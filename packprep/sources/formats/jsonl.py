@@ -63,8 +63,10 @@ def _read(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa
 
 
 def _read_types(numbers: Columns) -> dict[str, pa.DataType]:
-    """Types as which columns of numbers are read: one that is no number's becomes that of whole
-    numbers, so that every row with something else is named.
+    """Types to read columns of numbers as.
+
+    A type that is no number's becomes that of whole numbers, so that every row with something else
+    is named.
     """
     whole = {
         name: pa.list_(pa.int64()) if pa.types.is_list(kind) else pa.int64()

@@ -64,8 +64,9 @@ def opened(path: str, version: str) -> BinaryIO:
 
 
 def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Number, from 1, and beginning of every line that is not blank; said before the line is
-    read to its end.
+    """Number, from 1, and beginning of every line that is not blank.
+
+    Given before the line is read to its end.
     """
     number, said = 1, False
     while piece := file.readline(1 << 20):
@@ -77,8 +78,9 @@ def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
 
 
 def escaped_bytes(text: str) -> int:
-    """Where the first byte that is not UTF-8 stands in text decoded with surrogateescape, or the
-    first lone surrogate; -1 where there is none.
+    """Offset of the first byte that is not UTF-8, or of the first lone surrogate.
+
+    In text decoded with surrogateescape; -1 where there is none.
     """
     try:
         text.encode()
