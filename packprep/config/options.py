@@ -83,7 +83,7 @@ class Options:
     """The fields of `BuildConfig`, and what follows from them."""
 
     sources: tuple[str | dict[str, Any], ...] = (
-        _option(  # a dict says how much of it and how it is read: mixture.py
+        _option(  # a dict says how much of it and how it is read: mix.py
             (),
             "read",
             "Sources",

@@ -4,7 +4,7 @@ Each joins the build in OUT.incomplete, does its share and leaves; one more sign
 
 A share is every N-th run of slices, and any window whose token files are there when a task looks.
 Tasks may start at any time, in any order, twice or together: what one works on is claimed by a lock
-that counts for a living process only (lock.py), and what is done is found done. `--task-index
+that counts for a living process only (file_lock.py), and what is done is found done. `--task-index
 merge` waits for tasks at work and finishes what they left.
 """
 

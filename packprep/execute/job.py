@@ -2,10 +2,10 @@
 
 Resolved options, tokenizer, sources, and where its files lie.
 
-The two tasks of a build are pure functions from files to files: `tokens.tokenize_slice` makes the
-token file of a slice, `windowfiles.Windows.write` the shards of a window whose token files are all
-there. Each leaves a receipt last, so a task may be done in any order, by any process, twice or by
-two at once, and one that is done is found done.
+The two tasks of a build are pure functions from files to files: `token_files.tokenize_slice` makes
+the token file of a slice, `window_files.Windows.write` the shards of a window whose token files are
+all there. Each leaves a receipt last, so a task may be done in any order, by any process, twice or
+by two at once, and one that is done is found done.
 """
 
 import json

@@ -172,7 +172,7 @@ def _system_says(work: "_Work") -> Iterator[None]:
 def build_share(
     config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Do the share of one task of a job array (see arraytasks.py) and return what `work_off` does.
+    """Do the share of one task of a job array (see array_tasks.py) and return what `work_off` does.
 
     The same config with task_index "merge" then goes to `build`.
     """

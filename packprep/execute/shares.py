@@ -2,9 +2,9 @@
 
 Three kinds of tasks, each from files to files and with its result under its name last, so that it
 may be done by anyone, in any order, twice or by two at once: measuring a source (places.py),
-tokenizing a run of slices, and writing a window whose token files are all there. arraytasks.py does
-them one after another in the tasks of a job array, raytasks.py wherever there is a free core; what
-neither has done is left for the process that signs off.
+tokenizing a run of slices, and writing a window whose token files are all there. array_tasks.py
+does them one after another in the tasks of a job array, ray_tasks.py wherever there is a free core;
+what neither has done is left for the process that signs off.
 """
 
 import itertools
@@ -37,7 +37,7 @@ WindowId = tuple[str, int]  # split and number
 class Shares:
     """The tasks of a job, as this process can do them. parts: how many processes there may be.
 
-    engine: what tokenizes, asked for when it is needed. elsewhere: see `tokens.tokenize`.
+    engine: what tokenizes, asked for when it is needed. elsewhere: see `token_files.tokenize`.
     """
 
     job: Job

@@ -9,7 +9,7 @@ his successor and stops, and no lock is ever taken from two.
 
 A lock belongs to a staging directory, not to a process: the same command after a kill goes on at
 once, and the tasks of an array have it together. It saves work and keeps nothing else: see
-publishing.py for why no two builds can mix.
+publish.py for why no two builds can mix.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ build.json      the inputs that decide the bytes; job.json all that another proc
                 part of the work
 tokens/         token files of slices, each with a receipt (unless they go to a token store)
 sizes/ places.json claims/ digests.json   what processes of other executors share (places.py,
-                                          joining.py)
+                                          array_tasks.py)
 shards/         shards under working names; receipts/ those of shards and of whole windows
 manifest.json   the output is whole: all that is left is to take the rest away and to rename the
                 directory
