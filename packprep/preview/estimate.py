@@ -7,7 +7,8 @@ from being more.
 
 A large file of JSON lines is sampled in places spread over it, a compressed one at its beginning,
 Parquet and saved datasets by their first rows; anything else is read whole, and part of it
-tokenized: 8 MB of text, some four seconds.
+tokenized: 8 MB of text, some four seconds. The sample is planned by `sweep_configs`, as `packprep
+plan` does, whose own sample draws from all documents and so reads all of the text.
 """
 
 import math
@@ -18,27 +19,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import tokenizer_of
 from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix, targets
-from packprep.engines.parity import EngineChoice, choose_engine
+from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shard_writer import ShardLayout, shard_bytes
-from packprep.packing.account import Sums
+from packprep.preview.lengths import engine_of, of_files
+from packprep.preview.sweep import sweep_configs
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.reading import row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
-from packprep.support.errors import InputError
+from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice
-from packprep.windows.documents import Documents, carried_columns, file_schema, read_documents
-from packprep.windows.planner import packed_tokens, plan_window, window_seed
+from packprep.windows.documents import Documents, read_documents
+from packprep.windows.planner import packed_tokens
 from packprep.windows.segments import TooLongError
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
@@ -85,15 +87,6 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
 
 
-def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
-    """The engine that tokenizes a sample; None where rows are token ids."""
-    if config.input_ids_column is not None:
-        return None
-    return choose_engine(
-        config.engine, tokenizer.json, parse_special_tokens=config.parses_special_tokens, sample=[]
-    )
-
-
 def _samples(
     sources: list[Source],
     engine: EngineChoice | None,
@@ -127,7 +120,9 @@ def _samples(
         on_error = (
             config.on_error if part is source else "skip"
         )  # rows of a part have other numbers
-        reading = replace(config, unit_size=_PIECE, limit=left, on_error=on_error)
+        reading = replace(
+            config, unit_size=min(_PIECE, config.unit_size), limit=left, on_error=on_error
+        )
         files: list[TokenFile] = []
         read = text = 0
         for piece in read_slices([part], reading, scratch, shape=shape):
@@ -167,19 +162,10 @@ def _prediction(
     config: BuildConfig,
     scratch: Path,
 ) -> dict[str, Any]:
+    """The row that `packprep plan` would give for the whole, estimated from the sample."""
     files = [file for sample in samples for file in sample.files]
     documents = read_documents(scratch, files)
-    try:
-        plan = plan_window(
-            documents, tokenizer, replace(config, num_packs=None), window_seed(config, 0, 0)
-        )
-    except TooLongError as error:
-        name = sources[int(documents.source[error.document])].name
-        raise InputError(
-            f"{name} has a document of {error.tokens:,} tokens but a pack holds "
-            f"{config.max_length:,}; "
-            "choose --overflow split, truncate or drop"
-        ) from None
+    kept = _kept(documents, sources, tokenizer, config)
     text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
     total = {
         field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")
@@ -190,41 +176,55 @@ def _prediction(
         )  # the unit that reaches it is taken whole
         share = min(1.0, -(-config.tokens_to_read // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
-    grow = total["tokens"] / tokens if tokens else 1.0
-    packed, packs = int(plan.packs.lengths.sum()), len(plan.packs)
+    scale = total["tokens"] / tokens if tokens else 1.0
     whole = round(total["text_bytes"]) == text
-    mix = _mix(samples, sources, documents, tokenizer, config)
+    mix = _mix(samples, sources, documents, kept, config)
     if mix:
-        grow = sum(source["tokens"] for source in mix.values()) / packed if packed else 1.0
+        scale = sum(source["tokens"] for source in mix.values()) / (int(kept.sum()) or 1)
+    config = replace(config, num_packs=None)
+    found = of_files("a sample", scratch, files, tokenizer, config)
+    share = 1.0 if whole else min(1.0, text / total["text_bytes"])
+    [row] = sweep_configs(
+        found.windows, [config], tokenizer, found.carried, share=share, scale=scale
+    )
+    if row.problem:
+        raise ConfigError(
+            f"nothing can be planned: {row.problem}; choose another --overflow or --strategy"
+        )
     prediction = {
         "from": "the whole input"
         if whole
         else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
-        "tokens_packed": round(packed * grow),
-        "packs": round(packs * grow),
-        "utilization": round(
-            Sums(tokens_packed=packed, packs=packs, max_length=config.max_length).utilization, 4
-        ),
-        "bytes": round(
-            float(
-                shard_bytes(
-                    plan.packs,
-                    ShardLayout.of(config, tokenizer, carried_columns(file_schema(scratch, files))),
-                ).sum()
-            )
-            * grow
-        ),
+        "tokens_packed": row.tokens_packed,
+        "packs": row.packs,
+        "utilization": round(row.utilization, 4),
+        "bytes": row.bytes,
     }
     return {"prediction": prediction} | ({"mix": mix} if mix else {})
+
+
+def _kept(
+    documents: Documents, sources: list[Source], tokenizer: Tokenizer, config: BuildConfig
+) -> NDArray[np.int64]:
+    """Tokens that each document has in packs, [documents]."""
+    try:
+        return packed_tokens(documents, tokenizer, config)
+    except TooLongError as error:
+        name = sources[int(documents.source[error.document])].name
+        raise InputError(
+            f"{name} has a document of {error.tokens:,} tokens but a pack holds "
+            f"{config.max_length:,}; "
+            "choose --overflow split, truncate or drop"
+        ) from None
 
 
 def _mix(
     samples: list[_Sample],
     sources: list[Source],
     documents: Documents,
-    tokenizer: Tokenizer,
+    kept: NDArray[np.int64],
     config: BuildConfig,
 ) -> dict[str, dict[str, float]]:
     """Amounts that would be drawn of each source of a mix.
@@ -234,11 +234,7 @@ def _mix(
     entries = config.entries()
     if not is_mix(entries):
         return {}
-    sampled = np.bincount(
-        documents.source,
-        weights=packed_tokens(documents, tokenizer, config),
-        minlength=len(sources),
-    )
+    sampled = np.bincount(documents.source, weights=kept, minlength=len(sources))
     there = [0] * len(entries)
     for sample, source, tokens in zip(samples, sources, sampled, strict=False):
         there[source.entry] += round(sample.scale * tokens)

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from packprep.chat.build_tokenizer import tokenizer_of
 from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
+from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_folder import LocalShards
 from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.packing.account import Sums
 from packprep.packing.kernels.gather import Pointers
-from packprep.preview.estimate import engine_of
 from packprep.preview.sweep import WindowDocuments, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.files import MANIFEST
@@ -192,10 +192,10 @@ def _tokens(store: Path, config: BuildConfig) -> Lengths:
     if files is None:
         raise InputError(f"{store} is no whole token store; build with --keep-tokens again")
     tokenizer = _policy({}) if config.tokenizer is None else tokenizer_of(config)
-    return _of_files(f"tokens at {store}", store, files, tokenizer, config)
+    return of_files(f"tokens at {store}", store, files, tokenizer, config)
 
 
-def _of_files(
+def of_files(
     origin: str,
     directory: Path,
     files: Sequence[TokenFile],
@@ -304,7 +304,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         _scale(reader.text_bytes, 0, share)
-    found = _of_files(
+    found = of_files(
         ", ".join(map(str, config.sources)), store or scratch / "tokens", files, tokenizer, config
     )
     return replace(
@@ -314,6 +314,15 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         if share == 1
         else _scale(reader.text_bytes, sum(file.text_bytes for file in files), share),
         tokenize_seconds=reader.seconds + max(0.0, seconds - reader.seconds) / share,
+    )
+
+
+def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
+    """The engine that tokenizes a sample; None where rows are token ids."""
+    if config.input_ids_column is not None:
+        return None
+    return choose_engine(
+        config.engine, tokenizer.json, parse_special_tokens=config.parses_special_tokens, sample=[]
     )
 
 

@@ -92,6 +92,7 @@ class Row:
     utilization: float = 0.0
     utilization_error: float = 0.0
     tokens_in: int = 0
+    tokens_packed: int = 0
     tokens_lost: int = 0
     tokens_lost_share: float = 0.0
     loss_error: float = 0.0
@@ -329,6 +330,7 @@ def row_of(
         **_named(config),
         utilization=sums.utilization,
         tokens_in=sums.tokens_in,
+        tokens_packed=sums.tokens_packed,
         tokens_lost=sums.tokens_lost,
         tokens_lost_share=sums.tokens_lost_share,
         cut=cut,
@@ -369,7 +371,7 @@ def _with_errors(
 def _scaled(row: Row, scale: float) -> Row:
     if scale == 1:
         return row
-    counts = ("tokens_in", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")
+    counts = ("tokens_in", "tokens_packed", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")
     return replace(
         row,
         **{name: round(getattr(row, name) * scale) for name in counts},

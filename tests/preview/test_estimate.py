@@ -13,7 +13,10 @@ import zstandard
 from packprep import BuildConfig, build
 from packprep.inspect.report_file import read_report
 from packprep.preview import estimate
+from packprep.preview.lengths import read_lengths
+from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import InputError
+from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
@@ -74,6 +77,29 @@ def test_a_small_input_is_predicted_exactly(tmp_path: Path) -> None:
     assert prediction["bytes"] == pytest.approx(
         expected["bytes"], rel=0.1
     )  # a small file is a tenth frame
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"packs_multiple_of": 8, "remainder": "fill"},
+        {"holdout": 0.2},
+        {"strategy": "first_fit", "window": 10_000, "unit_size": 2_000},
+        {"overflow": "drop", "max_length": 64},
+    ],
+    ids=["plain", "filler", "holdout", "windows", "drop"],
+)
+def test_a_dry_run_gives_the_row_of_plan(tmp_path: Path, options: dict[str, Any]) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    path = write_jsonl(tmp_path / "a.jsonl", texts(200))
+    prediction = predicted(tmp_path, path, **options)
+    settings = config(tmp_path, path, **options)
+    with read_lengths(settings, 1, Silent()) as found:
+        [row] = sweep_configs(found.windows, [settings], found.tokenizer, found.carried)
+    for name in ("tokens_in", "tokens_packed", "packs", "bytes"):
+        assert prediction[name] == getattr(row, name), name
+    assert prediction["utilization"] == round(row.utilization, 4)
 
 
 def write_plain(path: Path) -> Path:
