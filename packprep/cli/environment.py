@@ -89,6 +89,9 @@ def _usable_cores() -> int | None:
 
 
 def _sha256_in_hardware() -> bool | None:
-    """Whether the processor hashes by itself, three times as fast; None where it does not say."""
+    """True if the processor hashes by itself, three times as fast.
+
+    None where it does not say.
+    """
     features = processor()
     return None if features is None else "sha_ni" in features or "sha2" in features

@@ -178,7 +178,7 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
 
 
 def merge_obstacle(there: Manifest, manifest: Manifest) -> str:
-    """What keeps two outputs from being one, in words; empty where nothing does."""
+    """Reasons why two outputs cannot be one, in words; empty where there is none."""
     for what, was, found in (
         ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
         (

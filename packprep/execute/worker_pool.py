@@ -129,7 +129,7 @@ class Workers:
         raise AssertionError
 
     def _failure(self, given: Slice, text: Path, first: int, last: int) -> str | None:
-        """What these rows alone do to a worker; None where they do nothing.
+        """Failure of a worker on these rows alone; None where there is none.
 
         The time allowed is their share.
         """

@@ -37,7 +37,7 @@ class ShardFolder(Protocol):
         ...
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """Whether a shard is there as its receipt says."""
+        """True if a shard is there and matches its receipt."""
         ...
 
 

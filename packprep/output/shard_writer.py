@@ -39,7 +39,7 @@ Count = Any  # int, or int64 [packs]
 
 @dataclass(frozen=True, kw_only=True)
 class ShardLayout:
-    """What every shard of a build has in common."""
+    """Facts that every shard of a build has in common."""
 
     columns: tuple[Column, ...]
     max_length: int

@@ -129,7 +129,7 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
 def _conversations_of(
     source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
 ) -> "ConversationColumns":
-    """Where a source has its conversations. Raises InputError where it has none."""
+    """Columns of a source that hold its conversations; InputError where it has none."""
     names = source.format.columns(source, path)
     if names is None:
         names = next(open_rows(source, path, config, scratch, None).iter(batch_size=1)).column_names

@@ -126,7 +126,7 @@ class Console:
 def open_progress(
     first: str = "the first unit of text", *, quiet: bool = False
 ) -> Console | Silent:
-    """What a command reports to while it works, as a context manager."""
+    """Context manager that gives a command the progress to report to."""
     return Silent() if quiet else Console(first)
 
 

@@ -80,7 +80,10 @@ def buckets(hashed: NDArray[np.uint64]) -> Int64:
 
 
 def place(wanted: int, tokens: Int64, documents: Int64) -> DrawEnd:
-    """Where to stop for `wanted` tokens. tokens, documents: [BUCKETS], what each holds."""
+    """The place to stop for `wanted` tokens.
+
+    tokens, documents: [BUCKETS], what each holds.
+    """
     total = int(tokens.sum())
     if not total:
         return DrawEnd(times=0, first=0, last=0, room=0)

@@ -92,7 +92,7 @@ class Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAccount:
-    """What became of the tokens of each document, [documents] each; dropped by reason."""
+    """Outcome of the tokens of each document, [documents] each; dropped by reason."""
 
     truncated: Int32
     overlap: Int64
