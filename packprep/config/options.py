@@ -502,7 +502,7 @@ class Options:
 
     @property
     def is_task(self) -> bool:
-        """Whether this command does one task of several, and another one signs off."""
+        """True for a task of several that another command signs off."""
         return EXECUTORS[self.executor].many_commands and self.task_index != MERGE
 
     def entries(self) -> tuple[mix.Entry, ...]:

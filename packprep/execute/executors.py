@@ -1,4 +1,4 @@
-"""How each executor runs a build; `packprep.config.executors` has which options it takes."""
+"""Functions that run a build, by executor; `packprep.config.executors` has their options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

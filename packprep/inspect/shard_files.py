@@ -27,7 +27,7 @@ UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError
 Opened = Callable[[], BinaryIO]
 """Opens a file to be read from its beginning."""
 Told = Callable[[int], None]
-"""How many bytes more were read."""
+"""Called with the number of bytes that were read since."""
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _BLOCK = 4 << 20

@@ -33,12 +33,12 @@ class BuildOutput(Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Whether an old output is at `path`, which a finished build replaces."""
+        """True if a finished build replaces an old output at `path`."""
         ...
 
     @property
     def one_split_does(self) -> bool:
-        """Whether a split may be without documents if another one has some."""
+        """True if a split may be empty where another one has documents."""
         ...
 
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]:

@@ -387,7 +387,7 @@ _MEASURES: dict[str, Callable[[Row], float]] = {
     "straggler": lambda row: row.straggler,
     "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
 }
-"""What is least in the best row, by goal."""
+"""The figure that is least in the best row, by goal."""
 
 
 def best(rows: Sequence[Row]) -> dict[str, int]:

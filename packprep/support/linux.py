@@ -45,7 +45,7 @@ def _c_function(name: str, arguments: str) -> Callable[..., int] | None:
 
 
 def _call(name: str, arguments: str, *values: Any) -> int | None:
-    """What a function of the C library returns; None on another system, or where there is none."""
+    """Result of a function of the C library; None where the system has no such function."""
     function = _c_function(name, arguments) if LINUX else None
     return None if function is None else function(*values)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas import is_url
+from packprep.schemas.storage.stores import is_url
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.support.errors import InputError
 from packprep.support.hub import asking
