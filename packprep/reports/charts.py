@@ -264,6 +264,7 @@ def amounts(counts: Counts) -> Axis:
         ]
         for chosen in marked
     ]
+    some.append([(middles[0], f"{edges[0]:,}")])  # few edges may hold no round number
     return Axis(edges, labels, _fitting(some, len(labels)), "" if even else ", log scale")
 
 
@@ -328,10 +329,10 @@ def _percent(at: int, like: int) -> str:
 
 
 def _fitting(some: Iterable[list[tuple[float, str]]], bins: int) -> list[tuple[float, str]]:
-    """The first of several lists of ticks whose texts fit beside each other; else the last."""
+    """The first of several lists with ticks whose texts fit beside each other; else the last."""
     ticks: list[tuple[float, str]] = []
     for ticks in some:
-        if len(ticks) <= _TICKS and all(_apart(a, b, bins) for a, b in pairwise(ticks)):
+        if 0 < len(ticks) <= _TICKS and all(_apart(a, b, bins) for a, b in pairwise(ticks)):
             break
     return ticks
 
