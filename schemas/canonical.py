@@ -1,7 +1,10 @@
 """JSON in one form only, so that equal values have equal bytes and any changed byte is noticed.
 
 Keys sorted by code point, no spaces, UTF-8 without escapes beyond those JSON requires, a newline at
-the end, no NaN. >>> canonical_json({"b": [1, 2.5], "a": "é"}) b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
+the end, no NaN.
+
+>>> canonical_json({"b": [1, 2.5], "a": "é"})
+b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
 """
 
 import hashlib

@@ -24,9 +24,8 @@ class Finding:
 
     kind: a word or two, the same for defects of a kind. pack: number in the file, from 0.
 
-    >>> str(Finding(kind="position", file="a.arrow", pack=17, segment=2, token=5, what="it is 6;
-    expected 5"))
-    'a.arrow pack 17 segment 2 token 5: it is 6; expected 5'
+    >>> str(Finding(kind="position", file="a.arrow", pack=17, token=5, what="it is 6, not 5"))
+    'a.arrow pack 17 token 5: it is 6, not 5'
     """
 
     kind: str
