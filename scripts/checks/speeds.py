@@ -18,19 +18,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import numpy as np
-import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import from_yaml
-from packprep.schemas import check_batch, shard_schema
+from packprep.schemas import check_batch
 from packprep.support.errors import ConfigError, InputError
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl  # noqa: E402
-from tests.helpers.tiny_shards import PLAIN  # noqa: E402
+from tests.helpers.tiny_shards import PLAIN, short_segments  # noqa: E402
 
 
 class Promise(NamedTuple):
@@ -62,24 +60,7 @@ def cpu_seconds(call: Callable[[], Any], times: int = 3) -> float:
 
 
 def validation() -> Promise:
-    """Half a million tokens in segments of fifty, which is where checks cost most."""
-    packs, segments, length = 128, 80, 50
-    tokens = packs * segments * length
-
-    def column(values: Any, per_pack: int) -> pa.Array:
-        offsets = np.arange(packs + 1, dtype=np.int32) * per_pack
-        return pa.ListArray.from_arrays(offsets, np.asarray(values))
-
-    batch = pa.record_batch(
-        [
-            column(np.arange(tokens, dtype=np.int32) % 1000, segments * length),
-            column(np.tile(np.arange(length, dtype=np.int32), packs * segments), segments * length),
-            column(np.tile(np.arange(segments + 1, dtype=np.int32) * length, packs), segments + 1),
-            column(np.arange(packs * segments, dtype=np.int64), segments),
-            column(np.zeros(packs * segments, np.int32), segments),
-        ],
-        schema=shard_schema(PLAIN),
-    )
+    batch = short_segments()
     seconds = cpu_seconds(
         lambda: check_batch(batch, PLAIN, max_length=4096, vocab_size=1000, where="speeds"), 5
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from packprep.schemas import (
@@ -101,6 +102,27 @@ def to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
     """A record batch of these packs, one dict of lists each."""
     arrays = [pa.array([row[column.name] for row in rows], column.arrow_type) for column in columns]
     return pa.record_batch(arrays, schema=shard_schema(columns))
+
+
+def short_segments() -> pa.RecordBatch:
+    """Half a million tokens in segments of fifty, which is where checks cost most."""
+    packs, segments, length = 128, 80, 50
+    tokens = packs * segments * length
+
+    def column(values: Any, per_pack: int) -> pa.Array:
+        offsets = np.arange(packs + 1, dtype=np.int32) * per_pack
+        return pa.ListArray.from_arrays(offsets, np.asarray(values))
+
+    return pa.record_batch(
+        [
+            column(np.arange(tokens, dtype=np.int32) % 1000, segments * length),
+            column(np.tile(np.arange(length, dtype=np.int32), packs * segments), segments * length),
+            column(np.tile(np.arange(segments + 1, dtype=np.int32) * length, packs), segments + 1),
+            column(np.arange(packs * segments, dtype=np.int64), segments),
+            column(np.zeros(packs * segments, np.int32), segments),
+        ],
+        schema=shard_schema(PLAIN),
+    )
 
 
 def write_output(

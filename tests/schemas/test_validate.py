@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_batch, shard_schema
+from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_batch
 from packprep.schemas.validate import check_boundaries
-from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, to_batch
+from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, short_segments, to_batch
 
 WHERE = "data-00003-of-00010.arrow"
 
@@ -408,21 +408,5 @@ def test_it_accepts_exactly_what_the_rules_in_plain_python_accept(
 
 
 def test_half_a_million_tokens_in_short_segments_are_valid() -> None:
-    packs, segments, length = 128, 80, 50
-    tokens = packs * segments * length
-
-    def column(values: Any, per_pack: int) -> pa.Array:
-        offsets = np.arange(packs + 1, dtype=np.int32) * per_pack
-        return pa.ListArray.from_arrays(offsets, np.asarray(values))
-
-    batch = pa.record_batch(
-        [
-            column(np.arange(tokens, dtype=np.int32) % 1000, segments * length),
-            column(np.tile(np.arange(length, dtype=np.int32), packs * segments), segments * length),
-            column(np.tile(np.arange(segments + 1, dtype=np.int32) * length, packs), segments + 1),
-            column(np.arange(packs * segments, dtype=np.int64), segments),
-            column(np.zeros(packs * segments, np.int32), segments),
-        ],
-        schema=shard_schema(PLAIN),
-    )
+    batch = short_segments()
     check_batch(batch, PLAIN, max_length=4096, vocab_size=1000, where=WHERE)
