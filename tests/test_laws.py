@@ -74,7 +74,7 @@ def packed(
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
     plan = plan_window(documents, policy, config, seed=config.seed)
-    layout = ShardLayout.of(config, policy)
+    layout = ShardLayout.from_config(config, policy)
     table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
     return plan, plan.packs, documents, policy, table
 
@@ -171,7 +171,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     trained = [[bits.random() < 0.4 for _ in tokens] for tokens in originals]
     documents = with_columns(plain, trained, as_mask=as_mask)
     plan = plan_window(documents, policy, config, seed=config.seed)
-    layout = ShardLayout.of(config, policy, labelled_columns())
+    layout = ShardLayout.from_config(config, policy, labelled_columns())
     table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
     for batch in table.to_batches():
         check_batch(
@@ -234,7 +234,7 @@ def test_every_batch_keeps_the_invariants_of_the_format(
     config: BuildConfig, texts: list[int]
 ) -> None:
     _, _, _, policy, table = packed(config, texts)
-    layout = ShardLayout.of(config, policy)
+    layout = ShardLayout.from_config(config, policy)
     for batch in table.to_batches():
         check_batch(
             batch,
@@ -274,7 +274,7 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     change = max(change, -len(packs))
     written = resized(packs, change, config)
     assert len(written) == len(packs) + change
-    layout = ShardLayout.of(config, policy)
+    layout = ShardLayout.from_config(config, policy)
     for batch in iterate_batches(written, layout):
         check_batch(
             batch, layout.columns, max_length=8, vocab_size=layout.vocab_size, where="the batch"

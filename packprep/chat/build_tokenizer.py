@@ -23,8 +23,8 @@ class ChatTokenizer(Tokenizer):
 
     template: "ChatTemplate"
 
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"chat_template": self.template.facts()}
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"chat_template": self.template.as_dict()}
 
 
 def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokenizer:
@@ -35,7 +35,7 @@ def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokeniz
     )
 
 
-def tokenizer_of(config: BuildConfig) -> Tokenizer:
+def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
     """The tokenizer of a build.
 
     Where rows are token ids, it only says which ids there are, and no BOS or EOS is added unless

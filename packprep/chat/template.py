@@ -56,7 +56,7 @@ class ChatTemplate:
     date: datetime.date | None = None
     notes: tuple[str, ...] = ()
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Facts that enter the identity of a build."""
         digests = {
             name: hashlib.sha256(source.encode()).hexdigest()
@@ -73,7 +73,7 @@ class ChatTemplate:
         return asdict(self) | {"date": self.date and self.date.isoformat()}
 
     @staticmethod
-    def of(record: dict[str, Any]) -> ChatTemplate:
+    def from_dict(record: dict[str, Any]) -> ChatTemplate:
         """The template of a record."""
         date = record["date"] and datetime.date.fromisoformat(record["date"])
         return ChatTemplate(**record | {"date": date, "notes": tuple(record["notes"])})

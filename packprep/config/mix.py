@@ -102,7 +102,7 @@ def is_mix(found: Sequence[Entry]) -> bool:
     return any(entry.asked for entry in found)
 
 
-def facts(found: Sequence[Entry]) -> list[dict[str, float]]:
+def as_dicts(found: Sequence[Entry]) -> list[dict[str, float]]:
     """Facts of each source that decide the bytes of a mix.
 
     Weights 50 and 50 are the same as 1 and 1.

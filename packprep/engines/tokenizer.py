@@ -51,7 +51,7 @@ class Tokenizer:
         default_factory=dict, repr=False
     )  # name to Jinja source
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Facts that enter the identity of a build."""
         ends = {
             end: token and {"token": token.text, "id": token.id}

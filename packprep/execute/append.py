@@ -19,9 +19,15 @@ from packprep.config.build_config import BuildConfig
 from packprep.execute.array_tasks import at_work
 from packprep.execute.merge import generations, merge_obstacle, put_together
 from packprep.output.build_output import BuildOutput
-from packprep.output.directory import LocalOutput, place_of, publish, remove_replaced, replaced_of
+from packprep.output.directory import (
+    LocalOutput,
+    publish,
+    remove_replaced,
+    replaced_path,
+    whole_output,
+)
 from packprep.output.sign_off import SETTINGS
-from packprep.output.staging import BUILD, Staging, difference, generation_of, staging_of
+from packprep.output.staging import BUILD, Staging, appended_path, difference, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
@@ -34,13 +40,13 @@ from packprep.support.progress import Progress
 _NAMED = 3  # files in a sentence
 
 
-def output_of(config: BuildConfig) -> BuildOutput:
+def open_output(config: BuildConfig) -> BuildOutput:
     """The output of a build. Raises ConfigError where there cannot be one."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write")
     if config.append and not is_url(config.output) and _is_there(Path(config.output)):
         return GrowingOutput(config)
-    place = place_of(config)
+    place = whole_output(config)
     if isinstance(place, LocalOutput):
         place.check()
     return place
@@ -55,9 +61,9 @@ def _is_there(output: Path) -> bool:
 
 
 def _half_swapped(output: Path) -> bool:
-    staging = staging_of(output)
+    staging = staging_path(output)
     whole = (staging / MANIFEST).exists() and not (staging / BUILD).exists()
-    return whole and not output.exists() and replaced_of(output).exists()
+    return whole and not output.exists() and replaced_path(output).exists()
 
 
 class GrowingOutput:
@@ -70,7 +76,7 @@ class GrowingOutput:
 
     def __init__(self, config: BuildConfig) -> None:
         self.old = Path(config.output)
-        self.path = generation_of(self.old)
+        self.path = appended_path(self.old)
         self._restart = config.restart
 
     def __str__(self) -> str:
@@ -103,7 +109,7 @@ class GrowingOutput:
             yield
 
     def _tidy(self) -> None:
-        staging = staging_of(self.old)
+        staging = staging_path(self.old)
         if _half_swapped(self.old):
             publish(staging, self.old)
         elif (staging / MANIFEST).exists() and not (staging / BUILD).exists():
@@ -131,7 +137,7 @@ class GrowingOutput:
 
     def _remove(self) -> None:
         """Renamed first: half of it must never look like something that is to be merged."""
-        self.path.rename(replaced_of(self.path))
+        self.path.rename(replaced_path(self.path))
         remove_replaced(self.path)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
@@ -144,8 +150,8 @@ class GrowingOutput:
                 "build the mix again with --overwrite"
             )
         held = [_key(source) for source in inputs["sources"]]
-        known = [source for source in sources if _key(source.facts()) in held]
-        new = [source for source in sources if _key(source.facts()) not in held]
+        known = [source for source in sources if _key(source.as_dict()) in held]
+        new = [source for source in sources if _key(source.as_dict()) not in held]
         names = dict(zip(map(_place, manifest.run["source_paths"]), inputs["sources"], strict=True))
         for source in new:
             there = names.get(_place(source.name))

@@ -17,7 +17,7 @@ from typing import Any
 
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.execute.shares import Shares
-from packprep.output.staging import CLAIMS, join_of, staging_of, task_locks
+from packprep.output.staging import CLAIMS, join_path, staging_path, task_locks
 from packprep.schemas.storage.writing import temporary_name
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.file_lock import Held, holder, locked, taken_by
@@ -28,7 +28,7 @@ _LOOK_EVERY = 0.5  # seconds between looks at what other tasks have done
 _SCHEDULERS = "Slurm, Kubernetes (with --num-tasks) or AWS Batch"
 
 
-def share_of(config: BuildConfig, environment: Mapping[str, str]) -> tuple[int, int, str]:
+def array_share(config: BuildConfig, environment: Mapping[str, str]) -> tuple[int, int, str]:
     """Index of this task, number of tasks, and where that is from.
 
     ConfigError where nothing says it.
@@ -87,7 +87,7 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(join_of(staging_of(output)), "a task is joining"))
+                stack.enter_context(locked(join_path(staging_path(output)), "a task is joining"))
                 break
             except Held:
                 if not waiting:
@@ -101,14 +101,14 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def member_of(output: Path) -> Path:
+def member_path(output: Path) -> Path:
     """Path that a task locks while it works; its name says host and process."""
-    return staging_of(output) / CLAIMS / temporary_name(Path("task")).stem
+    return staging_path(output) / CLAIMS / temporary_name(Path("task")).stem
 
 
 def at_work(output: Path) -> dict[str, str]:
     """Tasks at work on an output: name of the lock, and who has it."""
-    found = {lock.stem: taken_by(lock.with_suffix("")) for lock in task_locks(staging_of(output))}
+    found = {lock.stem: taken_by(lock.with_suffix("")) for lock in task_locks(staging_path(output))}
     return {name: by for name, by in found.items() if by}
 
 
@@ -118,7 +118,7 @@ def without_tasks(output: Path, config: BuildConfig, progress: Progress) -> Iter
 
     Signing off waits for them, others get ConfigError.
     """
-    joins = join_of(staging_of(output))
+    joins = join_path(staging_path(output))
     said = ""
     while by := taken_by(joins) or ", ".join(at_work(output).values()):
         if config.task_index != MERGE:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from packprep.config.build_config import BuildConfig
-from packprep.execute.array_tasks import share_of
+from packprep.execute.array_tasks import array_share
 from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.support.progress import Progress
@@ -27,6 +27,6 @@ class Runner:
 RUNNERS: Final[Mapping[str, Runner]] = {
     "local": Runner(),
     "ray": Runner(ahead=run_on_ray),
-    "array": Runner(share=share_of),
+    "array": Runner(share=array_share),
 }
 """By the value of the option `executor`."""

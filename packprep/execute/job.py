@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
-from packprep.output.directory import shards_of
+from packprep.output.directory import open_shards
 from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
@@ -64,7 +64,7 @@ class Job:
 
     @cached_property
     def shards(self) -> ShardFolder:
-        return shards_of(self.config, self.staging)
+        return open_shards(self.config, self.staging)
 
     @property
     def receipts(self) -> Path:
@@ -116,7 +116,7 @@ def load_job(staging: Path) -> tuple[Job, Any]:
     if facts["template"] is not None:
         from packprep.chat.template import ChatTemplate
 
-        tokenizer = with_template(tokenizer, ChatTemplate.of(facts["template"]))
+        tokenizer = with_template(tokenizer, ChatTemplate.from_dict(facts["template"]))
     sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]
     job = Job(
         config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources

@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.build_tokenizer import ChatTokenizer, tokenizer_of
+from packprep.chat.build_tokenizer import ChatTokenizer, load_build_tokenizer
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.options import options_in
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.schemas.columns import Column
 from packprep.sources.carried import RowShape, carried_types
-from packprep.sources.reading import BESIDE, find_columns, finder_of
+from packprep.sources.reading import BESIDE, find_columns, make_finder
 from packprep.sources.row_text import as_rows, columns_read, text_columns
 from packprep.sources.units import Part
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.problems import problem_at
 from packprep.tokens.encode import cut_text, encode_table
-from packprep.windows.documents import Documents, carried_columns, documents_of
+from packprep.windows.documents import Documents, carried_columns, join_documents
 from packprep.windows.planner import plan_window, window_seed
 from packprep.windows.segments import TooLongError
 
@@ -63,7 +63,7 @@ class TokenizeAndPack:
                 )
         self.config = BuildConfig(**options)
         text_columns(self.config)
-        self.tokenizer = tokenizer_of(replace(self.config, tokenizer=tokenizer))
+        self.tokenizer = load_build_tokenizer(replace(self.config, tokenizer=tokenizer))
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError(
                 "continuation_bos needs a BOS, and this tokenizer has none; choose one with bos="
@@ -107,7 +107,7 @@ class TokenizeAndPack:
         shape = RowShape(
             carried=carried_types(types, self.config, "the dataset"),
             vocab_size=self.tokenizer.vocab_size,
-            finder=finder_of(self.tokenizer, self.config),
+            finder=make_finder(self.tokenizer, self.config),
         )
         chats = (
             find_columns(table.column_names, self.config, "the dataset")
@@ -138,11 +138,11 @@ class TokenizeAndPack:
             row, problem = min(encoded.problems.items())
             raise InputError(f"row {ids[row]}: {problem.detail}; see on_error")
         batches = encoded.table.drop_columns(["problem"]).combine_chunks().to_batches()
-        documents = documents_of(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
+        documents = join_documents(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
         return self._packed(documents, carried_columns(batches[0].schema))
 
     def _packed(self, documents: Documents, carried: tuple[Column, ...]) -> pa.Table:
-        layout = ShardLayout.of(self.config, self.tokenizer, carried)
+        layout = ShardLayout.from_config(self.config, self.tokenizer, carried)
         try:
             plan = plan_window(
                 documents, self.tokenizer, self.config, window_seed(self.config, 0, 0)

@@ -22,7 +22,7 @@ from packprep.output.directory import publish
 from packprep.output.report import percentiles
 from packprep.output.shard_folder import LocalShards
 from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, write_batches
-from packprep.output.sign_off import entry_of, name_shards, write_common_settings
+from packprep.output.sign_off import file_entry, name_shards, write_common_settings
 from packprep.output.staging import build_facts, staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
@@ -349,7 +349,7 @@ def _sign(
     run = parts[-1].manifest.run | {
         "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],
         "verified_documents": sum(part.manifest.run["verified_documents"] for part in parts),
-        "files": [entry_of(staging, path) for path in (*files, staging / "report.json")],
+        "files": [file_entry(staging, path) for path in (*files, staging / "report.json")],
     }
     return write_manifest(staging, data, run)
 

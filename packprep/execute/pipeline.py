@@ -20,18 +20,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.chat.build_tokenizer import tokenizer_of
+from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
-from packprep.config.mix import facts, is_mix
+from packprep.config.mix import as_dicts, is_mix
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
-from packprep.execute.append import output_of
+from packprep.execute.append import open_output
 from packprep.execute.array_tasks import (
     at_work,
     joining,
-    member_of,
+    member_path,
     without_tasks,
     work_off,
 )
@@ -91,7 +91,7 @@ def build(
     """
     progress = progress or Silent()
     clock = _Clock()
-    output = output_of(config)
+    output = open_output(config)
     if config.is_task:
         raise ConfigError(
             "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
@@ -177,12 +177,12 @@ def build_share(
     The same config with task_index "merge" then goes to `build`.
     """
     progress = progress or Silent()
-    if (share_of := RUNNERS[config.executor].share) is None:
+    if (array_share := RUNNERS[config.executor].share) is None:
         raise ConfigError(
             f"executor {config.executor} has no tasks; call packprep.build, or give executor array"
         )
-    index, total, said = share_of(config, os.environ)
-    output = output_of(config)
+    index, total, said = array_share(config, os.environ)
+    output = open_output(config)
     tokenizer = _tokenizer(config, progress)
     progress.say(f"task {index} of {total}, from {said}")
     staging = staging_at(output.path)
@@ -192,7 +192,7 @@ def build_share(
             with remembered(staging.path / DIGESTS):
                 sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
-            member = member_of(output.path)
+            member = member_path(output.path)
             job = Job(
                 config=config,
                 staging=staging.path,
@@ -227,7 +227,7 @@ def build_share(
 
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
     check_local(config)  # a hub that is asked for a tokenizer may take its time
-    tokenizer = tokenizer_of(config)
+    tokenizer = load_build_tokenizer(config)
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError(
             "continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN"
@@ -261,13 +261,13 @@ def _inputs(
         )
     inputs: dict[str, Any] = {
         "options": options,
-        "sources": [source.facts() for source in sources],
-        "tokenizer": tokenizer.facts(),
+        "sources": [source.as_dict() for source in sources],
+        "tokenizer": tokenizer.as_dict(),
     }
     if is_mix(entries := config.entries()):
         files = Counter(source.entry for source in sources)
         inputs["mix"] = [
-            {"files": files[number]} | fact for number, fact in enumerate(facts(entries))
+            {"files": files[number]} | fact for number, fact in enumerate(as_dicts(entries))
         ]
     return inputs
 
@@ -520,7 +520,7 @@ class _Work:
         windows.check()
         account = Account.empty(len(self.job.sources))
         if windows.mix is not None:
-            account.add_mix(windows.mix.facts(), windows.mix.left_out(self.job.tokenizer))
+            account.add_mix(windows.mix.as_dict(), windows.mix.left_out(self.job.tokenizer))
             for note in windows.mix.notes():
                 self.progress.say(note)
         shards: list[ShardFile] = []

@@ -120,7 +120,7 @@ class Windows:
     @cached_property
     def layout(self) -> ShardLayout:
         """The columns of the shards: what token files carry is known only now."""
-        return ShardLayout.of(
+        return ShardLayout.from_config(
             self.job.config,
             self.job.tokenizer,
             carried_columns(file_schema(self.job.tokens, self.files)),
@@ -158,7 +158,9 @@ class Windows:
             loaded = json.loads(self._receipt(split, number).read_bytes())
             shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
             found = WindowFile(
-                made_from=loaded["made_from"], account=Account.of(loaded["account"]), shards=shards
+                made_from=loaded["made_from"],
+                account=Account.from_dict(loaded["account"]),
+                shards=shards,
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -182,7 +184,7 @@ class Windows:
             shards = self._write_shards(written, split, number, made_from)
         content = {
             "made_from": made_from,
-            "account": account.facts(),
+            "account": account.as_dict(),
             "shards": [asdict(shard) for shard in shards],
         }
         write_file(self._receipt(split, number), canonical_json(content))

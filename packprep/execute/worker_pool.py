@@ -33,7 +33,7 @@ from packprep.execute.quarantine import quarantined, rows_that_fail, write_quara
 from packprep.sources.units import Slice, text_bytes
 from packprep.support.errors import InputError, StoppedError
 from packprep.support.linux import resident
-from packprep.tokens.store import TokenFile, receipt_of
+from packprep.tokens.store import TokenFile, parse_receipt
 from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
 
 COMMAND = (sys.executable, "-m", "packprep.execute.worker")
@@ -119,7 +119,7 @@ class Workers:
         task = {"slice": _facts(given), "text": str(text)}
         for tried in range(1, TRIES + 1):
             try:
-                return receipt_of(self._call(task, self.timeout))
+                return parse_receipt(self._call(task, self.timeout))
             except WorkerDied as death:
                 if tried == TRIES:
                     raise

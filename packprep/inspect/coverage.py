@@ -70,7 +70,7 @@ class Policy:
     pairs: bool  # a document is two segments
 
     @staticmethod
-    def of(manifest: Manifest) -> "Policy":
+    def from_manifest(manifest: Manifest) -> "Policy":
         """FormatError for values no build writes."""
         options, tokenizer = (
             manifest.data["inputs"].get("options"),
@@ -141,7 +141,7 @@ class Coverage:
     """Counts while batches are read (from several threads), judges in `finish`."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.policy = Policy.of(manifest)
+        self.policy = Policy.from_manifest(manifest)
         self.sources = Sources(manifest)
         self.shards = [entry.path for entry in manifest.all_files if entry.is_shard]
         self.manifest = manifest
@@ -208,7 +208,7 @@ class Coverage:
             lengths[kept],
             real[kept],
         )
-        source, at = self.sources.of(ids), view.starts[kept]
+        source, at = self.sources.indices(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
         self._count("segments", source)
@@ -304,7 +304,7 @@ class Coverage:
         distinct, counts = np.unique(documents, return_counts=True)
         before = self._were_seen(distinct)
         np.bitwise_or.at(self._seen, distinct >> 3, _bit(distinct))
-        self._count("documents", self.sources.of(distinct[~before]))
+        self._count("documents", self.sources.indices(distinct[~before]))
         if (again := before | (counts > 1)).any():
             self.repeated.append(distinct[again])
 
@@ -423,9 +423,9 @@ class Coverage:
         )
 
         documents = piece.document[firsts]
-        source = self.sources.of(documents)
+        source = self.sources.indices(documents)
         self._lacking = documents[~self._were_seen(documents)]
-        self._count("documents", self.sources.of(self._lacking))
+        self._count("documents", self.sources.indices(self._lacking))
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.inspect.report_file import report_of
+from packprep.inspect.report_file import find_report
 from packprep.packing.plan import ATTENTION_COST
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
@@ -198,7 +198,7 @@ def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
     FormatError where a shard is damaged.
     """
     windows: dict[str, list[int]] = {}
-    for window in (report_of(output, manifest) or {}).get("windows", []):
+    for window in (find_report(output, manifest) or {}).get("windows", []):
         windows.setdefault(window["split"], []).append(window["packs"])
     for split, counts in manifest.splits.items():
         sizes = windows.get(split, [])

@@ -93,7 +93,7 @@ class StoreFiles:
         return [name for name in self._there if name not in listed]
 
 
-def files_of(output: Any) -> DirectoryFiles | StoreFiles:
+def open_files(output: Any) -> DirectoryFiles | StoreFiles:
     """The files of the output at a path or URL."""
     return StoreFiles(output) if is_url(output) else DirectoryFiles(Path(output))
 

@@ -26,13 +26,13 @@ class Sources:
                 "before"
             )
 
-    def of(self, documents: Int64) -> Int64:
+    def indices(self, documents: Int64) -> Int64:
         """Number of the source of each document."""
         return np.searchsorted(self.firsts, documents, side="right") - 1
 
     def place(self, document: int) -> tuple[str, int]:
         """Source and row in it."""
-        source = int(self.of(np.array([document]))[0])
+        source = int(self.indices(np.array([document]))[0])
         return self.names[source], document - int(self.firsts[source])
 
     def row(self, document: int) -> str:

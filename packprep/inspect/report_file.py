@@ -18,7 +18,7 @@ def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any
     manifest: the output's, where it is read already.
     """
     if not isinstance(path, Path) or path.is_dir():
-        report = report_of(path, manifest or read_manifest(path))
+        report = find_report(path, manifest or read_manifest(path))
         if report is None:
             raise InputError(
                 f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build"
@@ -32,7 +32,7 @@ def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any
     return report
 
 
-def report_of(output: Output, manifest: Manifest) -> dict[str, Any] | None:
+def find_report(output: Output, manifest: Manifest) -> dict[str, Any] | None:
     """The report that the manifest lists; None where it lists none.
 
     FormatError where the file is another one.

@@ -119,7 +119,7 @@ def compare(
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
         return
-    source_of = coverage.sources.of(sample.rows)
+    source_of = coverage.sources.indices(sample.rows)
     compared = 0
     with tempfile.TemporaryDirectory(prefix="packprep-") as scratch:
         for number, name in enumerate(coverage.sources.names):
@@ -205,7 +205,7 @@ def _with_template(
     template = load_chat_template(
         tokenizer, path, date=config.template_date, variables=config.variables()
     )
-    if template.facts() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
+    if template.as_dict() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
         where = path or "the tokenizer's chat template"
         raise ConfigError(
             f"{where} is not the chat template of this output; restore it to compare documents"

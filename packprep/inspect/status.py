@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.output.directory import place_of
-from packprep.output.staging import BUILD, CLAIMS, generation_of, join_of, staging_of, task_locks
+from packprep.output.directory import whole_output
+from packprep.output.staging import (
+    BUILD,
+    CLAIMS,
+    appended_path,
+    join_path,
+    staging_path,
+    task_locks,
+)
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.stores import is_url
@@ -27,8 +34,8 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
     """
     if not is_url(name) and (appended := _appended(Path(name))) is not None:
         return appended
-    output = place_of(BuildConfig(output=str(name), work_dir=work_dir))
-    staging = staging_of(output.path)
+    output = whole_output(BuildConfig(output=str(name), work_dir=work_dir))
+    staging = staging_path(output.path)
     build = _read(staging / BUILD)
     by = output.holder()
     tasks = _tasks_at_work(staging)
@@ -57,14 +64,14 @@ def _tasks_at_work(staging: Path) -> int | None:
     """Number of tasks of an array at work; None where no task has ever joined."""
     if not (staging / CLAIMS).exists():
         return None
-    locked = [lock.with_suffix("") for lock in task_locks(staging)] or [join_of(staging)]
+    locked = [lock.with_suffix("") for lock in task_locks(staging)] or [join_path(staging)]
     return sum((by := holder(path)) is not None and by.alive for path in locked)
 
 
 def _appended(output: Path) -> dict[str, Any] | None:
     """Progress of an append; None where there is none under way."""
-    new = generation_of(output)
-    if not (output / MANIFEST).exists() or not (new.exists() or staging_of(new).exists()):
+    new = appended_path(output)
+    if not (output / MANIFEST).exists() or not (new.exists() or staging_path(new).exists()):
         return None
     there = read_manifest(output)
     found = status(new)

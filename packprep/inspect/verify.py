@@ -25,7 +25,7 @@ from packprep.inspect.coverage import Coverage
 from packprep.inspect.output_files import (
     DirectoryFiles,
     StoreFiles,
-    files_of,
+    open_files,
     quarantined_documents,
 )
 from packprep.inspect.shard_files import (
@@ -75,7 +75,7 @@ def verify(
     of the ids where there is no manifest. max_findings: how many are kept of each kind; all are
     counted. What is wrong is a finding; InputError where there is nothing to verify at all.
     """
-    files, progress = files_of(output), progress or Silent()
+    files, progress = open_files(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
     if isinstance(files, DirectoryFiles) and not (files.directory / MANIFEST).exists():
         if level == "full":

@@ -96,8 +96,8 @@ class LocalOutput:
         return holder(self.path)
 
 
-def place_of(config: BuildConfig) -> WholeOutput:
-    """The output of a build of all sources; `execute.append.output_of` is for any build."""
+def whole_output(config: BuildConfig) -> WholeOutput:
+    """The output of a build of all sources; `execute.append.open_output` is for any build."""
     if not is_url(config.output):
         return LocalOutput(config)
     from packprep.output.remote import StoreOutput
@@ -105,7 +105,7 @@ def place_of(config: BuildConfig) -> WholeOutput:
     return StoreOutput(config)
 
 
-def shards_of(config: BuildConfig, staging: Path) -> ShardFolder:
+def open_shards(config: BuildConfig, staging: Path) -> ShardFolder:
     """Folder of a build's shards until they have their final names."""
     if not is_url(config.output):
         return LocalShards(staging / "shards")
@@ -127,7 +127,7 @@ def publish(staging: Path, output: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     sync_directory(staging)
-    replaced = replaced_of(output)
+    replaced = replaced_path(output)
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     if output.exists() and exchange(staging, output):
@@ -142,9 +142,9 @@ def publish(staging: Path, output: Path) -> None:
 
 def remove_replaced(output: Path) -> None:
     """Delete an old output; the new one stands in its place."""
-    shutil.rmtree(replaced_of(output), ignore_errors=True)
+    shutil.rmtree(replaced_path(output), ignore_errors=True)
 
 
-def replaced_of(output: Path) -> Path:
+def replaced_path(output: Path) -> Path:
     """Path of an old output before it is deleted."""
     return output.with_name(output.name + ".replaced")

@@ -39,14 +39,14 @@ class Account:
         return Account([Sums() for _ in range(sources + 1)])
 
     @staticmethod
-    def of(facts: Mapping[str, Any]) -> "Account":
+    def from_dict(facts: Mapping[str, Any]) -> "Account":
         """The account that `facts` was taken of."""
         counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
         return Account(
             list(map(Sums.from_json, facts["sources"])), facts["windows"], Counter(counts)
         )
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
         counts = {str(size): count for size, count in sorted(self.segments_per_pack.items())}
         sources = [source.as_dict() for source in self.sources]

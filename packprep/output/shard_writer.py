@@ -53,7 +53,7 @@ class ShardLayout:
         return shard_schema(self.columns)
 
     @staticmethod
-    def of(
+    def from_config(
         config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()
     ) -> "ShardLayout":
         """The layout of a build's shards.

@@ -69,11 +69,12 @@ def name_shards(
         fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
         entries += [
-            entry_of(staging, folders[split] / name) for name in ("state.json", "dataset_info.json")
+            file_entry(staging, folders[split] / name)
+            for name in ("state.json", "dataset_info.json")
         ]
     if len(splits) > 1:
         write_dataset_dict(staging, splits)
-        entries.append(entry_of(staging, staging / "dataset_dict.json"))
+        entries.append(file_entry(staging, staging / "dataset_dict.json"))
     return entries
 
 
@@ -107,7 +108,7 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
 
     None, and no file, where there are no such options, or where sources were mixed.
     """
-    given = [from_yaml(path) for there in outputs if (path := _settings_of(there)) is not None]
+    given = [from_yaml(path) for there in outputs if (path := _find_settings(there)) is not None]
     configs = [BuildConfig(**options) for options in given]
     known = len(configs) == len(outputs) and not any(is_mix(config.entries()) for config in configs)
     if not known or any(config.identity() != configs[0].identity() for config in configs):
@@ -125,7 +126,7 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
     return staging / SETTINGS
 
 
-def _settings_of(output: Output) -> Path | None:
+def _find_settings(output: Output) -> Path | None:
     if isinstance(output, Path):
         return path if (path := output / SETTINGS).exists() else None
     return (
@@ -208,7 +209,7 @@ def sign(
         "source_paths": [source.name for source in sources],
         "given": _given(config),
         "files": [
-            entry_of(staging, path)
+            file_entry(staging, path)
             for path in (staging / SETTINGS, staging / "report.json", poisoned)
             if path is not None
         ],
@@ -236,7 +237,7 @@ def first_documents(rows: Sequence[int]) -> list[int]:
     return [sum(rows[:number]) for number in range(len(rows))]
 
 
-def entry_of(staging: Path, path: Path) -> dict[str, Any]:
+def file_entry(staging: Path, path: Path) -> dict[str, Any]:
     """A file as the manifest lists it."""
     name = path.relative_to(staging).as_posix()
     return {"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)}

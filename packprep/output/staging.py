@@ -76,7 +76,7 @@ STAGING_VERSION = (
 )
 
 
-def staging_of(output: Path) -> Path:
+def staging_path(output: Path) -> Path:
     return output.with_name(output.name + SUFFIX)
 
 
@@ -85,12 +85,12 @@ def task_locks(staging: Path) -> list[Path]:
     return list((staging / CLAIMS).glob("task.*.lock"))
 
 
-def join_of(staging: Path) -> Path:
+def join_path(staging: Path) -> Path:
     """Path that a task locks while it joins."""
     return staging / CLAIMS / "join"
 
 
-def generation_of(output: Path) -> Path:
+def appended_path(output: Path) -> Path:
     """Folder in which the appended part of an output is built, as an output of its own."""
     return output.with_name(output.name + APPENDED)
 
@@ -263,7 +263,7 @@ def staging_at(output: Path) -> Staging:
 
     ConfigError where it is something else.
     """
-    path = staging_of(output)
+    path = staging_path(output)
     if path.is_symlink() or (path.exists() and not _ours(path)):
         raise ConfigError(
             f"{path} is where the build would work, and it holds something else; choose another -o"

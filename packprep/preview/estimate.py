@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.chat.build_tokenizer import tokenizer_of
+from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.preview.lengths import engine_of, of_files
+from packprep.preview.lengths import of_files, sample_engine
 from packprep.preview.sweep import sweep_configs
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
@@ -67,15 +67,15 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     With append it is for the sources that the output does not hold.
     """
     check_local(config)
-    tokenizer = tokenizer_of(config)
-    engine = engine_of(tokenizer, config)
+    tokenizer = load_build_tokenizer(config)
+    engine = sample_engine(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
         if config.append:
-            from packprep.execute.append import output_of
+            from packprep.execute.append import open_output
 
-            sources = output_of(config).wanted(sources, Silent())
+            sources = open_output(config).wanted(sources, Silent())
         if sources:
             shape = row_shape(sources, config, scratch, tokenizer)
             samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.build_tokenizer import tokenizer_of
+from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer
@@ -191,7 +191,7 @@ def _tokens(store: Path, config: BuildConfig) -> Lengths:
     files = stored(store, digests=False)
     if files is None:
         raise InputError(f"{store} is no whole token store; build with --keep-tokens again")
-    tokenizer = _policy({}) if config.tokenizer is None else tokenizer_of(config)
+    tokenizer = _policy({}) if config.tokenizer is None else load_build_tokenizer(config)
     return of_files(f"tokens at {store}", store, files, tokenizer, config)
 
 
@@ -262,7 +262,7 @@ def _scale(whole: int, part: int, share: float) -> float:
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
     """Documents of text, tokenized now or found in the token store."""
     check_local(config)
-    tokenizer = tokenizer_of(config)
+    tokenizer = load_build_tokenizer(config)
     for note in tokenizer.notes:
         progress.say(note)
     sources = resolve(config, scratch, progress)
@@ -278,7 +278,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise ConfigError(
             "a token store holds the tokens of all documents; leave out --sample or --keep-tokens"
         )
-    engine = engine_of(tokenizer, config)
+    engine = sample_engine(tokenizer, config)
     for note in engine.notes if engine is not None else ():
         progress.say(note)
     plain = all(source.is_plain for source in sources)
@@ -317,7 +317,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     )
 
 
-def engine_of(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
+def sample_engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
     """The engine that tokenizes a sample; None where rows are token ids."""
     if config.input_ids_column is not None:
         return None
@@ -402,7 +402,7 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     )
     tokenizer = replace(lengths.tokenizer, bos=None, eos=None, pad_id=0)
     plain = BuildConfig(max_length=config.max_length, columns=config.columns)
-    layout = ShardLayout.of(plain, tokenizer)
+    layout = ShardLayout.from_config(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
         shards = LocalShards(Path(folder))

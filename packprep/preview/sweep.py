@@ -211,7 +211,7 @@ def _plan_group(
         except ConfigError as error:
             yield Row(**_named(config), problem=str(error))
             continue
-        columns = ShardLayout.of(config, tokenizer, carried).columns
+        columns = ShardLayout.from_config(config, tokenizer, carried).columns
         yield row_of(config, sums, divided, columns, time.perf_counter() - started)
 
 

@@ -145,14 +145,14 @@ def read_numbers(
     scalars: dict[str, pa.Array] = {}
     if config.input_ids_column is not None:
         name = config.input_ids_column
-        ids = _Lists.of(table[name], name, "int32", BadRow.BAD_IDS, problems)
+        ids = _Lists.from_column(table[name], name, "int32", BadRow.BAD_IDS, problems)
         ids.check(ids.values.view(np.uint32) >= shape.vocab_size, f"0 to {shape.vocab_size - 1:,}")
         lists["ids"] = ids
         labels = _labels(table, config, shape.vocab_size, ids, problems)
         lists |= {"labels": labels} if labels is not None else {}
     for column in shape.carried:
         if column.kind == "token":
-            lists[column.name] = _Lists.of(
+            lists[column.name] = _Lists.from_column(
                 table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems
             )
             lists[column.name].check_length(lists["ids"])
@@ -175,12 +175,12 @@ def _labels(
     """
     labels = mask = None
     if (name := config.labels_column) is not None:
-        labels = _Lists.of(table[name], name, "int32", BadRow.BAD_LABELS, problems)
+        labels = _Lists.from_column(table[name], name, "int32", BadRow.BAD_LABELS, problems)
         outside = (labels.values.view(np.uint32) >= vocab_size) & (labels.values != NO_LOSS)
         labels.check(outside, f"{NO_LOSS} or 0 to {vocab_size - 1:,}")
         labels.check_length(ids)
     if (name := config.loss_mask_column) is not None:
-        mask = _Lists.of(table[name], name, "int8", BadRow.BAD_MASK, problems)
+        mask = _Lists.from_column(table[name], name, "int8", BadRow.BAD_MASK, problems)
         mask.check((mask.values != 0) & (mask.values != 1), "0 or 1")
         mask.check_length(ids)
     if labels is None or mask is None:
@@ -202,7 +202,7 @@ class _Lists:
     problems: RowProblems
 
     @staticmethod
-    def of(
+    def from_column(
         column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems
     ) -> "_Lists":
         """The column's lists as numbers of this type.

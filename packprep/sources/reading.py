@@ -65,7 +65,7 @@ def read_rows(
     config = config.reading(source.reading)
     read = [begin.row]  # rows so far, as an error says
     with readable(source, read), unpacked(source, scratch) as path:
-        chats = _conversations_of(source, path, config, scratch) if config.chats else None
+        chats = _conversations(source, path, config, scratch) if config.chats else None
         for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(
             batch_size=ROWS_PER_TABLE
         ):
@@ -90,7 +90,7 @@ def row_shape(
     chats = types = None
     if config.carry or config.chats:
         with readable(source), unpacked(source, scratch) as path:
-            chats = _conversations_of(source, path, config, scratch) if config.chats else None
+            chats = _conversations(source, path, config, scratch) if config.chats else None
             if source.format.first_types is not None:
                 types = number_types(source, names)
             elif config.carry:
@@ -107,12 +107,12 @@ def row_shape(
     return RowShape(
         carried=carried_types(types or {}, config, source.name),
         vocab_size=tokenizer.vocab_size,
-        finder=finder_of(tokenizer, config),
+        finder=make_finder(tokenizer, config),
         notes=(f"{source.name}: {replace(chats, tools=None).said}",) if chats is not None else (),
     )
 
 
-def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
+def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     """The renderer of conversations; None for a build without them."""
     if not config.chats:
         return None
@@ -126,7 +126,7 @@ def finder_of(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     return TurnFinder(tokenizer.template, specials, config.train_on)
 
 
-def _conversations_of(
+def _conversations(
     source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
 ) -> "ConversationColumns":
     """Columns of a source that hold its conversations; InputError where it has none."""

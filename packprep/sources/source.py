@@ -32,7 +32,7 @@ class Source:
     reading: dict[str, Any] = field(default_factory=dict)
     version: str = ""  # of one in a store
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Facts that decide the documents of the source."""
         return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
 

@@ -47,7 +47,7 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-def lock_of(path: Path) -> Path:
+def lock_path(path: Path) -> Path:
     """Path of a directory's lock: beside it, so that it stays where it is through renames."""
     return path.with_name(path.name + ".lock")
 
@@ -60,7 +60,7 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
 
     what: beginning of that sentence, e.g. "out is being built".
     """
-    lock = lock_of(path)
+    lock = lock_path(path)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = _taken(lock, what)
@@ -89,8 +89,8 @@ def holder(path: Path) -> Holder | None:
 
     Looks only: it is in no build's way.
     """
-    found = _read(lock_of(path))
-    return found and Holder(found.host, found.pid, _alive(found, lock_of(path)))
+    found = _read(lock_path(path))
+    return found and Holder(found.host, found.pid, _alive(found, lock_path(path)))
 
 
 def _alive(found: Holder, lock: Path) -> bool:
@@ -110,13 +110,13 @@ def taken_by(path: Path) -> str:
 
     Asks the kernel, so it is not misled by a process number that is used again, as `holder` may be.
     """
-    if not lock_of(path).exists():
+    if not lock_path(path).exists():
         return ""
     try:
         with locked(path, "it is taken"):
             return ""
     except Held:
-        return str(_read(lock_of(path)) or "another process")
+        return str(_read(lock_path(path)) or "another process")
 
 
 def runs(pid: int) -> bool:

@@ -120,13 +120,13 @@ def _in_batches(
     sizes: bytes of text of each row.
     """
 
-    def made_of(first: int, last: int, size: int) -> tuple[int, _Made]:
+    def make(first: int, last: int, size: int) -> tuple[int, _Made]:
         if stop is not None and stop.is_set():
             raise CancelledError
         return size, encode(first, last)
 
     def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, _Made]]":
-        return engine.threads.submit(config.num_proc, batch[2], made_of, *batch)
+        return engine.threads.submit(config.num_proc, batch[2], make, *batch)
 
     batches = [
         (first, last, int(sizes[first:last].sum())) for first, last in ranges(sizes, BATCH_BYTES)

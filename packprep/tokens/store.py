@@ -75,7 +75,7 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
         {
             "version": STORE_VERSION,
             "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
-            "tokenizer": tokenizer.facts(),
+            "tokenizer": tokenizer.as_dict(),
             "options": options | {"max_tokens": config.tokens_to_read},
         }
     )
@@ -137,7 +137,7 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
     """
     path = directory / name
     try:
-        receipt = receipt_of(json.loads(path.with_suffix(".json").read_bytes()))
+        receipt = parse_receipt(json.loads(path.with_suffix(".json").read_bytes()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
@@ -153,7 +153,7 @@ def file_xxh3(path: Path) -> str:
     return digest.hexdigest()
 
 
-def receipt_of(facts: dict[str, Any]) -> TokenFile:
+def parse_receipt(facts: dict[str, Any]) -> TokenFile:
     """The receipt whose plain JSON values these are."""
     parts = tuple(Part(**part) for part in facts["parts"])
     cut = {key: tuple(cut) for key, cut in facts["cut"].items()}

@@ -115,7 +115,7 @@ def read_documents(
         _join([_ids(file) for file in files], np.int64),
         _join([_sources(file) for file in files], np.int32),
     )
-    return replace(documents_of(batches, ids, sources), mapped=mapped)
+    return replace(join_documents(batches, ids, sources), mapped=mapped)
 
 
 def read_chosen(
@@ -136,7 +136,7 @@ def read_chosen(
     groups: list[pa.Array] = []
     for number, file in enumerate(files):
         batches = _batches(mapped.files[number])
-        documents = documents_of(batches, _ids(file), _sources(file))
+        documents = join_documents(batches, _ids(file), _sources(file))
         rows = chosen(number, documents)
         parts.append(documents.take(rows))
         if documents.group is not None:  # its codes are those of one file
@@ -146,7 +146,7 @@ def read_chosen(
                 .chunks
             )
     if not parts:
-        return documents_of([], np.empty(0, np.int64), np.empty(0, np.int32))
+        return join_documents([], np.empty(0, np.int64), np.empty(0, np.int32))
     first = parts[0]
     return replace(
         first,
@@ -181,7 +181,7 @@ def _sources(file: TokenFile) -> NDArray[np.int32]:
     )
 
 
-def documents_of(
+def join_documents(
     batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]
 ) -> Documents:
     """Documents of record batches of token files, with their input rows and sources.

@@ -141,7 +141,7 @@ class Mix:
             for counts in self._counted
         ]
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Tokens asked of each source and present in the training split, for the report."""
         by_weight, whole = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
         sources = [

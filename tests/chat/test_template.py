@@ -168,7 +168,7 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
     dated = template(tmp_path, source, date="2026-01-31")
     assert dated.render(Conversation([USER])) == "31 Jan 2026"
     assert dated.notes == ()
-    assert dated.facts() != without.facts()
+    assert dated.as_dict() != without.as_dict()
     with pytest.raises(RenderError, match="'strftime_now' is undefined"):
         template(tmp_path, "{{ strftime_now('%Y') }}").render(Conversation([USER]))
     with pytest.raises(

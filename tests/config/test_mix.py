@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config.mix import Entry, entries, facts, is_mix, targets
+from packprep.config.mix import Entry, as_dicts, entries, is_mix, targets
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.files import config
 
@@ -83,7 +83,9 @@ def test_the_column_of_a_source_takes_the_place_of_a_template_and_the_other_way_
 
 def test_weights_of_the_same_shares_decide_the_same_bytes() -> None:
     assert (
-        facts(weighted(50, 30, 20)) == facts(weighted(0.5, 0.3, 0.2)) != facts(weighted(50, 20, 30))
+        as_dicts(weighted(50, 30, 20))
+        == as_dicts(weighted(0.5, 0.3, 0.2))
+        != as_dicts(weighted(50, 20, 30))
     )
 
 

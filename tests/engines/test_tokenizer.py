@@ -271,7 +271,7 @@ def test_every_kind_of_tokenizer_needs_no_more_than_its_files(
 
 def test_facts_are_json_and_change_with_the_policy(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path / "t")
-    facts = load_tokenizer(folder).facts()
+    facts = load_tokenizer(folder).as_dict()
     assert json.loads(json.dumps(facts)) == facts
     assert facts["bos"] == {"token": "<s>", "id": 0}
-    assert load_tokenizer(folder, bos="none").facts() == {**facts, "bos": None}
+    assert load_tokenizer(folder, bos="none").as_dict() == {**facts, "bos": None}

@@ -20,7 +20,7 @@ from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
 from packprep.inspect.status import status
 from packprep.loaders import PackedShards
-from packprep.output.staging import generation_of, staging_of
+from packprep.output.staging import appended_path, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import locked
@@ -220,7 +220,7 @@ def test_other_settings_are_refused_before_anything_is_tokenized(
     put(tmp_path, 2)
     with pytest.raises(ConfigError, match=said):
         build(config(append=True, **options | more))
-    assert not generation_of(tmp_path / "out").exists()
+    assert not appended_path(tmp_path / "out").exists()
 
 
 def test_an_output_that_is_a_mix_or_no_output_gets_nothing_appended(
@@ -353,7 +353,7 @@ def test_a_swap_that_two_renames_make_is_finished(
     real = Path.rename
 
     def dying(path: Path, target: Path) -> Path:
-        if path == staging_of(tmp_path / "out"):
+        if path == staging_path(tmp_path / "out"):
             raise OSError(5, "Input/output error")
         return real(path, target)
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute.array_tasks import at_work, member_of, share_of
+from packprep.execute.array_tasks import array_share, at_work, member_path
 from packprep.execute.pipeline import build_share
-from packprep.output.staging import CLAIMS, PLACES, staging_of
+from packprep.output.staging import CLAIMS, PLACES, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.file_lock import locked
@@ -57,7 +57,7 @@ def merge(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
     output = Path(corpus["output"])
     assert check_files(output, read_manifest(output), "sha256") == []
     assert manifest.run["executor"] == "array"
-    assert not staging_of(output).exists()
+    assert not staging_path(output).exists()
     return manifest.data
 
 
@@ -108,12 +108,12 @@ def test_options_that_need_the_whole_input_are_left_to_merging(corpus: dict[str,
 def test_a_task_after_the_end_finds_nothing_to_do(corpus: dict[str, Any]) -> None:
     merge(corpus)
     assert share(corpus, 1) == {"task": 1, "tasks": 5}
-    assert not staging_of(Path(corpus["output"])).exists()
+    assert not staging_path(Path(corpus["output"])).exists()
 
 
 def test_the_number_of_units_is_written_down(corpus: dict[str, Any]) -> None:
     share(corpus, 0)
-    places = json.loads((staging_of(Path(corpus["output"])) / PLACES).read_bytes())
+    places = json.loads((staging_path(Path(corpus["output"])) / PLACES).read_bytes())
     assert places["units"] == len(places["slices"]) == 11
     assert places["documents"] == 240
 
@@ -134,7 +134,7 @@ def test_tasks_of_another_build_are_refused(corpus: dict[str, Any]) -> None:
 def test_builds_and_tasks_keep_out_of_each_others_way(corpus: dict[str, Any]) -> None:
     output = Path(corpus["output"])
     share(corpus, 0)
-    with locked(member_of(output), "a task is at work"):
+    with locked(member_path(output), "a task is at work"):
         assert len(at_work(output)) == 1
         with pytest.raises(
             ConfigError, match=rf"is being built by tasks of an array .process {os.getpid()} on "
@@ -154,7 +154,7 @@ def test_builds_and_tasks_keep_out_of_each_others_way(corpus: dict[str, Any]) ->
 
 
 def test_a_directory_of_the_users_is_never_worked_in(corpus: dict[str, Any]) -> None:
-    mine = staging_of(Path(corpus["output"]))
+    mine = staging_path(Path(corpus["output"]))
     mine.mkdir()
     (mine / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="it holds something else"):
@@ -178,7 +178,7 @@ def test_a_bad_row_is_named_whichever_task_finds_it(
 
 def test_what_another_task_works_on_is_left_to_it(corpus: dict[str, Any]) -> None:
     share(corpus, 1)
-    claims = staging_of(Path(corpus["output"])) / CLAIMS
+    claims = staging_path(Path(corpus["output"])) / CLAIMS
     with locked(claims / "slices-0000000", "claimed"):
         assert share(corpus, 0)["slices tokenized"] == 4
     assert share(corpus, 0)["slices tokenized"] == 5
@@ -199,7 +199,7 @@ def test_a_source_is_read_for_its_digest_once(corpus: dict[str, Any]) -> None:
 def test_a_damaged_token_file_is_made_again_by_merging(corpus: dict[str, Any]) -> None:
     for index in range(4):
         share(corpus, index)
-    file = next((staging_of(Path(corpus["output"])) / "tokens").glob("unit-000005*.arrow"))
+    file = next((staging_path(Path(corpus["output"])) / "tokens").glob("unit-000005*.arrow"))
     file.write_bytes(file.read_bytes()[:-8] + bytes(8))
     share(corpus, 4)
     assert merge(corpus) == local(corpus)
@@ -229,7 +229,7 @@ def test_two_tasks_at_once_and_one_that_is_killed_make_the_same_bytes(
     for number in (0, 1, 2):  # more to do, so that there is something to kill
         write_jsonl(Path(corpus["sources"][number]), texts(400, seed=number))
     killed = task(corpus, 0)
-    receipts = staging_of(Path(corpus["output"])) / "tokens"
+    receipts = staging_path(Path(corpus["output"])) / "tokens"
     while killed.poll() is None and not list(receipts.glob("*.json")):
         time.sleep(0.001)
     killed.send_signal(signal.SIGKILL)
@@ -241,7 +241,7 @@ def test_two_tasks_at_once_and_one_that_is_killed_make_the_same_bytes(
 
 def test_merging_waits_for_tasks_at_work(corpus: dict[str, Any]) -> None:
     share(corpus, 0)
-    with locked(member_of(Path(corpus["output"])), "a task is at work"):
+    with locked(member_path(Path(corpus["output"])), "a task is at work"):
         merging = task(corpus, "merge")
         time.sleep(4)
         assert merging.poll() is None
@@ -266,7 +266,7 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_T
 def test_schedulers_say_which_task_this_is(
     environment: dict[str, str], options: dict[str, Any], expected: tuple[int, int]
 ) -> None:
-    index, total, said = share_of(BuildConfig(executor="array", **options), environment)
+    index, total, said = array_share(BuildConfig(executor="array", **options), environment)
     assert (index, total) == expected
     assert said == ("--task-index" if "task_index" in options else next(iter(environment)))
 
@@ -288,7 +288,7 @@ def test_a_task_that_nobody_names_is_refused(
     environment: dict[str, str], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        share_of(BuildConfig(executor="array", **options), environment)
+        array_share(BuildConfig(executor="array", **options), environment)
 
 
 @pytest.mark.parametrize(

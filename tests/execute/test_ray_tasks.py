@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.output.staging import staging_of
+from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError
 from tests.chat.test_build import CHATS, TEMPLATE
@@ -100,7 +100,7 @@ def until(seen: Callable[[], Any], process: "subprocess.Popen[str]") -> Any:
 
 
 def tokens(output: Path) -> list[Path]:
-    return list((staging_of(output) / "tokens").glob("*.json"))
+    return list((staging_path(output) / "tokens").glob("*.json"))
 
 
 def at_work() -> list[int]:
@@ -129,7 +129,7 @@ def data_of(output: Path) -> dict[str, Any]:
     manifest = read_manifest(output)
     assert check_files(output, manifest, "sha256") == []
     assert manifest.run["executor"] == "ray"
-    assert not staging_of(output).exists()
+    assert not staging_path(output).exists()
     return manifest.data
 
 
@@ -172,7 +172,7 @@ def test_two_nodes_and_a_worker_killed_in_its_unit_make_the_bytes_of_one_process
 ) -> None:
     output = tmp_path / "out"
     process = building(corpus, output, cluster.address)
-    until(lambda: list((staging_of(output) / "tokens").glob("*.tmp")), process)
+    until(lambda: list((staging_path(output) / "tokens").glob("*.tmp")), process)
     os.kill(until(at_work, process)[0], signal.SIGKILL)
     said = process.communicate()[1]
     assert process.returncode == 0, said

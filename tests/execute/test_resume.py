@@ -14,7 +14,7 @@ import pytest
 from packprep import BuildConfig, build
 from packprep.execute import pipeline, window_files
 from packprep.output import directory as outputs
-from packprep.output.staging import staging_of
+from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.canonical import file_digest
 from packprep.schemas.storage.writing import temporary_name
@@ -104,7 +104,7 @@ def test_text_that_is_tokenized_is_not_read_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_in(monkeypatch, corpus, pipeline, "Windows", 0)
-    folder = staging_of(Path(corpus["output"])) / "tokens"
+    folder = staging_path(Path(corpus["output"])) / "tokens"
     (folder / "files.json").unlink()
     names = sorted(path.name for path in folder.glob("*.arrow"))
     gone = names[len(names) // 2 :]
@@ -169,7 +169,7 @@ def test_what_does_not_agree_with_its_receipt_is_made_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     stop_in(monkeypatch, corpus, pipeline, "name_shards", 0)
-    staging = staging_of(Path(corpus["output"]))
+    staging = staging_path(Path(corpus["output"]))
     pattern = {
         "token file": "tokens/unit-000002*.arrow",
         "shard": "shards/*1.arrow",
@@ -201,7 +201,7 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     write_jsonl(tmp_path / "3.jsonl", ["more"])
     with pytest.raises(ConfigError, match="3 source files there, 4 here"):
         build(BuildConfig(**corpus))
-    facts = staging_of(Path(corpus["output"])) / "build.json"
+    facts = staging_path(Path(corpus["output"])) / "build.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format_version": 0}))
     with pytest.raises(ConfigError, match="format version 0 there, 1 here"):
         build(BuildConfig(**corpus))
@@ -219,7 +219,7 @@ def test_workers_and_memory_may_change(
 def test_a_staging_folder_without_finished_work_is_replaced_silently(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
-    staging = staging_of(Path(corpus["output"]))
+    staging = staging_path(Path(corpus["output"]))
     (staging / "tokens").mkdir(parents=True)
     (staging / "tokens" / "unit-000000-000.arrow").write_text("half a file")
     (staging / "tokens" / "tmpx7y8").write_text("half a file")
@@ -235,7 +235,7 @@ def test_a_staging_folder_without_finished_work_is_replaced_silently(
 def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(
     corpus: dict[str, Any],
 ) -> None:
-    staging = staging_of(Path(corpus["output"]))
+    staging = staging_path(Path(corpus["output"]))
     staging.mkdir()
     (staging / "thesis.txt").write_text("do not delete")
     with pytest.raises(ConfigError, match="it holds something else"):
@@ -247,7 +247,7 @@ def test_a_mistake_in_the_next_command_costs_nothing(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
-    staging = staging_of(Path(corpus["output"]))
+    staging = staging_path(Path(corpus["output"]))
     before = sorted(path for path in staging.rglob("*.arrow"))
     with pytest.raises(ValueError, match="no such file"):
         build(BuildConfig(**corpus | {"sources": ("gone.jsonl",)}))
@@ -315,7 +315,7 @@ def test_an_old_output_left_by_an_interrupted_swap_is_deleted(
 ) -> None:
     output = Path(corpus["output"])
     build(BuildConfig(**corpus))
-    shutil.copytree(output, staging_of(output))
+    shutil.copytree(output, staging_path(output))
     shutil.copytree(output, tmp_path / "out.replaced")
     other = corpus | {"max_length": 32, "overwrite": True}
     assert build(BuildConfig(**other)).data == undisturbed(other, tmp_path)

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from packprep.output.staging import staging_of
+from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.files import MANIFEST
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
@@ -169,7 +169,7 @@ def stage_of(output: Path) -> str:
 
     "before" anything, one of STAGES, or "after" its output was there.
     """
-    staging = staging_of(output)
+    staging = staging_path(output)
     if not (staging / "build.json").exists():
         return (
             "after"

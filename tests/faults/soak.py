@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from packprep.execute import worker_pool as workers
-from packprep.output.staging import staging_of
+from packprep.output.staging import staging_path
 from packprep.schemas import read_manifest
 from tests.helpers.corpus import write_jsonl
 
@@ -71,7 +71,7 @@ class Soak:
         ended = self.build(*more, output=output)
         if ended.code != 0 or read_manifest(output).data != self.expected:
             self.fail(f"{what}: resumed with exit code {ended.code}: {ended.err[-300:]}")
-        elif not harness.absent_or_complete(output) or staging_of(output).exists():
+        elif not harness.absent_or_complete(output) or staging_path(output).exists():
             self.fail(f"{what}: the output is not whole or something is left beside it")
 
     def kills(self, number: int) -> str:

@@ -17,7 +17,7 @@ def manifest(*sources: tuple[int, int], paths: list[str] | None = None) -> Manif
 
 def test_a_source_without_rows_has_no_document() -> None:
     sources = Sources(manifest((0, 0), (0, 3), (3, 0), (3, 2), (5, 0)))
-    assert sources.of(np.arange(5)).tolist() == [1, 1, 1, 3, 3]
+    assert sources.indices(np.arange(5)).tolist() == [1, 1, 1, 3, 3]
     assert sources.total == 5
 
 

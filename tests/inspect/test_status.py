@@ -8,11 +8,11 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.execute import pipeline, window_files
-from packprep.execute.array_tasks import member_of
+from packprep.execute.array_tasks import member_path
 from packprep.execute.pipeline import build_share
 from packprep.inspect.status import status
 from packprep.output import directory as outputs
-from packprep.output.staging import CLAIMS, staging_of
+from packprep.output.staging import CLAIMS, staging_path
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from tests.helpers.command import run
@@ -82,12 +82,12 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
     found = status(output)
     assert found["state"] == "waiting"
     assert 0 < found["documents"] < 100
-    with locked(member_of(output), "a task is at work"):
+    with locked(member_path(output), "a task is at work"):
         found = status(output)
         assert (found["state"], found["tasks_at_work"]) == ("running", 1)
         assert "pid" not in found
         assert re.search(r"tasks at work +1\n", run("status", output).out)
-    with locked(staging_of(output) / CLAIMS / "join", "a task is joining"):
+    with locked(staging_path(output) / CLAIMS / "join", "a task is joining"):
         assert status(output)["state"] == "running"
     build(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="merge"))
     assert status(output)["state"] == "finished"

@@ -16,7 +16,7 @@ from datasets import load_from_disk
 
 from packprep import BuildConfig, build
 from packprep.execute import pipeline
-from packprep.execute.append import output_of
+from packprep.execute.append import open_output
 from packprep.execute.pipeline import build_share
 from packprep.loaders import PackedShards
 from packprep.output import publish, remote_lock, sign_off
@@ -277,7 +277,7 @@ def test_of_two_builds_one_is_refused_and_told_who_is_at_work(
 ) -> None:
     staging = tmp_path / "another machine"
     staging.mkdir()
-    with output_of(BuildConfig(**corpus)).held(staging):
+    with open_output(BuildConfig(**corpus)).held(staging):
         with pytest.raises(
             Held,
             match=rf"data/packed is being built by process {os.getpid()} on .*, which holds s3://",

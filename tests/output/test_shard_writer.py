@@ -26,7 +26,7 @@ def packed(texts: list[int], **options: Any) -> tuple[Packs, ShardLayout]:
     config = BuildConfig(**{"max_length": 8, "order": "input", **options})
     policy = tokenizer(bos=False, eos=False)
     plan = plan_window(make_documents(texts, policy), policy, config, seed=0)
-    return plan.packs, ShardLayout.of(config, policy)
+    return plan.packs, ShardLayout.from_config(config, policy)
 
 
 def test_a_batch_holds_the_columns_of_the_format() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from packprep.support.errors import ConfigError
-from packprep.support.file_lock import STALE_AFTER, Holder, holder, lock_of, locked
+from packprep.support.file_lock import STALE_AFTER, Holder, holder, lock_path, locked
 
 
 def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    lock_of(out).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
+    lock_path(out).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
     with (
         pytest.raises(ConfigError, match="by process 7 on elsewhere"),
         locked(out, "out is being built"),
@@ -57,7 +57,7 @@ def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
         pass
     assert holder(out) == Holder("elsewhere", 7, alive=True)
     old = time.time() - STALE_AFTER - 5
-    os.utime(lock_of(out), (old, old))
+    os.utime(lock_path(out), (old, old))
     assert holder(out) == Holder("elsewhere", 7, alive=False)
     with locked(out, "out is being built") as before:
         assert before == Holder("elsewhere", 7, alive=False)
@@ -65,7 +65,7 @@ def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
 def test_a_lock_that_was_not_written_to_its_end_is_stale(tmp_path: Path, content: str) -> None:
-    lock_of(tmp_path / "out").write_text(content)
+    lock_path(tmp_path / "out").write_text(content)
     with locked(tmp_path / "out", "out is being built") as before:
         assert before is None
 
@@ -86,6 +86,6 @@ def test_on_a_file_system_without_locks_a_living_process_keeps_its_own(
         pass
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    lock_of(out).write_text(json.dumps({"host": socket.gethostname(), "pid": gone.pid}))
+    lock_path(out).write_text(json.dumps({"host": socket.gethostname(), "pid": gone.pid}))
     with locked(out, "out is being built") as before:
         assert before == Holder(socket.gethostname(), gone.pid, alive=False)

@@ -22,7 +22,7 @@ from packprep.sources.units import Part, Slice
 from packprep.support.errors import InputError
 from packprep.tokens import encode
 from packprep.tokens.encode import cut_text, encode_table
-from packprep.tokens.store import receipt_of, stored, tokens_key
+from packprep.tokens.store import parse_receipt, stored, tokens_key
 from packprep.tokens.token_files import seal, tokenize, tokenize_slice
 from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 
@@ -90,7 +90,7 @@ def test_a_receipt_on_disk_has_these_keys(
         "bytes": receipt.bytes,
         "xxh3": receipt.xxh3,
     }
-    assert receipt_of(written) == receipt
+    assert parse_receipt(written) == receipt
 
 
 def test_the_size_of_batches_never_changes_the_file(

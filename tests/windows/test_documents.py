@@ -13,10 +13,10 @@ from packprep.schemas import FormatError
 from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import (
-    documents_of,
     form_windows,
     group_codes,
     held_out,
+    join_documents,
     read_chosen,
     read_documents,
 )
@@ -91,7 +91,7 @@ def test_labels_outlive_the_documents_they_are_of() -> None:
     before = pa.total_allocated_bytes()
     columns = {"tokens": pa.list_(pa.int32()), "labels": pa.list_(pa.int8())}
     batch = pa.record_batch({name: pa.array([[1] * 9_000], kind) for name, kind in columns.items()})
-    documents = documents_of([batch], np.arange(1), np.zeros(1, np.int32))
+    documents = join_documents([batch], np.arange(1), np.zeros(1, np.int32))
     labels = documents.labels
     assert labels is not None
     del batch, documents
@@ -122,7 +122,7 @@ def test_token_files_of_two_widths_are_never_read_as_one() -> None:
         for kind in (pa.int32(), pa.uint16())
     ]
     with pytest.raises(FormatError, match="token files of two versions of packprep"):
-        documents_of(batches, np.arange(2), np.zeros(2, np.int32))
+        join_documents(batches, np.arange(2), np.zeros(2, np.int32))
 
 
 def test_rows_without_a_group_are_a_group_of_their_own() -> None:

@@ -526,11 +526,11 @@ def test_a_limit_of_a_source_counts_rows_over_its_files(three: dict[str, Any]) -
         {key: source[key] for key in source if key != "weight"} for source in three["sources"]
     ]
     sources[1]["limit"] = 100
-    report_of = build(config(**three | {"sources": sources}))
-    assert [source["documents"] for source in report_of.data["sources"]] == [200, 90, 10, 200]
+    find_report = build(config(**three | {"sources": sources}))
+    assert [source["documents"] for source in find_report.data["sources"]] == [200, 90, 10, 200]
     sources[1]["limit"] = 90
-    report_of = build(config(**three | {"sources": sources, "overwrite": True}))
-    assert [source["documents"] for source in report_of.data["sources"]] == [200, 90, 0, 200]
+    find_report = build(config(**three | {"sources": sources, "overwrite": True}))
+    assert [source["documents"] for source in find_report.data["sources"]] == [200, 90, 0, 200]
 
 
 @pytest.mark.parametrize(

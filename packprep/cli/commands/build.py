@@ -62,7 +62,7 @@ class _Option(click.Option):
         return super().get_help_record(context)
 
 
-def _option_of(field: "dataclasses.Field[Any]") -> _Option:
+def _make_option(field: "dataclasses.Field[Any]") -> _Option:
     """The command-line option of a field of BuildConfig."""
     flag = "--" + field.name.replace("_", "-")
     names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
@@ -115,7 +115,7 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     def add(command: click.Command) -> click.Command:
         for field in dataclasses.fields(BuildConfig):
             if field.name not in left_out:
-                command.params.append(_option_of(field))
+                command.params.append(_make_option(field))
             if field.name == "order" and "shuffle" not in left_out:
                 short = _Option(
                     ["--shuffle/--no-shuffle"],
