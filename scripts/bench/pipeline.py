@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+import tables
 
 BENCH = Path(__file__).parent
 _RATIOS = [
@@ -61,7 +60,7 @@ _RATIOS = [
     is_flag=True,
     help="Also datasets.map with transformers and TRL, and with Python lists.",
 )
-@click.option("--markdown", is_flag=True, help="Print the table for a README.")
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 def main(
     texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, markdown: bool
 ) -> None:
@@ -220,17 +219,7 @@ class _Bench:
             f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of as many as in "
             "brackets"
         )
-        if markdown:
-            click.echo(
-                "\n".join(
-                    f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines]
-                )
-            )
-        else:
-            table = Table(*header)
-            for line in lines:
-                table.add_row(*line)
-            Console().print(table)
+        tables.show(header, lines, markdown)
         packed = [
             run["tokens"] / (run["cpu"] - run["digest"])
             for round_ in self.rounds
