@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "Which rows are in a pack, and which packs hold a row.",
     "merge": "Put outputs together into one.",
     "reshard": "Cut an output into shards of another size.",
+    "sample": "Write small real data to try packprep on.",
     "env": "Versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of a user's work."""

@@ -87,7 +87,7 @@ class _Bench:
         self.folder = folder
         self.rounds: list[defaultdict[str, list[dict[str, float]]]] = [defaultdict(list)]
         if tokenizer is None or not texts:
-            _measure([str(BENCH.parent / "demo_data.py"), str(folder)])
+            _measure(["-m", "packprep", "sample", str(folder)])
         self.tokenizer = tokenizer or folder / "tokenizer"
         self.all, self.few, self.packed = (
             folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz")
@@ -101,7 +101,7 @@ class _Bench:
             gzip.open(self.packed, "wt", compresslevel=6) as gz,
         ):
             for number, line in enumerate(
-                line for path in texts or [folder / "stdlib.jsonl"] for line in _lines(path)
+                line for path in texts or [folder / "code.jsonl"] for line in _lines(path)
             ):
                 whole.write(line)
                 gz.write(line)

@@ -45,7 +45,7 @@ def test_the_top_holds_commands_and_what_they_read() -> None:
     assert top == {
         *("check", "check_datasets_versions", "check_trainers", "demo", "gate", "install"),
         *("soak", "test", "coverage", "constraints.txt"),
-        *("demo_baseline.json", "demo_data.py", "demo_show.py"),
+        *("demo_baseline.json", "demo_show.py"),
         *("bench", "checks", "examples"),
     }
 
