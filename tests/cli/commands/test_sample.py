@@ -89,7 +89,14 @@ def test_both_sides_of_a_pair_are_documentation_and_differ(folder: Path) -> None
         ("chats.jsonl", ["--messages-column", "messages", "--train-on", "last-turn"]),
         (
             "pairs.jsonl",
-            ["--pair-columns", "chosen,rejected", "--prompt-column", "prompt", "--overflow", "truncate"],
+            [
+                "--pair-columns",
+                "chosen,rejected",
+                "--prompt-column",
+                "prompt",
+                "--overflow",
+                "truncate",
+            ],
         ),
     ],
 )
