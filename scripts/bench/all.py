@@ -2,9 +2,10 @@
 
     python scripts/bench/all.py [--text FILE]... [--tokenizer DIR] [--only NAME]... [--markdown]
 
-With --markdown it writes the page docs/reference/benchmarks.md, with the machine, the versions, the
-commit and every command. Without it the tables go to the terminal. --quick uses so little data
-that the figures mean nothing: it shows that every benchmark runs.
+With --markdown it writes the page docs/reference/benchmarks.md, with the machine, the versions,
+the commit and every command, and the speeds in README.md. Without it the tables go to the
+terminal. --quick uses so little data that the figures mean nothing: it shows that every benchmark
+runs.
 """
 
 import datetime
@@ -22,6 +23,7 @@ import click
 
 BENCH = Path(__file__).parent
 ROOT = BENCH.parents[1]
+README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 PACKAGES = (
     "datasets",
@@ -189,6 +191,8 @@ def main(
         )
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page(sections))  # after each: a run that is stopped keeps what it has
+        if benchmark.name == "pipeline" and not quick:
+            README.write_text(with_speeds(README.read_text(), printed))
 
 
 def page(sections: dict[str, str]) -> str:
@@ -204,6 +208,16 @@ def page(sections: dict[str, str]) -> str:
         if benchmark.title in sections:
             parts += [f"## {benchmark.title}", sections[benchmark.title].strip()]
     return "\n\n".join(parts) + "\n"
+
+
+def with_speeds(readme: str, printed: str) -> str:
+    """README with the speed of each row of the printed table behind its <!-- speed ROW --> mark."""
+    speeds = dict(re.findall(r"^\| (.*?) \(\d+\) \| ([\d.]+) \|", printed, re.MULTILINE))
+    return re.sub(
+        r"(<!-- speed (.*?) -->)[^|]*",
+        lambda mark: f"{mark[1]}{speeds[mark[2]]} MB/s " if mark[2] in speeds else mark[0],
+        readme,
+    )
 
 
 def _sections(text: str) -> dict[str, str]:
