@@ -6,75 +6,76 @@ done.
 """
 
 import importlib
-import itertools
 import os
 import shutil
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
 from packprep.config.mix import as_dicts, is_mix
-from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import open_output
 from packprep.execute.array_tasks import (
+    array_share,
     at_work,
     joining,
     member_path,
     without_tasks,
-    work_off,
 )
-from packprep.execute.early_windows import EarlyWindows
-from packprep.execute.executors import RUNNERS
 from packprep.execute.job import Job
-from packprep.execute.quarantine import collect_quarantine
-from packprep.execute.shares import Shares
-from packprep.execute.window_files import WindowFile, Windows
-from packprep.output.report import Account
-from packprep.output.shard_writer import ShardFile
-from packprep.output.sign_off import name_shards, sign, write_report, write_settings
+from packprep.execute.ray_tasks import run_on_ray
+from packprep.execute.stages import Stages
 from packprep.output.staging import (
     DIGESTS,
     Staging,
     build_facts,
-    remove_leftovers,
     staged,
     staging_at,
 )
-from packprep.packing.kernels.common import compiling
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import StoreError, is_url
-from packprep.sources.carried import RowShape
 from packprep.sources.digests import remembered
-from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
-from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
+from packprep.support.clock import StageClock
 from packprep.support.errors import (
     ConfigError,
-    InputError,
     PackprepError,
     StoppedError,
     system_error,
 )
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.encode import load_kernels
-from packprep.tokens.store import TokenFile, committed, start_after, stored
-from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
-from packprep.windows.planner import Planner, remainders
+from packprep.windows.planner import Planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """The functions of an executor. The process that signs off does whatever they leave.
+
+    ahead: does all it can of a job that is saved (`Job.save`) before that process begins; None
+    where nothing does. share: index of the task that this command is, number of tasks, and where
+    that is from, of a config and the environment; None where one command is the whole build.
+    """
+
+    ahead: Callable[[Job, Progress], None] | None = None
+    share: Callable[[BuildConfig, Mapping[str, str]], tuple[int, int, str]] | None = None
+
+
+RUNNERS: Final[Mapping[str, Runner]] = {
+    "local": Runner(),
+    "ray": Runner(ahead=run_on_ray),
+    "array": Runner(share=array_share),
+}
+"""By the value of the option `executor`."""
 
 
 def build(
@@ -90,7 +91,7 @@ def build(
     call goes on where it stopped.
     """
     progress = progress or Silent()
-    clock = _Clock()
+    clock = StageClock()
     output = open_output(config)
     if config.is_task:
         raise ConfigError(
@@ -131,9 +132,11 @@ def build(
             return output.publish(staging.path, whole, progress)
         output.begin(staging.path)
         loading.join()
-        work = _Work(job, progress, clock, one_split_does=output.one_split_does)
+        work = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_says(work):
-            return output.publish(staging.path, work.run(inputs), progress)
+            return output.publish(
+                staging.path, work.run(inputs, RUNNERS[config.executor].ahead), progress
+            )
 
 
 def _load_datasets(config: BuildConfig, replaces: bool) -> None:
@@ -150,7 +153,7 @@ def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManag
 
 
 @contextmanager
-def _system_says(work: "_Work") -> Iterator[None]:
+def _system_says(work: "Stages") -> Iterator[None]:
     """Turn a refusal of the system into a sentence, or an OSError with its path."""
     try:
         yield
@@ -219,7 +222,7 @@ def build_share(
             return {"task": index, "tasks": total}
         job.scratch.mkdir(parents=True, exist_ok=True)
         stack.callback(shutil.rmtree, job.scratch, ignore_errors=True)
-        work = _Work(job, progress, _Clock())
+        work = Stages(job, progress, StageClock())
         with _system_says(work):
             shared = work.share(index, total)
     return shared
@@ -270,302 +273,3 @@ def _inputs(
             {"files": files[number]} | fact for number, fact in enumerate(as_dicts(entries))
         ]
     return inputs
-
-
-def _skipped(files: Sequence[TokenFile]) -> str:
-    """Words such as " (3 rows were skipped: 2 bad_json, 1 null)", or nothing."""
-    reasons: Counter[str] = Counter()
-    for file in files:
-        for part in file.parts:
-            reasons.update(part.skipped)
-    said = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-    return f" ({reasons.total():,} rows were skipped: {said})" if reasons else ""
-
-
-@dataclass
-class _Clock:
-    """Seconds spent in each stage, of all threads that are in it."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - start
-
-    def total(self) -> dict[str, float]:
-        return {name: round(spent, 3) for name, spent in self.seconds.items()} | {
-            "total": round(time.monotonic() - self.started, 3)
-        }
-
-
-@dataclass
-class _Work:
-    """The stages of one build, in the order they run."""
-
-    job: Job
-    progress: Progress
-    clock: _Clock
-    gate: dict[str, Any] | None = (
-        None  # how the engine was chosen; None where no text was tokenized
-    )
-    needed: int = 0  # bytes of disk, predicted
-    one_split_does: bool = False  # see `BuildOutput`
-
-    def __post_init__(self) -> None:
-        self.early = EarlyWindows(self.job, self.clock, self._window)
-
-    def run(self, inputs: dict[str, Any]) -> Manifest:
-        """Everything that is not done yet, up to the manifest."""
-        job = self.job
-        if (ahead := RUNNERS[job.config.executor].ahead) is not None:
-            self.run_ahead(ahead)
-        with compiling(self.progress.say), closing(self.early):
-            files = self.tokenize()
-            self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
-            windows = Windows(job, files, self.clock)
-            shards, account = self.pack(windows)
-        with self.clock("sign off"):
-            entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
-        poisoned = collect_quarantine(job.tokens, files, job.staging)
-        report = write_report(
-            job.staging, account, files, job.sources, job.config, entries, self.clock.total()
-        )
-        write_settings(job.staging, job.config, inputs)
-        run = {"num_proc": job.config.num_proc, "engine": self.gate}
-        return sign(
-            job.staging,
-            inputs,
-            windows.layout,
-            account,
-            files,
-            job.sources,
-            entries,
-            report,
-            run,
-            job.config,
-            poisoned,
-        )
-
-    def _shape(self) -> RowShape:
-        """Columns that rows become."""
-        shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
-        for note in shape.notes:
-            self.progress.say(note)
-        return shape
-
-    def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
-        """All that other processes can do of it: see `Runner.ahead`."""
-        with self.clock(self.job.config.executor):
-            choice = self._engine(self._sample(self._shape()))
-            self.job.save(choice.engine.name if choice else "")
-            if choice is not None:
-                self.gate = choice.gate
-            ahead(self.job, self.progress)
-
-    def share(self, index: int, total: int) -> dict[str, Any]:
-        """Do the share of one of `total` tasks."""
-        with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, self._shape())
-            with self._workers(engine) as elsewhere:
-                return work_off(
-                    Shares(self.job, total, engine.result, elsewhere), index, self.progress
-                )
-
-    def tokenize(self) -> list[TokenFile]:
-        """Token files of the whole input; only what is not there yet is read and tokenized."""
-        with self.clock("tokenize"):
-            if not self.job.config.keep_tokens:
-                files = self._tokenize()
-            else:
-                with locked(self.job.tokens, f"tokens are being made in {self.job.tokens}"):
-                    remove_leftovers(self.job.tokens)
-                    files = self._tokenize()
-        pa.default_memory_pool().release_unused()
-        if not files:
-            raise InputError("the sources hold no rows; expected at least one document")
-        return files
-
-    def _tokenize(self) -> list[TokenFile]:
-        config, directory, sources = self.job.config, self.job.tokens, self.job.sources
-        kept = config.keep_tokens
-        if (files := stored(directory)) is not None:
-            if kept or not EXECUTORS[config.executor].many_processes:
-                self.progress.say(
-                    f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
-                )
-            return files
-        there = committed(directory)
-        done = sum(file.text_bytes for file in there) / 1e6
-        if there:
-            documents = there[-1].end
-            for file in there:
-                self.early.add(file)
-            self.progress.say(
-                f"going on after {documents:,} documents that were tokenized before, {done:,.0f} "
-                "MB of text"
-            )
-        elif kept:
-            what = "damaged tokens" if directory.exists() else "no tokens"
-            self.progress.say(
-                f"{kept} has {what} of these sources, tokenizer and text options: tokenizing"
-            )
-        # Of compressed files nobody knows how much text they hold.
-        plain = all(source.is_plain for source in sources)
-        total = sum(source.bytes for source in sources) / 1e6 if plain else None
-
-        def report(file: TokenFile) -> None:
-            nonlocal done
-            done += file.text_bytes / 1e6
-            self.early.add(file)
-            self.progress.advance("tokenize", done, total, "MB")
-
-        shape = self._shape()
-        with ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, shape)
-            start = start_after(there, len(sources), config)
-            slices = read_slices(sources, config, self.job.scratch, start, shape)
-            try:
-                with self._workers(engine) as elsewhere:
-                    files = tokenize(
-                        slices,
-                        directory,
-                        engine.result,
-                        self.job.tokenizer,
-                        config,
-                        report,
-                        there,
-                        elsewhere,
-                    )
-            except DocumentError as error:
-                raise bad_row(sources[error.source], error.row, error.detail) from None
-        seal(directory, files)
-        if (choice := engine.result()) is not None:
-            self.gate = choice.gate
-            for note in choice.engine.notes:
-                self.progress.say(note)
-        return files
-
-    def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str | None:
-        """Message about the disk space; StoppedError where there is too little."""
-        texts = pa.array([text[:2000] for text in sample], pa.large_string())
-        ids, _ = engine.engine.encode(texts)
-        size = int(text_bytes(texts).sum())
-        tokens = disk_space.predicted_tokens(
-            self.job, (len(ids) + 2 * len(sample)) / size if size else None
-        )
-        self.needed = disk_space.needed_bytes(self.job, tokens)
-        return disk_space.check_room(self.job, self.needed)
-
-    @contextmanager
-    def _workers(
-        self, engine: Future[EngineChoice | None]
-    ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
-        """Worker processes that tokenize a slice each, if they are asked for."""
-        if not self.job.config.isolated or (choice := engine.result()) is None:
-            yield None
-            return
-        from packprep.execute.worker_pool import Workers
-
-        self.job.tokens.mkdir(parents=True, exist_ok=True)
-        self.job.save(choice.engine.name)
-        with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
-            yield workers.tokenize
-
-    def _sample(self, shape: RowShape) -> list[str]:
-        """The first documents of some sources, to compare engines on."""
-        sample: list[str] = []
-        if self.job.config.input_ids_column is not None:
-            return sample
-        for source in self.job.sources[:8]:
-            is_elsewhere = source.compression or isinstance(source.path, str)
-            if is_elsewhere and not source.format.is_streamed:
-                continue  # it would be unpacked, or fetched, twice
-            table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
-            sample += (
-                table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
-            )
-        return sample
-
-    def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
-        """The engine, loaded beside reading as the kernels are."""
-        sample = self._sample(shape)  # first: opening sources is not safe in two threads
-        pool.submit(load_kernels, self.job.tokenizer)
-        return pool.submit(self._engine, sample)
-
-    def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
-        """The tokenizing engine; None where rows are token ids."""
-        if self.job.config.input_ids_column is not None:
-            return None
-        choice = choose_engine(
-            self.job.config.engine,
-            self.job.tokenizer.json,
-            parse_special_tokens=self.job.config.parses_special_tokens,
-            sample=sample,
-        )
-        for note in choice.notes:
-            self.progress.say(note)
-        if (room := self._room(choice, sample)) is not None:
-            self.progress.say(room)
-        return choice
-
-    def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
-        """Plan and write every window of every split that is not there yet."""
-        windows.check()
-        account = Account.empty(len(self.job.sources))
-        if windows.mix is not None:
-            account.add_mix(windows.mix.as_dict(), windows.mix.left_out(self.job.tokenizer))
-            for note in windows.mix.notes():
-                self.progress.say(note)
-        shards: list[ShardFile] = []
-        reused = 0
-
-        def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
-            return self.early.result(split, number) or self._window(windows, split, number, change)
-
-        for split in self.job.splits:
-            changes = self._changes(windows, split)
-            with ThreadPoolExecutor(windows.at_once) as pool:
-                made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
-                for number, (done, was_there) in enumerate(made):
-                    reused += was_there
-                    account.merge(done.account)
-                    shards += done.shards
-                    self.progress.advance("pack", number + 1, len(windows), "windows")
-            enough = any(shard.packs for shard in shards if shard.split == split)
-            if not enough and not (
-                self.one_split_does and (shards or split != self.job.splits[-1])
-            ):
-                raise InputError(
-                    f"no document is left for the split {split}{_skipped(windows.files)}; "
-                    "see min_len, max_len, overflow and holdout"
-                )
-        if reused and not EXECUTORS[self.job.config.executor].many_processes:
-            self.progress.say(
-                f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
-            )
-        return shards, account
-
-    def _window(
-        self, windows: Windows, split: str, number: int, change: int = 0
-    ) -> tuple[WindowFile, bool]:
-        """A window, and whether it was written before."""
-        if (done := windows.finished(split, number, change)) is not None:
-            return done, True
-        return windows.write(split, number, change), False
-
-    def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add or leave out per window.
-
-        Counting them is a plan of every window, so only where it is asked.
-        """
-        if self.job.config.packs_multiple_of == 1:
-            return [0] * len(windows)
-        counts = [windows.count(split, number) for number in range(len(windows))]
-        return remainders(counts, self.job.config)

@@ -14,7 +14,7 @@ from datasets import load_from_disk
 from packprep import BuildConfig, build
 from packprep.execute import append as appending
 from packprep.execute import merge as merging
-from packprep.execute import pipeline, window_files
+from packprep.execute import stages, window_files
 from packprep.execute.merge import merge
 from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
@@ -269,7 +269,7 @@ def test_a_few_documents_may_leave_a_split_as_it_is(
 
 
 STEPS: list[tuple[Any, str, int]] = [
-    (pipeline, "Windows", 0),
+    (stages, "Windows", 0),
     (window_files, "write_shard", 2),
     (appending, "publish", 0),  # what is new is signed, but has not got its name
     (appending, "put_together", 0),

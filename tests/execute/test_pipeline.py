@@ -242,7 +242,7 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     fresh = build(BuildConfig(**corpus | {"output": str(tmp_path / "fresh"), "max_length": 32}))
     with monkeypatch.context() as patch:
         patch.setattr(
-            "packprep.execute.pipeline.read_slices", lambda *_: pytest.fail("text was read again")
+            "packprep.execute.stages.read_slices", lambda *_: pytest.fail("text was read again")
         )
         reused = build(BuildConfig(**kept | {"output": str(tmp_path / "reused"), "max_length": 32}))
     assert reused.data == fresh.data

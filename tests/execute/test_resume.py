@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, window_files
+from packprep.execute import stages, window_files
 from packprep.output import directory as outputs
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
@@ -61,13 +61,13 @@ def undisturbed(corpus: dict[str, Any], tmp_path: Path, **options: Any) -> dict[
 
 
 STEPS: list[tuple[Any, str, int]] = [
-    (pipeline, "Windows", 0),
+    (stages, "Windows", 0),
     (window_files, "write_shard", 0),
     (window_files, "write_shard", 3),
     (window_files, "plan_window", 2),
-    (pipeline, "name_shards", 0),
-    (pipeline, "write_report", 0),
-    (pipeline, "sign", 0),
+    (stages, "name_shards", 0),
+    (stages, "write_report", 0),
+    (stages, "sign", 0),
     (outputs, "publish", 0),
 ]
 
@@ -103,7 +103,7 @@ def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
 def test_text_that_is_tokenized_is_not_read_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_in(monkeypatch, corpus, pipeline, "Windows", 0)
+    stop_in(monkeypatch, corpus, stages, "Windows", 0)
     folder = staging_path(Path(corpus["output"])) / "tokens"
     (folder / "files.json").unlink()
     names = sorted(path.name for path in folder.glob("*.arrow"))
@@ -168,7 +168,7 @@ def test_reading_may_begin_after_any_slice(
 def test_what_does_not_agree_with_its_receipt_is_made_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    stop_in(monkeypatch, corpus, pipeline, "name_shards", 0)
+    stop_in(monkeypatch, corpus, stages, "name_shards", 0)
     staging = staging_path(Path(corpus["output"]))
     pattern = {
         "token file": "tokens/unit-000002*.arrow",

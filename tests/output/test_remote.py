@@ -15,7 +15,7 @@ import pytest
 from datasets import load_from_disk
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline
+from packprep.execute import stages
 from packprep.execute.append import open_output
 from packprep.execute.pipeline import build_share
 from packprep.loaders import PackedShards
@@ -308,7 +308,7 @@ def test_a_build_that_was_passed_over_publishes_nothing(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "sign", sleeps)
+        patch.setattr(stages, "sign", sleeps)
         with pytest.raises(
             StoppedError,
             match=r"packed is being built by process [0-9]+ on elsewhere now, after this",
