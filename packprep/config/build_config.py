@@ -2,7 +2,8 @@
 
 The command line, a YAML file and Python all give one BuildConfig.
 
-options.py has the fields; checks.py says which values and combinations are refused.
+fields.py has the options; values.py reads a value; checks.py says which values and combinations are
+refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from packprep.config import checks, mix
-from packprep.config.checks import parse_size as parse_size
 from packprep.config.executors import MERGE as MERGE
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
+from packprep.config.values import parse_size as parse_size
+from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
 
 
@@ -30,7 +32,7 @@ class BuildConfig(
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            object.__setattr__(self, spec.name, checks.value_of(spec, getattr(self, spec.name)))
+            object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
         checks.check(self)
         self._check_sources()
         object.__setattr__(

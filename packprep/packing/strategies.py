@@ -2,7 +2,7 @@
 
 Planners on counts decide what packs look like from how many items have each length, then deal the
 items; planners on items go through them one by one. A new strategy is one function, one line in
-STRATEGIES, and its name in config/options.py, from where help, checks and completion have it.
+STRATEGIES, and its name in config/option.py, from where help, checks and completion have it.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A new strategy is one function, one line in STRATEGIES, and its name in config/options.py."""
+"""A new strategy is one function, one line in STRATEGIES, and its name in config/option.py."""
 
 from pathlib import Path
 from typing import Any, Literal
