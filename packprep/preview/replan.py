@@ -18,7 +18,7 @@ from packprep.preview.sweep import CutWindow, Row, of_lengths, row_of
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
-from packprep.windows.segments import cut_segments
+from packprep.windows.cut import cut_segments
 
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters and cuts of text have been at work already, and

@@ -21,10 +21,11 @@ from packprep.packing.plan import PackPlan
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.memory import MappedFiles
+from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.documents import Documents
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
-from packprep.windows.segments import DocumentAccount, Segments, cut_segments, wrap_documents
+from packprep.windows.segments import DocumentAccount, Segments
 
 _PIECE = 1 << 20  # documents
 

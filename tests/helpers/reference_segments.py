@@ -1,6 +1,6 @@
 """The cut of a document in plain Python, token by token.
 
-The fast one in packprep.windows.segments must agree.
+The fast one in packprep.windows.cut must agree.
 """
 
 from collections.abc import Sequence

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
+from packprep.windows.cut import cut_segments, wrap, wrap_documents
 from packprep.windows.labels import Labels, proportional
-from packprep.windows.segments import (
-    DocumentAccount,
-    Segments,
-    TooLongError,
-    cut_segments,
-    wrap,
-    wrap_documents,
-)
+from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 from tests.helpers import reference
 from tests.helpers.reference_segments import cut_document, infer_seqlen, labelled
 
