@@ -1,7 +1,4 @@
-"""The parts of which an option is made.
-
-Its default, its help text, its stage, and whether it decides the bytes of the output (`identity`).
-"""
+"""Definition of one option: default, stage, help text, and the value's part in the identity."""
 
 from dataclasses import field
 from typing import Any, Literal, get_args
@@ -13,8 +10,7 @@ COLUMN_CHOICE = (
 )  # tokens and cu_seqlens are always written
 
 
-# The part of a build that an option decides; whatever depends on a set of options is derived
-# from these:
+# The part of a build that an option decides. Every set of options is derived from the stages:
 #   read      which rows there are, and in which units
 #   rows      what one row is
 #   tokens    the ids of a row
@@ -22,14 +18,14 @@ COLUMN_CHOICE = (
 #   plan      which segments share a pack
 #   order     the order of packs
 #   output    windows, splits, columns and files
-#   run       how a build works: never its bytes
-#   once      this call alone: written to no file
+#   run       how a build works: never changes the bytes
+#   once      this command only: never written to a file
 Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
 
 StrategyName = Literal[
     "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"
 ]
-"""packing/strategies.py maps each to its function, but wrapped, which cuts documents."""
+"""packing/strategies.py has a function for each but wrapped, which cuts documents."""
 STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
@@ -44,11 +40,11 @@ def option(
     per_source: bool = False,
     size: bool = False,
 ) -> Any:
-    """A field with its help.
+    """Define a field with its help text.
 
-    metavar: the value's name on the help page. identity: whether the value decides bytes of the
-    output; False where a digest of what it names does. per_source: a table in `sources` may have a
-    value of its own. size: bytes.
+    metavar: the name of the value on the help page. identity: False if the value does not decide
+    the bytes of the output, or a digest of the thing it names does. per_source: a table in
+    `sources` may set it. size: the value is in bytes.
     """
     return field(
         default=default,

@@ -1,7 +1,4 @@
-"""The options of a build, and what follows from them.
-
-fields.py has the options; an option's stage says what depends on it.
-"""
+"""The options of a build, and the values derived from them."""
 
 import json
 from dataclasses import fields
@@ -17,7 +14,7 @@ from packprep.support.errors import ConfigError, brief
 
 
 class Options(OptionFields):
-    """The fields of `BuildConfig`, and what follows from them."""
+    """The fields of `BuildConfig`, and the values derived from them."""
 
     @property
     def chats(self) -> bool:
@@ -26,25 +23,24 @@ class Options(OptionFields):
 
     @property
     def parses_special_tokens(self) -> bool:
-        """True if text that spells a special token becomes it.
+        """True if special tokens in the text are parsed.
 
-        A template writes the special tokens of conversations, and turns.py sees to it that only
-        those are parsed.
+        In conversations the template writes them; turns.py makes sure that no others are parsed.
         """
         return self.parse_special_tokens or self.chats
 
     def variables(self) -> dict[str, Any]:
         """The variables of the chat template."""
         try:
-            found = json.loads(self.template_variables or "{}")
-            if not isinstance(found, dict):
+            variables = json.loads(self.template_variables or "{}")
+            if not isinstance(variables, dict):
                 raise ValueError
         except (ValueError, RecursionError):
-            given = brief(self.template_variables)
+            value = brief(self.template_variables)
             raise ConfigError(
-                f'template_variables is {given}, expected JSON such as {{"enable_thinking": false}}'
+                f'template_variables is {value}, expected JSON such as {{"enable_thinking": false}}'
             ) from None
-        return found
+        return variables
 
     def cost(self) -> tuple[float, float]:
         """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
@@ -66,7 +62,7 @@ class Options(OptionFields):
 
     @property
     def is_task(self) -> bool:
-        """True for a task of several that another command signs off."""
+        """True if this command is one task of several, and another command signs off."""
         return EXECUTORS[self.executor].many_commands and self.task_index != MERGE
 
     def entries(self) -> tuple[mix.Entry, ...]:
@@ -75,9 +71,9 @@ class Options(OptionFields):
 
     @property
     def tokens_to_read(self) -> int | None:
-        """Tokens after which no more text is read.
+        """Tokens after which no more text is read; None to read everything.
 
-        A mix is drawn from all of it, so there max_tokens stops nothing.
+        A mix is drawn from all the text, so its max_tokens does not stop reading.
         """
         return None if mix.is_mix(self.entries()) else self.max_tokens
 

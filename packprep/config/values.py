@@ -1,6 +1,6 @@
-"""Values of single options, from what Python, YAML and the command line write for them.
+"""Convert the values that Python, YAML and the command line give to an option.
 
-"64MB" is 64,000,000 bytes and "64MiB" 67,108,864.
+"64MB" is 64,000,000 bytes, "64MiB" is 67,108,864.
 """
 
 import json
@@ -26,9 +26,9 @@ _UNITS = {
 
 
 def value_of(spec: "Field[Any]", value: Any) -> Any:
-    """The value of an option as BuildConfig keeps it, from what may be written for it.
+    """Return the value of an option as BuildConfig stores it.
 
-    ConfigError if that is wrong.
+    Raises ConfigError for a value of the wrong type.
     """
     if spec.metadata["size"]:
         value = parse_size(value, spec.name)
@@ -54,47 +54,51 @@ def _check_type(spec: "Field[Any]", value: Any) -> None:
         return
     optional = value is None and spec.default is None
     kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    wanted: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
-    if wanted is None or optional:
+    expected: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
+    if expected is None or optional:
         return
-    right = isinstance(value, (int, float) if wanted is float else wanted)
-    if not right or (isinstance(value, bool) and wanted is not bool):
-        raise ConfigError(f"{spec.name} is {brief(value)}, expected {kind[wanted]}")
+    matches = isinstance(value, (int, float) if expected is float else expected)
+    if not matches or (isinstance(value, bool) and expected is not bool):
+        raise ConfigError(f"{spec.name} is {brief(value)}, expected {kind[expected]}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{spec.name} is {brief(value)}, expected a number of 64 bits")
+        raise ConfigError(f"{spec.name} is {brief(value)}, expected a 64-bit integer")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
-    """A tuple of names or numbers; they may also be one text with commas."""
-    given = (
+    """Return a tuple of names or numbers from a list, or from one text with commas."""
+    entries = (
         [value]
         if isinstance(value, str) or (key == "weights" and isinstance(value, (int, float)))
         else value
     )
     kinds = (str, int, float) if key == "weights" else (str,)
-    if not isinstance(given, (list, tuple)) or not all(isinstance(name, kinds) for name in given):
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(e, kinds) for e in entries):
         raise ConfigError(
             f"{key} is {brief(value)}, expected a list of "
             f"{'numbers' if key == 'weights' else 'names'}"
         )
-    return tuple(name for part in given for name in map(str.strip, str(part).split(",")) if name)
+    return tuple(
+        name for entry in entries for name in map(str.strip, str(entry).split(",")) if name
+    )
 
 
 def _sources(value: Any) -> tuple[str | dict[str, Any], ...]:
-    """Names of sources, and tables that say more of one; one of either may stand alone."""
+    """Return names and tables of sources; a single name or table needs no list."""
     value = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value
     if not isinstance(value, (list, tuple)) or not all(
-        isinstance(one, (str, os.PathLike, Mapping)) for one in value
+        isinstance(source, (str, os.PathLike, Mapping)) for source in value
     ):
         raise ConfigError(
             f"sources is {brief(value)}, expected a list of names, or of tables with path and "
             "weight"
         )
-    return tuple(_table(one) if isinstance(one, Mapping) else os.fspath(one) for one in value)
+    return tuple(
+        _table(source) if isinstance(source, Mapping) else os.fspath(source) for source in value
+    )
 
 
 def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
-    """The table of a source with its keys as options are written."""
+    """Return the table of a source with keys spelled like options: max_epochs, not max-epochs."""
     table = {str(key).replace("-", "_"): value for key, value in source.items()}
     paths = table.get("path")
     if isinstance(paths, (list, tuple)):
@@ -111,12 +115,12 @@ def _json(variables: Mapping[Any, Any]) -> str:
         return json.dumps(variables, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"template_variables is {brief(variables)}, expected values of JSON: {error}"
+            f"template_variables is {brief(variables)}, expected JSON values: {error}"
         ) from None
 
 
 def parse_size(value: int | str, key: str) -> int:
-    """Bytes of "64MB", "1.5GiB", "4096" or 4096."""
+    """Return the bytes of "64MB", "1.5GiB", "4096" or 4096."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]I?)?B?\s*", str(value).upper())
