@@ -1,6 +1,6 @@
-"""Allowed values of the options of a build, alone and together with others.
+"""Check the options of a build: ranges, and combinations that exclude each other.
 
-Anything else is refused with a sentence.
+The first wrong option raises ConfigError.
 """
 
 import re
@@ -10,8 +10,8 @@ from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.support.errors import ConfigError, brief, nearest
 
-# What a carried column may be, as the format has it (packprep.schemas, which takes too long to
-# import for --help), and the names that columns of shards and token files have of their own.
+# Types of carried columns. A copy of those of packprep.schemas, which is too slow to import for
+# --help. RESERVED: names that shards and token files use for other columns.
 CARRY_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "float64")
 RESERVED = (
     "tokens",
@@ -33,13 +33,11 @@ RESERVED = (
     "pair_split",
 )
 
-ENDS_OF_TEMPLATE = (
-    "the template of conversations writes BOS and EOS itself; leave --bos and --eos out"
-)
+ENDS_OF_TEMPLATE = "the chat template writes BOS and EOS; leave out --bos and --eos"
 
 
 def check(config: Options) -> None:
-    """ConfigError with the first thing that is wrong."""
+    """Raise ConfigError for the first option that is wrong."""
     _check_ranges(config)
     _check_columns(config)
     _check_executor(config)
@@ -103,7 +101,7 @@ def _check_ranges(config: Options) -> None:
 
 
 def _check_columns(config: Options) -> None:
-    """Check the options that name the columns of a row."""
+    """Raise ConfigError for wrong options that name the columns of a row."""
     if config.text_template is not None and config.text_column != "text":
         raise ConfigError(
             "text_column and text_template both say what the text is; give one of them"
@@ -118,13 +116,14 @@ def _check_columns(config: Options) -> None:
         )
     if config.chats and config.input_ids_column is not None:
         raise ConfigError(
-            "input_ids_column has token ids, and conversations are rendered; give one of them"
+            "input_ids_column cannot be used with conversations, which are rendered as text; give "
+            "one of them"
         )
     if not config.chats:
         for key in ("chat_template", "template_date", "template_variables"):
             if getattr(config, key) is not None:
                 raise ConfigError(
-                    f"{key} is for conversations; give --messages-column too, with auto to find it"
+                    f"{key} is for conversations; give --messages-column too (auto finds it)"
                 )
     if config.input_ids_column is None:
         for key in ("labels_column", "loss_mask_column", "vocab_size"):
@@ -155,12 +154,12 @@ def _check_columns(config: Options) -> None:
             )
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", name):
             raise ConfigError(
-                f"carry {name!r} is no name for a column of a shard; rename it to letters, digits, "
-                "_"
+                f"carry {name!r} cannot be the name of a column in a shard; rename the column, "
+                "with letters, digits and _ only"
             )
         if name in RESERVED:
             instead = "give --labels-column" if name == "labels" else "rename the column"
-            raise ConfigError(f"carry {name!r} is a name that packprep uses itself; {instead}")
+            raise ConfigError(f"carry {name!r} is a column name that packprep uses; {instead}")
         if names.count(name) > 1:
             raise ConfigError(f"carry names {name!r} twice; give it once")
 
@@ -174,20 +173,22 @@ def _check_pairs(config: Options) -> None:
     for key in ("input_ids_column", "text_template", "truncate_at", "response_column"):
         if getattr(config, key) is not None:
             raise ConfigError(
-                f"{key} has no meaning with pair_columns, which say what the two sides are"
+                f"{key} cannot be used with pair_columns, which define both sides; leave it out"
             )
     if config.messages_column not in (None, "auto"):
         raise ConfigError(
-            "pair_columns say where the conversations are; give --messages-column auto with them"
+            "pair_columns name the columns with the conversations; give --messages-column auto"
         )
-    if config.overflow == "split" or config.strategy == "wrapped":
-        what = "strategy wrapped" if config.strategy == "wrapped" else "overflow split"
+    if config.strategy == "wrapped":
+        raise ConfigError("strategy wrapped would split pairs; choose another strategy")
+    if config.overflow == "split":
         raise ConfigError(
-            f"{what} would tear pairs apart; choose --overflow truncate, drop or error"
+            "overflow split would split pairs; choose --overflow truncate, drop or error"
         )
     if config.truncation_side == "balanced":
         raise ConfigError(
-            "truncation_side balanced is for one side; pairs are cut in proportion by themselves"
+            "truncation_side balanced cannot be used with pair_columns: both sides are cut in "
+            "proportion anyway; leave it out"
         )
 
 
@@ -206,41 +207,36 @@ def _check_executor(config: Options) -> None:
         raise ConfigError(
             f"task_index is {config.task_index!r}, expected a number from 0, or {MERGE}"
         )
-    has = {
+    values = {
         "keep_tokens": config.keep_tokens is not None,
         "isolated": config.isolated,
         "standard_input": "-" in config.sources,
         "restart": config.restart,
     }
     for key, sentence in EXECUTORS[config.executor].refuses.items():
-        if has[key]:
+        if values[key]:
             raise ConfigError(sentence)
 
 
 def _check_output(config: Options) -> None:
     in_a_store = "://" in config.output
     if not in_a_store and config.work_dir is not None:
-        raise ConfigError(
-            "work_dir is for an output in a store; a directory is made beside where it will be"
-        )
+        raise ConfigError("work_dir is for an output in a store; leave it out for a directory")
     if in_a_store and config.overwrite:
         raise ConfigError(
-            "overwrite is for a directory, which is swapped at once: in a store readers would see "
-            "a mix of old and "
-            "new; choose another -o, and delete the old output when nobody reads it"
+            "overwrite cannot replace an output in a store: readers would see a mix of old and new "
+            "files; choose another -o, and delete the old output when nobody reads it"
         )
     if in_a_store and config.append:
         raise ConfigError(
-            "append is for a directory, which is swapped at once; build what is new at another "
-            "address, and merge "
-            "the two"
+            "append cannot change an output in a store; build the new files at another address, "
+            "and merge the two"
         )
     if config.append and config.overwrite:
         raise ConfigError("append keeps the output and overwrite replaces it; give one of them")
     if config.append and mix.is_mix(config.entries()):
         raise ConfigError(
-            "append cannot keep the shares of a mix, which are drawn from all of its sources "
-            "together; "
+            "append cannot keep the shares of a mix, which is drawn from all sources together; "
             "build the mix again with --overwrite and a token store (--keep-tokens)"
         )
 
@@ -256,11 +252,11 @@ def _check_packing(config: Options) -> None:
             raise ConfigError(
                 f"stride is for overflow split and has no meaning with {other}; leave it out"
             )
-        own = config.max_length - config.continuation_bos
-        if config.stride >= own:
+        later = config.max_length - config.continuation_bos  # document tokens of a later piece
+        if config.stride >= later:
             raise ConfigError(
-                f"stride is {config.stride:,} but a piece has {own:,} tokens of its own; choose a "
-                "smaller stride"
+                f"stride is {config.stride:,} but a piece has {later:,} tokens of the document; "
+                "choose a smaller stride"
             )
     if config.continuation_bos and (config.overflow != "split" or config.strategy == "wrapped"):
         raise ConfigError(
@@ -289,12 +285,12 @@ def _check_packing(config: Options) -> None:
         ):
             if getattr(config, key) != neutral:
                 raise ConfigError(
-                    f"{key} cannot be held by strategy wrapped; choose another strategy"
+                    f"{key} cannot be used with strategy wrapped; choose another strategy"
                 )
     if config.num_packs is not None and config.strategy != "balanced":
         raise ConfigError(f"num_packs is for strategy balanced, not {config.strategy}")
     if config.max_len is not None and config.max_len < config.min_len:
         raise ConfigError(
-            f"max_len {config.max_len:,} is less than min_len {config.min_len:,}; no document "
-            "would stay"
+            f"max_len {config.max_len:,} is less than min_len {config.min_len:,}; every "
+            "document would be dropped"
         )

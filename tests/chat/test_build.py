@@ -330,11 +330,11 @@ def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) ->
     [
         (
             {"input_ids_column": "ids"},
-            "input_ids_column has token ids, and conversations are rendered",
+            "input_ids_column cannot be used with conversations",
         ),
         (
             {"bos": "<s>"},
-            "the template of conversations writes BOS and EOS itself; leave --bos and --eos out",
+            "the chat template writes BOS and EOS; leave out --bos and --eos",
         ),
         ({"truncate_at": "x"}, "truncate_at is for text and has no meaning for conversations"),
         ({"prompt_column": "p"}, "prompt_column and response_column go together"),

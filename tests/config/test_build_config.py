@@ -92,22 +92,25 @@ def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int])
         ),
         (
             {"stride": 8, "max_length": 8},
-            "stride is 8 but a piece has 8 tokens of its own; choose a smaller stride",
+            "stride is 8 but a piece has 8 tokens of the document; choose a smaller stride",
         ),
         (
             {"stride": 7, "max_length": 8, "continuation_bos": True},
-            "stride is 7 but a piece has 7 tokens of its own; choose a smaller stride",
+            "stride is 7 but a piece has 7 tokens of the document; choose a smaller stride",
         ),
         ({"truncation_side": "left"}, "truncation_side is for overflow truncate, not split"),
         (
             {"text_column": "body", "text_template": "{title}"},
             "text_column and text_template both say what the text is; give one of them",
         ),
-        ({"min_len": 9, "max_len": 8}, "max_len 8 is less than min_len 9; no document would stay"),
+        (
+            {"min_len": 9, "max_len": 8},
+            "max_len 8 is less than min_len 9; every document would be dropped",
+        ),
         ({"num_packs": 4}, "num_packs is for strategy balanced, not best_fit"),
         (
             {"strategy": "wrapped", "group_column": "lang"},
-            "group_column cannot be held by strategy wrapped; choose another strategy",
+            "group_column cannot be used with strategy wrapped; choose another strategy",
         ),
     ],
 )
@@ -170,7 +173,7 @@ def test_yaml_keys_may_be_written_with_dashes_and_unknown_ones_suggest_the_neare
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("- a\n- b\n", "holds a list, expected option: value lines"),
+        ("- a\n- b\n", "has a list, expected lines such as max_length: 4096"),
         ("a: [1\n", "is not readable as YAML"),
         ("!!python/object/apply:os.system [id]\n", "is not readable as YAML"),
     ],

@@ -102,7 +102,7 @@ def one(**amounts: Any) -> dict[str, Any]:
     [
         (
             one(weight=0),
-            f"source a.jsonl has weight 0, {ABOVE_0}; to take nothing of a source leave it out",
+            f"source a.jsonl has weight 0, {ABOVE_0}; to use nothing of a source, leave it out",
         ),
         (one(weight=-1), f"source a.jsonl has weight -1, {ABOVE_0}"),
         (one(weight=True), f"source a.jsonl has weight True, {ABOVE_0}"),
@@ -112,52 +112,49 @@ def one(**amounts: Any) -> dict[str, Any]:
         (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
         (
             {"sources": ["a.jsonl", B]},
-            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or none "
-            "and say epochs or "
-            "max_tokens",
+            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or use "
+            "epochs and max_tokens for all",
         ),
         (
             {"sources": [B, {"path": "c.jsonl", "epochs": 1}]},
-            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or none "
-            "and say epochs or "
-            "max_tokens",
+            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or use "
+            "epochs and max_tokens for all",
         ),
         (
             one(weight=1, epochs=2),
-            "source a.jsonl has weight and epochs, which both say how much of it is wanted; give "
-            "one; max_epochs is "
-            "how often a source with a weight may be repeated",
+            "source a.jsonl has weight and epochs, which both set how much to take; give one of "
+            "them; max_epochs is how many times a source with a weight may be used",
         ),
         (
             one(max_tokens=1, epochs=2),
-            "source a.jsonl has epochs and max_tokens, which both say how much of it is wanted; "
-            "give one",
+            "source a.jsonl has epochs and max_tokens, which both set how much to take; give one "
+            "of them",
         ),
         (
             one(epochs=1, max_epochs=2),
-            "source a.jsonl has max_epochs without a weight; leave that out",
+            "source a.jsonl has max_epochs without a weight; leave it out",
         ),
         (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
         (
             {"sources": {"weight": 1}},
-            "a source is {'weight': 1}, expected path: FILE or path: [FILE, ...] in it",
+            "a source is {'weight': 1}, expected a table with path: FILE or path: [FILE, ...]",
         ),
         (
             {"sources": {"path": []}},
-            "a source is {'path': []}, expected path: FILE or path: [FILE, ...] in it",
+            "a source is {'path': []}, expected a table with path: FILE or path: [FILE, ...]",
         ),
         (one(label=5), "source a.jsonl has label 5, expected text"),
         (
             {"sources": [B, B]},
-            "two sources of the mix are called b.jsonl; give each a label of its own",
+            "two sources of the mix have the label b.jsonl; give each a different label",
         ),
         (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
         (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
-        (one(text_template=None), "source a.jsonl has text_template null; leave that out"),
+        (one(text_template=None), "source a.jsonl has text_template null; leave it out"),
         (
             one(input_ids_column="ids"),
-            "source a.jsonl alone has input_ids_column: rows of one build are alike; give the "
-            "build one too",
+            "source a.jsonl and the build differ in input_ids_column: either all sources have it "
+            "or none; set it for the build too",
         ),
         (
             one(text_template="{a}", text_column="b"),
@@ -171,12 +168,11 @@ def one(**amounts: Any) -> dict[str, Any]:
         ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
         (
             {"sources": ["a", B], "weights": "1,2"},
-            "source b.jsonl has an amount of its own beside weights; leave that out",
+            "source b.jsonl has an amount in addition to weights; leave it out",
         ),
         (
             {"sources": "a", "max_epochs": 2},
-            "max_epochs says how often sources with a weight may be repeated, and none has a "
-            "weight",
+            "max_epochs is for sources with a weight, and no source has a weight; leave it out",
         ),
     ],
 )

@@ -121,9 +121,9 @@ def test_the_same_command_again_does_nothing_and_other_settings_are_refused(
         match=r"packed was built with other settings .max_length 64 there, 128 here.; choose",
     ):
         build(BuildConfig(**corpus | {"max_length": 128}))
-    with pytest.raises(ConfigError, match="overwrite is for a directory, which is swapped at once"):
+    with pytest.raises(ConfigError, match="overwrite cannot replace an output in a store"):
         BuildConfig(**corpus, overwrite=True)
-    with pytest.raises(ConfigError, match="append is for a directory, which is swapped at once"):
+    with pytest.raises(ConfigError, match="append cannot change an output in a store"):
         BuildConfig(**corpus, append=True)
     check_there(corpus, first)
 

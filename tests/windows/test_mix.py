@@ -611,8 +611,8 @@ def test_a_mix_that_cannot_be_is_one_sentence_naming_the_file(tmp_path: Path) ->
     )
     empty = str(write_jsonl(tmp_path / "empty.jsonl", [""]))
     assert bad(tmp_path, [{"path": a, "weight": 0}, {"path": b, "weight": 1}]) == (
-        f"source {a} has weight 0, expected a number above 0; to take nothing of a source leave it "
-        "out"
+        f"source {a} has weight 0, expected a number above 0; to use nothing of a source, leave "
+        "it out"
     )
     assert bad(tmp_path, [{"path": a, "weight": 1}, b]).startswith(
         f"source {b} has no weight and {a} has one; give"
@@ -623,7 +623,7 @@ def test_a_mix_that_cannot_be_is_one_sentence_naming_the_file(tmp_path: Path) ->
         == f"no such file: {gone}"
     )
     assert bad(tmp_path, [{"path": a, "weight": 1}, {"path": empty, "weight": 1}]) == (
-        f"the source {empty} has no tokens to mix; mend or leave it out"
+        f"the source {empty} has no tokens to mix; fix it or leave it out"
     )
     twice = [{"path": a, "weight": 1}, {"path": str(tmp_path / "*.jsonl"), "weight": 1}]
     assert (

@@ -274,9 +274,9 @@ def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
     [
         (
             {"overflow": "split"},
-            "overflow split would tear pairs apart; choose --overflow truncate, drop or error",
+            "overflow split would split pairs; choose --overflow truncate, drop or error",
         ),
-        ({"strategy": "wrapped"}, "strategy wrapped would tear pairs apart"),
+        ({"strategy": "wrapped"}, "strategy wrapped would split pairs; choose another strategy"),
         (
             {"pair_columns": "chosen"},
             "pair_columns is chosen; expected two columns: chosen,rejected",
