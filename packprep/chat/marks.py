@@ -51,6 +51,10 @@ class Unmarked:
     marks: list[tuple[int, int]]
     generated: list[tuple[int, int]]
 
+    def ends(self) -> list[tuple[int, int]]:
+        """End of the text behind each mark: at the next mark."""
+        return [*self.marks[1:], (len(self.text), -1)]
+
 
 def unmark(rendering: str) -> Unmarked:
     """Take the marks out of a rendering."""

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
 from packprep.chat.template import RenderError
-from packprep.chat.turns import Rendered, TrainOn, TurnFinder, trained_messages
+from packprep.chat.turn_locator import TrainOn
+from packprep.chat.turns import Rendered, TurnFinder
 
 from .test_template import CHATS, TOOL, template
 
@@ -41,25 +42,6 @@ def chat(*texts: str) -> list[dict[str, Any]]:
     return [
         {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)
     ]
-
-
-@pytest.mark.parametrize(
-    ("roles", "train_on", "expected"),
-    [
-        ("uaua", "assistant", ([1, 3], 0)),
-        ("uaua", "last-turn", ([3], 2)),
-        ("uaatau", "last-turn", ([1, 2, 4], 0)),
-        ("suata", "last-turn", ([2, 4], 1)),
-        ("au", "assistant", ([0], -1)),
-        ("u", "assistant", ([], -1)),
-        ("ua", "all", ([], -1)),
-    ],
-)
-def test_which_messages_are_trained(
-    roles: str, train_on: TrainOn, expected: tuple[list[int], int]
-) -> None:
-    names = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
-    assert trained_messages([names[role] for role in roles], train_on) == expected
 
 
 def test_a_turn_runs_from_the_generation_prompt_to_its_end_token(folder: Path) -> None:
