@@ -1,4 +1,4 @@
-"""Batches in; the fields each trainer expects out, and a check that a model keeps documents apart."""
+"""Batches in; fields for each trainer out, and a check that a model keeps documents apart."""
 
 # Each adapter takes a PackedBatch, or the rows of a `load_from_disk` dataset, so it is also a
 # collate_fn or data_collator. It returns one sequence [1, T] without the attention_mask [1, T] that
