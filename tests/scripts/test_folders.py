@@ -46,7 +46,7 @@ def test_the_top_holds_commands_and_what_they_read() -> None:
         *("check", "check_datasets_versions", "check_trainers", "demo", "gate", "install"),
         *("soak", "test", "coverage", "constraints.txt"),
         *("demo_baseline.json", "demo_show.py"),
-        *("bench", "checks", "examples"),
+        *("bench", "checks", "docs", "examples"),
     }
 
 
