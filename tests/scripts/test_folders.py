@@ -44,7 +44,7 @@ def test_the_top_holds_commands_and_what_they_read() -> None:
     top = {path.name for path in (ROOT / "scripts").iterdir() if path.name != "__pycache__"}
     assert top == {
         *("check", "check_datasets_versions", "check_trainers", "demo", "gate", "install"),
-        *("soak", "test", "coverage", "constraints.txt"),
+        *("soak", "test", "constraints.txt"),
         *("demo_baseline.json", "demo_show.py"),
         *("bench", "checks", "docs", "examples"),
     }
