@@ -32,7 +32,8 @@ class Refresh(Session):
     replaced: (line of the command or fence, lines of the page, printed lines).
     """
 
-    replaced: list[tuple[int, list[str], list[str]]]
+    def __post_init__(self) -> None:
+        self.replaced: list[tuple[int, list[str], list[str]]] = []
 
     def _compare(self, where: str, shown: Sequence[str], printed: Sequence[str]) -> None:  # type: ignore[override]
         new = NEW in shown
@@ -59,22 +60,21 @@ def main(pages: tuple[Path, ...]) -> None:
     for page in pages:
         blocks = load(page.resolve())
         for block in blocks:
-            if NEW in block.text.splitlines():
-                if block.language == "console":
-                    block.attributes.pop("output", None)
+            if NEW in block.text.splitlines() and block.language == "console":
+                block.attributes.pop("output", None)  # also where it varies
         check_page(blocks)
         with (
             tempfile.TemporaryDirectory() as folder,
             tempfile.TemporaryDirectory() as cache,
-            Refresh(Path(folder), Path(cache)) as session,
         ):
-            session.replaced = []
-            for block in blocks:
-                try:
-                    session.run(block)
-                except AssertionError as error:
-                    click.echo(error)
-                    failed = True
+            session = Refresh(Path(folder), Path(cache))
+            with session:
+                for block in blocks:
+                    try:
+                        session.run(block)
+                    except AssertionError as error:
+                        click.echo(error)
+                        failed = True
         replace(page, session.replaced)
         click.echo(f"{page}: {len(session.replaced)} outputs replaced")
     sys.exit(failed)
