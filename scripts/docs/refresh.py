@@ -12,6 +12,7 @@ docs/quickstart.md: 2 outputs replaced
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -26,14 +27,14 @@ from tests.docs.sessions import Session  # noqa: E402
 NEW = "@@"  # an output that is not known yet
 
 
+@dataclass
 class Refresh(Session):
     """A session that collects outputs in place of failing.
 
     replaced: (line of the command or fence, lines of the page, printed lines).
     """
 
-    def __post_init__(self) -> None:
-        self.replaced: list[tuple[int, list[str], list[str]]] = []
+    replaced: list[tuple[int, list[str], list[str]]] = field(default_factory=list)
 
     def _compare(self, where: str, shown: Sequence[str], printed: Sequence[str]) -> None:  # type: ignore[override]
         new = NEW in shown
