@@ -423,7 +423,7 @@ class TestBalanced:
             pack_lengths([5, 5], 8, "balanced", num_packs=3)
         with pytest.raises(ConfigError, match="num_packs is for strategy balanced"):
             pack_lengths([5, 5], 8, "best_fit", num_packs=2)
-        with pytest.raises(ConfigError, match="num_packs cannot be kept with groups"):
+        with pytest.raises(ConfigError, match="num_packs cannot be used with groups"):
             pack_lengths([5, 5], 8, "balanced", num_packs=2, groups=[0, 1])
 
 

@@ -117,5 +117,5 @@ def test_order_and_offsets_must_be_integers() -> None:
 
 
 def test_straggler_needs_a_rank() -> None:
-    with pytest.raises(ConfigError, match="ranks is 0 but at least 1 rank steps"):
+    with pytest.raises(ConfigError, match="ranks is 0, expected at least 1"):
         pack_lengths([5, 3], 8).straggler(0)

@@ -158,15 +158,15 @@ def test_resumes_mid_epoch_at_another_world_size() -> None:
 
 
 def test_wrong_arguments_are_sentences() -> None:
-    with pytest.raises(ConfigError, match=r"rank is 2 but ranks of a world of 2 are 0\.\.1"):
+    with pytest.raises(ConfigError, match=r"rank is 2, expected 0\.\.1 for a world size of 2"):
         MultipackSampler([1], 8, rank=2, world_size=2)
-    with pytest.raises(ConfigError, match="batch_size is 0 but must be at least 1"):
+    with pytest.raises(ConfigError, match="batch_size is 0, expected at least 1"):
         MultipackSampler([1], 8, 0)
-    with pytest.raises(ConfigError, match="group_size is 0 but must be at least 1"):
+    with pytest.raises(ConfigError, match="group_size is 0, expected at least 1"):
         MultipackSampler([1], 8, group_size=0)
     with pytest.raises(ConfigError, match="balance_ranks is 0 but must be a whole number"):
         len(MultipackSampler([1], 8, balance_ranks=0))
-    with pytest.raises(ConfigError, match="epoch is -1 but epochs count from 0"):
+    with pytest.raises(ConfigError, match="epoch is -1, expected at least 0"):
         MultipackSampler([1], 8).set_epoch(-1)
     with pytest.raises(ConfigError, match="saved with seed 1 but this sampler has seed 0"):
         MultipackSampler([1], 8).load_state_dict({"epoch": 0, "packs": 0, "seed": 1})
