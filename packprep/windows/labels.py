@@ -40,7 +40,7 @@ class Labels:
 
         0 where tokens is below 1.
         """
-        runs = self.values.at(document, first.astype(np.int64))
+        runs = self.values.shifted(document, first.astype(np.int64))
         found: Int32 = _count(runs.address, tokens, self.untrained, self._like)
         return found
 

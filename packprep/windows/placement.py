@@ -154,4 +154,4 @@ class Runs:
 
         of_documents: [documents], the first of each document's.
         """
-        return of_documents.at(self.document, self.start)
+        return of_documents.shifted(self.document, self.start)

@@ -232,7 +232,9 @@ def account_by_source(
         if token is not None:
             counts[f"{end}_added"] = by_source(documents.source, sides)
             last = documents.length[has_ids].astype(np.int64) - 1
-            outermost = documents.tokens.at(has_ids, last if end == "eos" else np.zeros_like(last))
+            outermost = documents.tokens.shifted(
+                has_ids, last if end == "eos" else np.zeros_like(last)
+            )
             # Read from the tokens, not taken from the policy: what a CI gate holds must be what is
             # there.
             are = _are(token.id, outermost, documents.mapped)

@@ -14,6 +14,6 @@ def test_that_kernels_are_compiled_is_said_once_and_where_none_is_nothing() -> N
         assert said == []
         compiled = njit(lambda number: number + 1)
         assert (compiled(1), compiled(1.0)) == (2, 2.0)
-    assert said == ["compiling kernels, which takes some seconds, once after an installation"]
+    assert said == ["compiling kernels; this takes some seconds, once after an installation"]
     njit(lambda number: number + 2)(1)
     assert len(said) == 1

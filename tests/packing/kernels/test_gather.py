@@ -62,7 +62,7 @@ def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
         arrays = [np.arange(first, first + 100_000, dtype=np.int32) for first in (0, 100_000)]
         parts = [Pointers.into(values, int64(0, 50_000, 99_999)) for values in arrays]
         joined = Pointers.joined([part.take(int64(2, 1)) for part in parts])
-        return joined.take(np.array([True, False, True, True])).take(slice(1, None)).at(
+        return joined.take(np.array([True, False, True, True])).take(slice(1, None)).shifted(
             int64(0, 1), int64(-1, 2)
         ), [weakref.ref(values) for values in arrays]
 
@@ -93,7 +93,7 @@ def test_pointers_of_two_types_are_never_joined() -> None:
 @pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
 def test_addresses_are_never_sent_to_another_process(send: Any) -> None:
     with pytest.raises(
-        TypeError, match="addresses mean nothing in another process; send the values"
+        TypeError, match="addresses are not valid in another process; send the values"
     ):
         send(Pointers.into(np.zeros(1, np.int32), int64(0)))
 
