@@ -256,7 +256,7 @@ def _gather(
 ) -> None:
     """Values of a token column. before: of an extra BOS. after: of padding."""
     runs = rows.runs
-    gather.fill_values(runs.values(column), runs.own, runs.padded, runs.bos, before, after, out)
+    gather.fill_values(runs.values(column), runs.count, runs.padded, runs.bos, before, after, out)
 
 
 def _fill_labels(
@@ -278,7 +278,7 @@ def _fill_labels(
         gather.labels_of_mask(tokens, mask, out)
     else:
         _gather(rows, stored, NO_LOSS, NO_LOSS, out)
-    head = np.ones(len(rows.own), np.int64)
+    head = np.ones(len(rows.count), np.int64)
     if rows.repeated is not None and not train_overlap:
         head = np.maximum(head, rows.bos + rows.repeated.astype(np.int64))
     gather.clear_labels(head, rows.real, rows.padded, out)

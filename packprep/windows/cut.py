@@ -1,8 +1,6 @@
-"""Documents to segments: what fits stays whole, what is too long is split, cut, dropped or refused.
+"""Cut documents into segments; split, truncate, drop or refuse documents that are too long.
 
-All of it counted.
-
-The account of every document is kept as arrays, so that the ledger can be summed by source and must
+The account of every document is kept in arrays. The ledger is summed from it by source, and must
 balance:
 
     tokens_in + overlap + continuation_bos
@@ -11,9 +9,9 @@ balance:
 Example: one document of 10 tokens, max_length=4, stride=1 -> pieces at 0, 3, 6 of 4 tokens; overlap
 = 2.
 
-Where rows have labels, a segment with fewer trained tokens than `min_loss_tokens` is dropped: a
-mean loss over none of them is NaN. With strategy wrapped it is documents, and then packs, so that
-every pack but the last is still full.
+If rows have labels, segments with fewer trained tokens than `min_loss_tokens` are dropped: the mean
+loss over no token is NaN. Strategy wrapped drops documents and then packs, so every pack but the
+last is still full.
 """
 
 from dataclasses import replace
@@ -30,12 +28,12 @@ from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 def cut_segments(
     lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool, labels: Labels | None = None
 ) -> tuple[Segments, DocumentAccount]:
-    """Segments of documents of these lengths, and the account of what was left out or repeated.
+    """Segments of documents of these lengths, and the account of dropped and repeated tokens.
 
-    lengths: [documents], tokens with BOS and EOS, 0 for a document without any. ends: how many of
-    BOS and EOS each has. labels: what is trained, where that is not every token. With strategy
-    wrapped, long documents are left whole here: `wrap_documents` cuts them where packs end. Raises
-    TooLongError for a document over max_length under overflow error.
+    lengths: [documents], tokens with BOS and EOS, 0 for an empty document. ends: number of tokens
+    added to each document, BOS and EOS. labels: the trained tokens, or None if every token is
+    trained. With strategy wrapped, long documents are not cut here: `wrap_documents` cuts them
+    where packs end. Raises TooLongError for a document longer than max_length with overflow error.
     """
     nothing = np.zeros(len(lengths), np.int32)
     short = (lengths > 0) & (lengths < config.min_len + ends)
@@ -66,12 +64,12 @@ def cut_segments(
     if config.overflow == "split" and config.strategy != "wrapped" and over.any():
         segments, account = _split(kept, dropped, config, has_bos=has_bos)
     else:
-        whole = np.flatnonzero(kept).astype(np.int32)
+        rows = np.flatnonzero(kept).astype(np.int32)
         segments = Segments(
-            document=whole,
-            start=start[whole].astype(np.int32),
-            own=kept[whole].astype(np.int32),
-            bos=np.zeros(len(whole), np.bool_),
+            document=rows,
+            start=start[rows].astype(np.int32),
+            count=kept[rows].astype(np.int32),
+            bos=np.zeros(len(rows), np.bool_),
         )
         if config.truncation_side == "balanced" and labels is not None and over.any():
             segments = _balanced(segments, lengths, truncated, labels, config.max_length)
@@ -91,17 +89,17 @@ def cut_segments(
 def _balanced(
     segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int
 ) -> Segments:
-    """The same segments, with both prompt and response shortened where one was cut.
+    """Truncate prompt and response in proportion, each at its end.
 
-    The prompt and the response each lose their ends, in proportion.
-
-    The response begins at the first trained token. A hole at a segment's end is what truncation on
-    the right leaves.
+    The response begins at the first trained token. A hole at the end of a segment is the same as
+    truncation on the right.
     """
     prompt = labels.first(lengths)[segments.document]
     cut = truncated[segments.document] > 0
-    whole = lengths[segments.document]
-    front = np.where(cut, proportional(prompt, whole - prompt, most), segments.own).astype(np.int32)
+    length = lengths[segments.document]
+    front = np.where(cut, proportional(prompt, length - prompt, most), segments.count).astype(
+        np.int32
+    )
     return replace(segments, front=front, hole=np.where(cut, prompt - front, 0).astype(np.int32))
 
 
@@ -112,7 +110,7 @@ def _trainable(
     labels: Labels,
     config: BuildConfig,
 ) -> tuple[Segments, DocumentAccount]:
-    """Without the segments that have too few trained tokens; what they alone held is dropped."""
+    """Drop segments with too few trained tokens, and the tokens that only they have."""
     if segments.repeated is None:
         return _kept(
             segments, segments.trained(labels, config) >= config.min_loss_tokens, account, lengths
@@ -120,7 +118,7 @@ def _trainable(
     kept, repeated = labels.trainable(
         segments.document,
         segments.start,
-        segments.own,
+        segments.count,
         segments.bos,
         config.min_loss_tokens,
         config.train_overlap,
@@ -131,10 +129,7 @@ def _trainable(
 def _kept(
     segments: Segments, kept: Bools, account: DocumentAccount, lengths: Int32
 ) -> tuple[Segments, DocumentAccount]:
-    """The segments that are kept, and the account.
-
-    What the others alone held is added to few_loss_tokens.
-    """
+    """Take the segments `kept`; add tokens that only the others have to few_loss_tokens."""
     if kept.all():
         return segments, account
     segments = segments.take(kept)
@@ -144,17 +139,17 @@ def _kept(
         overlap = np.bincount(
             segments.document, weights=segments.repeated, minlength=documents
         ).astype(np.int64)
-    held = (
-        np.bincount(segments.document, weights=segments.own, minlength=documents).astype(np.int64)
+    remaining = (
+        np.bincount(segments.document, weights=segments.count, minlength=documents).astype(np.int64)
         - overlap
     )
-    gone = (
+    expected = (
         lengths - account.truncated - sum(account.dropped.values(), np.zeros(documents, np.int32))
     )
-    # A document that is wholly dropped has nothing left that truncation took.
-    empty = held == 0
+    # In a fully dropped document, truncated tokens count as dropped.
+    empty = remaining == 0
     truncated = np.where(empty, 0, account.truncated).astype(np.int32)
-    few = np.where(empty, gone + account.truncated, gone - held).astype(np.int32)
+    few = np.where(empty, expected + account.truncated, expected - remaining).astype(np.int32)
     few += account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(documents, np.int32))
     return segments, DocumentAccount(
         truncated=truncated,
@@ -167,22 +162,22 @@ def _kept(
 def _split(
     lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
 ) -> tuple[Segments, DocumentAccount]:
-    """Pieces of max_length, `max_length - stride` apart, until the end is covered.
+    """Pieces of max_length that start `max_length - stride` apart, up to the end of the document.
 
-    Later ones may carry a BOS.
+    Later pieces may have an extra BOS.
     """
     extra = int(config.continuation_bos and has_bos)
-    later = config.max_length - extra  # own tokens of a later piece
+    later = config.max_length - extra  # document tokens of a later piece
     step = later - config.stride
     over = np.maximum(lengths.astype(np.int64) - config.max_length, 0)
     pieces = np.where(lengths > 0, 1 - (-over // step), 0)
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
     number = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    # Piece 0 has max_length tokens of its own, so piece 1 starts at max_length - stride; from there
-    # on every step.
+    # Piece 0 has max_length document tokens, so piece 1 starts at max_length - stride; each later
+    # piece starts `step` further.
     start = np.where(number > 0, config.max_length - config.stride + (number - 1) * step, 0)
-    own = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
-    new = np.where(number > 0, own - config.stride, own)
+    count = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
+    new = np.where(number > 0, count - config.stride, count)
     tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_len)
     if tail.any():
         dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
@@ -198,7 +193,7 @@ def _split(
     segments = Segments(
         document=document,
         start=start.astype(np.int32),
-        own=own.astype(np.int32),
+        count=count.astype(np.int32),
         bos=(number > 0) & bool(extra),
         repeated=np.where(number > 0, np.int32(config.stride), np.int32(0))
         if config.stride
@@ -208,24 +203,22 @@ def _split(
 
 
 def _sum(document: Int32, counts: Int64, documents: int) -> Int32:
-    """Sums by document; float64 holds every count exactly."""
+    """Sums by document; float64 represents every count exactly."""
     return np.bincount(document, weights=counts, minlength=documents).astype(np.int32)
 
 
 def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
-    """Segments laid end to end and cut where packs end.
+    """Lay segments end to end and cut them where packs end. Every pack but the last is full.
 
-    Also the first segment of each pack, with one past the last.
-
-    Every pack but the last is full. Example: own=[3, 6], max_length=4 -> own [3, 1, 4, 1], packs
-    start at [0, 2, 3, 4].
+    Returns the segments and the first segment of each pack [packs + 1]. Example: count=[3, 6],
+    max_length=4 -> count [3, 1, 4, 1], packs start at [0, 2, 3, 4].
     """
-    ends = np.cumsum(segments.own, dtype=np.int64)
-    begins = ends - segments.own
+    ends = np.cumsum(segments.count, dtype=np.int64)
+    begins = ends - segments.count
     total = int(ends[-1]) if len(ends) else 0
     edges = np.arange(max_length, total, max_length)
-    # Pieces begin where segments do and at edges inside them. Merged by place: sorting takes ten
-    # times as long.
+    # Pieces begin where segments begin, and at edges inside them. They are merged by place: sorting
+    # takes ten times as long.
     place = np.searchsorted(begins, edges)
     inside = (
         begins[np.minimum(place, len(begins) - 1)] != edges if len(edges) else np.zeros(0, np.bool_)
@@ -238,11 +231,11 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
     cuts = np.empty(len(later), np.int64)
     cuts[~later], cuts[later] = begins, edges[inside]
     source = np.cumsum(~later) - 1
-    # a document over max_length, cut by `truncate` before, has no hole: config sees to that
+    # There are no holes: config refuses truncation_side balanced with strategy wrapped.
     pieces = Segments(
         document=segments.document[source],
         start=(segments.start[source] + cuts - begins[source]).astype(np.int32),
-        own=np.diff(np.append(cuts, total)).astype(np.int32),
+        count=np.diff(np.append(cuts, total)).astype(np.int32),
         bos=np.zeros(len(cuts), np.bool_),
     )
     firsts = np.append(0, place + before) if total else np.empty(0, np.int64)
@@ -256,9 +249,9 @@ def wrap_documents(
     config: BuildConfig,
     labels: Labels | None = None,
 ) -> tuple[Segments, Int64, DocumentAccount]:
-    """Segments of `wrap` but those of packs with few trained tokens, and the account.
+    """Segments of `wrap`, without packs that have fewer than `min_loss_tokens` trained tokens.
 
-    Few: fewer than `min_loss_tokens`.
+    Returns the segments, the first segment of each pack [packs + 1], and the account.
     """
     pieces, edges = wrap(segments, config.max_length)
     if labels is None:

@@ -1,4 +1,4 @@
-"""Segments: documents, or pieces of documents, that each stand whole in one pack."""
+"""Segments: documents, or pieces of documents, each of which is in one pack."""
 
 from dataclasses import dataclass
 
@@ -13,31 +13,30 @@ from packprep.windows.labels import Labels
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """Pieces of documents in input order, each to stand whole in one pack.
+    """Pieces of documents in input order, each of which is in one pack.
 
-    document: [segments], index into the arrays of documents. start: [segments], offset of the first
-    own token within the document. own: [segments], tokens taken from the document. bos: [segments],
-    whether an extra BOS goes before. repeated: [segments] or None, where stride makes pieces
-    overlap: own tokens at the beginning that an earlier piece has too. front, hole: [segments] or
-    None, of segments that lack tokens of their document in the middle: own tokens before the hole,
-    and tokens in it.
+    Every array is [segments]. document: index into the arrays of documents. start: offset of the
+    first token in the document. count: tokens of the document, without an extra BOS. bos: True if
+    an extra BOS goes before. repeated: tokens at the beginning that an earlier piece has too; None
+    without stride. front, hole: tokens before a hole in the middle of the segment, and tokens of
+    the document missing there; None without holes.
     """
 
     document: Int32
     start: Int32
-    own: Int32
+    count: Int32
     bos: Bools
     repeated: Int32 | None = None
     front: Int32 | None = None
     hole: Int32 | None = None
 
     def __len__(self) -> int:
-        return len(self.own)
+        return len(self.count)
 
     @property
     def lengths(self) -> Int32:
-        """[segments], tokens each has in a pack before padding."""
-        return self.own + self.bos
+        """Tokens of each segment in a pack before padding, [segments]."""
+        return self.count + self.bos
 
     def take(self, kept: Int64 | Bools) -> "Segments":
         repeated, front, hole = (
@@ -47,7 +46,7 @@ class Segments:
         return Segments(
             document=self.document[kept],
             start=self.start[kept],
-            own=self.own[kept],
+            count=self.count[kept],
             bos=self.bos[kept],
             repeated=repeated,
             front=front,
@@ -55,8 +54,8 @@ class Segments:
         )
 
     def untrained_head(self, config: BuildConfig) -> Int32:
-        """[segments], own tokens at the beginning of each that never have a label."""
-        first = 1 - self.bos.astype(np.int32)  # behind an extra BOS, the first own token has one
+        """Document tokens at the beginning of each segment that never have a label, [segments]."""
+        first = 1 - self.bos.astype(np.int32)  # after an extra BOS, the first token has one
         return (
             first
             if self.repeated is None or config.train_overlap
@@ -64,19 +63,19 @@ class Segments:
         )
 
     def trained(self, labels: Labels, config: BuildConfig) -> Int32:
-        """[segments], tokens of each that have a label in the shard."""
+        """Tokens of each segment that have a label in the shard, [segments]."""
         head = self.untrained_head(config)
         if self.front is None or self.hole is None:
-            return labels.count(self.document, self.start + head, self.own - head)
+            return labels.count(self.document, self.start + head, self.count - head)
         before = labels.count(self.document, self.start + head, self.front - head)
         after = self.start + self.front + self.hole
         late = np.maximum(head - self.front, 0)
-        return before + labels.count(self.document, after + late, self.own - self.front - late)
+        return before + labels.count(self.document, after + late, self.count - self.front - late)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAccount:
-    """Outcome of the tokens of each document, [documents] each; dropped by reason."""
+    """What happened to the tokens of each document, [documents] each; dropped: by reason."""
 
     truncated: Int32
     overlap: Int64
@@ -85,7 +84,7 @@ class DocumentAccount:
 
 
 class TooLongError(InputError):
-    """A document over max_length under overflow error; the pipeline knows its file and row."""
+    """A document longer than max_length with overflow error; the pipeline adds file and row."""
 
     def __init__(self, document: int, tokens: int) -> None:
         super().__init__(f"document {document} has {tokens:,} tokens")

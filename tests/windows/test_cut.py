@@ -27,7 +27,12 @@ def cut(
 
 def pieces(segments: Segments) -> list[tuple[int, int, int]]:
     return list(
-        zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True)
+        zip(
+            segments.document.tolist(),
+            segments.start.tolist(),
+            segments.count.tolist(),
+            strict=True,
+        )
     )
 
 
@@ -197,9 +202,9 @@ def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
 
 def found(segments: Segments) -> list[tuple[int, list[int], bool]]:
     """Document, offsets of the own tokens and extra BOS of each segment."""
-    fronts = segments.own if segments.front is None else segments.front
-    holes = np.zeros_like(segments.own) if segments.hole is None else segments.hole
-    columns = (segments.document, segments.start, segments.own, segments.bos, fronts, holes)
+    fronts = segments.count if segments.front is None else segments.front
+    holes = np.zeros_like(segments.count) if segments.hole is None else segments.hole
+    columns = (segments.document, segments.start, segments.count, segments.bos, fronts, holes)
     return [
         (document, [start + place + (hole if place >= front else 0) for place in range(own)], bos)
         for document, start, own, bos, front, hole in zip(

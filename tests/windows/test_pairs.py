@@ -30,7 +30,7 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
     lengths = np.array([a + b for a, b in sides], np.int32)
     segments, account = cut_pairs(lengths, np.array([a for a, _ in sides], np.int32), 0, config)
     found = zip(
-        segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True
+        segments.document.tolist(), segments.start.tolist(), segments.count.tolist(), strict=True
     )
     return list(found), account
 
