@@ -105,7 +105,7 @@ def numbers(value: Any) -> Any:
     )
 
 
-def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(
+def test_reports_have_the_keys_and_numbers_of_committed_baselines(
     outputs: dict[str, Path],
 ) -> None:
     golden = json.loads(GOLDEN.read_text())

@@ -120,7 +120,7 @@ def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_every_kind_of_tokenizer_builds_with_the_ids_it_gives_alone(
+def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
     name: str, tmp_path: Path
 ) -> None:
     documents = [

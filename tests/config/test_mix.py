@@ -17,7 +17,7 @@ def weighted(*weights: float, max_epochs: float = 1.0) -> tuple[Entry, ...]:
     )
 
 
-def test_a_name_alone_is_a_source_taken_whole_and_names_alone_are_no_mix() -> None:
+def test_a_name_is_a_source_taken_once_and_names_without_amounts_are_not_a_mix() -> None:
     [entry] = config(sources="a.jsonl").entries()
     assert (entry.label, entry.paths, entry.asked, entry.reading) == (
         "a.jsonl",
@@ -28,7 +28,7 @@ def test_a_name_alone_is_a_source_taken_whole_and_names_alone_are_no_mix() -> No
     assert not is_mix([entry])
 
 
-def test_a_table_says_where_a_source_is_how_much_of_it_and_how_it_is_read() -> None:
+def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
     first, second, third = config(
         sources=[
             {"path": "web/*.jsonl", "epochs": 1.5},
@@ -52,13 +52,13 @@ def test_a_table_says_where_a_source_is_how_much_of_it_and_how_it_is_read() -> N
     assert is_mix([first, second, third])
 
 
-def test_a_table_alone_is_a_list_of_one_and_one_that_only_says_how_to_read_makes_no_mix() -> None:
+def test_a_single_table_needs_no_list_and_a_table_without_amount_is_not_a_mix() -> None:
     found = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
     assert [entry.label for entry in found] == ["a.jsonl"]
     assert not is_mix(found)
 
 
-def test_weights_beside_the_names_are_those_of_tables() -> None:
+def test_weights_for_names_equal_weights_in_tables() -> None:
     short = config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries()
     long = config(
         sources=[
@@ -70,7 +70,7 @@ def test_weights_beside_the_names_are_those_of_tables() -> None:
     assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == short
 
 
-def test_the_column_of_a_source_takes_the_place_of_a_template_and_the_other_way_round() -> None:
+def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
     settings = config(
         sources=[{"path": "a", "text_column": "x"}, {"path": "b"}], text_template="{q} {a}"
     )
@@ -184,14 +184,14 @@ def test_a_wrong_amount_is_refused_naming_the_source(
     assert str(raised.value) == sentence
 
 
-def test_the_scarcest_source_is_used_once_whole_and_bounds_the_mix() -> None:
+def test_the_scarcest_source_is_used_once_completely_and_limits_the_mix() -> None:
     wanted, scarce = targets(weighted(50, 30, 20), [900, 300, 900])
     assert wanted == [500, 300, 200]
     assert scarce is not None
     assert scarce.label == "1.jsonl"
 
 
-def test_max_epochs_lets_it_be_repeated_until_another_one_bounds_the_mix() -> None:
+def test_max_epochs_repeats_the_scarcest_source_until_another_one_limits_the_mix() -> None:
     assert targets(weighted(50, 30, 20, max_epochs=1.5), [900, 300, 900])[0] == [750, 450, 300]
     wanted, scarce = targets(weighted(50, 50, max_epochs=10), [100, 900])
     assert wanted == [1000, 1000]
@@ -222,7 +222,7 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
 @pytest.mark.parametrize(
     "amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}]
 )
-def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
+def test_a_source_is_not_repeated_more_than_100_000_times(amount: dict[str, float]) -> None:
     found = entries([{"path": "a.jsonl", **amount}], (), 1.0)
     with pytest.raises(
         InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"
@@ -239,7 +239,7 @@ def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
     ),
     st.none() | st.integers(1, 10**12),
 )
-def test_a_mix_is_the_largest_that_has_its_shares_and_overuses_nothing(
+def test_a_mix_is_the_largest_with_its_shares_and_exceeds_no_max_epochs(
     sources: list[tuple[int, int, int]], limit: int | None
 ) -> None:
     tables = [

@@ -37,7 +37,7 @@ def test_sequential_is_next_fit_in_input_order() -> None:
 
 @pytest.mark.parametrize("group_size", [None, 100])
 @pytest.mark.parametrize("strategy", ["stream", "best_fit", "optimal"])
-def test_ranks_share_out_the_epoch(strategy: str, group_size: int | None) -> None:
+def test_ranks_divide_the_epoch(strategy: str, group_size: int | None) -> None:
     ranks = samplers(3, strategy=strategy, group_size=group_size)
     lengths = {len(sampler) for sampler in ranks}
     given = [list(sampler) for sampler in ranks]
@@ -51,7 +51,7 @@ def test_ranks_share_out_the_epoch(strategy: str, group_size: int | None) -> Non
     assert {sampler.efficiency for sampler in ranks} == {filled / (len(packs) * 256)}
 
 
-def test_nothing_is_dropped_when_the_last_batches_are_filled_up() -> None:
+def test_no_pack_is_dropped_when_the_last_batches_are_filled_up() -> None:
     given = [list(sampler) for sampler in samplers(3, drop_last=False)]
     assert len({len(batches) for batches in given}) == 1
     assert {document for batches in given for document in documents(batches)} == set(range(1000))
@@ -64,7 +64,7 @@ def test_a_world_larger_than_the_epoch_gets_nothing_or_repeats() -> None:
     assert list(MultipackSampler(**alone, drop_last=False)) == [[[0, 1]] * 4]
 
 
-def test_every_epoch_is_packed_anew_and_alike_for_the_same_seed() -> None:
+def test_every_epoch_is_packed_again_and_equally_for_the_same_seed() -> None:
     first, again = (MultipackSampler(LENGTHS, 256, seed=5) for _ in range(2))
     epochs = []
     for epoch in range(3):
@@ -78,7 +78,7 @@ def test_every_epoch_is_packed_anew_and_alike_for_the_same_seed() -> None:
     assert list(again) == epochs[0]
 
 
-def test_group_size_limits_which_documents_meet() -> None:
+def test_group_size_limits_which_documents_share_a_pack() -> None:
     sampler = MultipackSampler(LENGTHS, 256, group_size=50)
     groups = sampler.plan.groups
     assert groups is not None
@@ -86,7 +86,7 @@ def test_group_size_limits_which_documents_meet() -> None:
     assert all(len(set(groups[pack])) == 1 for batch in sampler for pack in batch)
 
 
-def test_max_segments_per_pack_holds() -> None:
+def test_no_pack_exceeds_max_segments_per_pack() -> None:
     assert (
         max(
             len(pack)
@@ -114,7 +114,7 @@ def squared_lag(world: int, **options: Any) -> float:
     return float(np.sqrt(np.mean(work.max(axis=0) - work.min(axis=0))))
 
 
-def test_ranks_of_a_step_have_equal_work_where_asked_for() -> None:
+def test_ranks_of_a_step_have_equal_work_with_order_balanced() -> None:
     plain = squared_lag(8)
     stepped = squared_lag(8, order="balanced", cost=(0, 1))
     even = squared_lag(8, order="balanced", cost=(0, 1), strategy="balanced")

@@ -28,7 +28,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_registered_strategy_plans_lengths_and_is_on_offer() -> None:
+def test_a_registered_strategy_plans_lengths_and_is_listed() -> None:
     plan = pack_lengths([3, 1, 2], 8, "alone")
     assert [plan.order.tolist(), plan.offsets.tolist()] == [[2, 1, 0], [0, 1, 2, 3]]
     with pytest.raises(ConfigError, match="did you mean 'alone'"):

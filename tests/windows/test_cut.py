@@ -49,7 +49,7 @@ def test_split_pieces_start_max_length_minus_stride_apart_and_stop_once_the_end_
     assert account.overlap.tolist() == [2]
 
 
-def test_no_piece_lies_wholly_inside_the_one_before() -> None:
+def test_no_piece_is_completely_inside_the_one_before() -> None:
     segments, _ = cut([90], max_length=50, stride=10)
     assert pieces(segments) == [(0, 0, 50), (0, 40, 50)]
 
@@ -107,7 +107,7 @@ def test_wrap_keeps_the_offset_of_a_document_cut_on_the_left() -> None:
     assert packs.tolist() == [0, 1, 2]
 
 
-def test_wrap_of_nothing_is_no_packs() -> None:
+def test_wrap_of_no_segments_makes_no_packs() -> None:
     segments, _ = cut([], strategy="wrapped")
     assert wrap(segments, 4)[1].tolist() == [0]
 
@@ -222,7 +222,7 @@ def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [3, 3, 0]
 
 
-def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
+def test_tokens_of_a_dropped_piece_are_trained_in_the_next_piece_that_has_them() -> None:
     trained = [12 <= token < 16 or token >= 18 for token in range(24)]
     config = BuildConfig(max_length=16, stride=8, min_loss_tokens=5)
     labels = labels_of([trained], as_mask=True)
@@ -235,7 +235,7 @@ def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
 
-def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> None:
+def test_a_piece_is_kept_for_tokens_it_shares_with_a_dropped_piece() -> None:
     trained = [4 <= token < 10 for token in range(16)]
     config = BuildConfig(max_length=8, stride=4, min_loss_tokens=5)
     labels = labels_of([trained], as_mask=False)
@@ -277,7 +277,7 @@ def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
     assert dropped.tolist() == [text - held[document] for document, text in enumerate(texts)]
 
 
-def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
+def test_truncation_that_leaves_no_trained_token_drops_the_row() -> None:
     labels = labels_of([[False] * 5 + [True]], as_mask=False)
     config = BuildConfig(max_length=4, overflow="truncate")
     segments, account = cut_segments(

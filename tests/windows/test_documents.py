@@ -51,7 +51,7 @@ def test_a_window_ends_with_the_unit_that_reaches_its_size() -> None:
     ]
 
 
-def test_the_seed_deals_units_to_windows_and_inside_one_they_stand_in_input_order() -> None:
+def test_the_seed_deals_units_to_windows_and_a_window_is_in_input_order() -> None:
     files = [token_file(unit) for unit in range(40)]
     windows = units(form_windows(files, BuildConfig(window=100, seed=3)))
     assert all(window == sorted(window) for window in windows)
@@ -87,7 +87,7 @@ def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
     assert found == [[7, 8], [9]]
 
 
-def test_labels_outlive_the_documents_they_are_of() -> None:
+def test_labels_outlive_their_documents() -> None:
     before = pa.total_allocated_bytes()
     columns = {"tokens": pa.list_(pa.int32()), "labels": pa.list_(pa.int8())}
     batch = pa.record_batch({name: pa.array([[1] * 9_000], kind) for name, kind in columns.items()})
@@ -125,12 +125,12 @@ def test_token_files_of_two_widths_are_never_read_as_one() -> None:
         join_documents(batches, np.arange(2), np.zeros(2, np.int32))
 
 
-def test_rows_without_a_group_are_a_group_of_their_own() -> None:
+def test_rows_without_a_group_are_one_group() -> None:
     assert group_codes(pa.chunked_array([["x", None, "x", None]])).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
-def test_the_held_out_share_is_as_asked_and_depends_on_the_document_alone(share: float) -> None:
+def test_the_held_out_share_is_as_configured_and_depends_only_on_the_document(share: float) -> None:
     ids = np.arange(100_000)
     held = held_out(ids, BuildConfig(holdout=share))
     assert abs(held.mean() - share) < 0.01

@@ -40,9 +40,7 @@ def test_trained_tokens_are_counted_in_labels_and_in_masks(dtype: Any, values: l
     [(90, 30, 45), (10, 90, 10), (90, 10, 50), (60, 60, 30)],
     ids=["both are cut", "a short prompt stays whole", "a short response stays whole", "halves"],
 )
-def test_the_longer_side_gives_way_and_both_in_proportion(
-    source: int, target: int, kept: int
-) -> None:
+def test_the_longer_side_is_cut_or_both_in_proportion(source: int, target: int, kept: int) -> None:
     assert proportional(np.array([source], np.int32), np.array([target], np.int32), 60)[0] == kept
 
 

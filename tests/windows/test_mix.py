@@ -207,7 +207,7 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     )
 
 
-def test_a_stretch_of_the_mix_holds_the_shares_with_order_input(tmp_path: Path) -> None:
+def test_every_part_of_the_mix_has_the_shares_with_order_input(tmp_path: Path) -> None:
     settings = config(
         sources=[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}],
         order="input",
@@ -409,7 +409,7 @@ def test_verify_counts_the_copies(three: dict[str, Any]) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_verify_is_silent_where_copies_lack_their_beginning(
+def test_verify_accepts_copies_without_their_beginning(
     three: dict[str, Any], more: dict[str, Any], seed: int
 ) -> None:
     build(
@@ -440,7 +440,7 @@ def test_verify_counts_the_copies_of_documents_cut_on_the_left(three: dict[str, 
     )
 
 
-def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path: Path) -> None:
+def test_verify_accepts_repeated_chats_with_dropped_pieces(tmp_path: Path) -> None:
     answers = [f"the cat sat on the mat {number}" for number in range(9)]
     chat = [
         {
@@ -470,7 +470,7 @@ def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path
     assert list(map(str, verify(tmp_path / "out", level="full").findings)) == []
 
 
-def test_verify_takes_repeated_pairs_for_both_of_their_sides(three: dict[str, Any]) -> None:
+def test_verify_counts_both_sides_of_repeated_pairs(three: dict[str, Any]) -> None:
     sources = [{"path": three["sources"][1]["path"], "epochs": 2}]
     build(config(**three | {"sources": sources, "pair_columns": "q,answer", "overflow": "drop"}))
     assert read_manifest(three["output"]).data["repeated"]["documents"] > 0
@@ -506,7 +506,7 @@ def test_weights_of_the_same_shares_are_the_same_build(three: dict[str, Any]) ->
     assert any("nothing to do" in line for line in heard.lines)
 
 
-def test_a_column_of_its_own_reads_what_the_column_of_all_reads(
+def test_a_column_of_one_source_reads_like_the_column_of_the_build(
     three: dict[str, Any], tmp_path: Path
 ) -> None:
     own = {"path": tmp_path / "c.jsonl", "text_column": "body"}
@@ -521,7 +521,7 @@ def test_a_column_of_its_own_reads_what_the_column_of_all_reads(
     assert "mix" not in read_report(three["output"])
 
 
-def test_a_limit_of_a_source_counts_rows_over_its_files(three: dict[str, Any]) -> None:
+def test_the_limit_of_a_source_counts_rows_of_all_its_files(three: dict[str, Any]) -> None:
     sources = [
         {key: source[key] for key in source if key != "weight"} for source in three["sources"]
     ]
@@ -570,7 +570,7 @@ def test_a_mix_goes_with_every_other_option(three: dict[str, Any], more: dict[st
     assert len(datasets.load_from_disk(str(folder))) == manifest.splits["train"].packs
 
 
-def test_what_is_held_out_is_in_no_copy_trained_on_and_is_not_repeated(
+def test_held_out_documents_are_not_trained_and_not_repeated(
     three: dict[str, Any],
 ) -> None:
     build(
@@ -605,7 +605,7 @@ def bad(tmp_path: Path, sources: list[Any], **options: Any) -> str:
     return result.err.splitlines()[-1].removeprefix("packprep: ")
 
 
-def test_a_mix_that_cannot_be_is_one_sentence_naming_the_file(tmp_path: Path) -> None:
+def test_an_impossible_mix_is_one_sentence_that_names_the_file(tmp_path: Path) -> None:
     a, b = (
         str(write_jsonl(tmp_path / name, ["one two", "three"])) for name in ("a.jsonl", "b.jsonl")
     )

@@ -50,7 +50,7 @@ def test_each_document_is_taken_as_often_as_all_fit_and_some_once_more() -> None
     )
 
 
-def test_a_document_that_does_not_fit_leaves_its_place_to_others() -> None:
+def test_a_document_that_does_not_fit_is_skipped_for_later_ones() -> None:
     sizes = [1000] + [1] * 50
     assert drawn(sizes, 40)[1].tolist() == plain(sizes, 40, 0)
     assert drawn(sizes, 40)[1].sum() == 40
@@ -62,7 +62,7 @@ def test_documents_without_tokens_are_taken_once_and_never_repeated() -> None:
     assert drawn([0, 0], 7)[1].tolist() == [1, 1]
 
 
-def test_more_wanted_keeps_the_documents_that_were_drawn() -> None:
+def test_a_larger_draw_keeps_the_documents_of_a_smaller_one() -> None:
     sizes = [10] * 5000
     fewer, more = (drawn(sizes, wanted)[1] for wanted in (10_000, 20_000))
     assert (fewer <= more).all()
@@ -73,7 +73,7 @@ def test_another_seed_draws_other_documents() -> None:
     assert drawn([1] * 100, 50, seed=1)[1].tolist() != drawn([1] * 100, 50, seed=2)[1].tolist()
 
 
-def test_no_more_documents_are_held_than_may_fill_what_is_left(
+def test_only_documents_that_may_fill_the_rest_are_kept_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
@@ -83,7 +83,7 @@ def test_no_more_documents_are_held_than_may_fill_what_is_left(
 
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(0, 2000), st.integers(0, 5))
-def test_a_draw_is_the_plain_one_and_nothing_left_out_would_still_fit(
+def test_a_draw_equals_the_reference_and_no_document_left_out_would_fit(
     sizes: list[int], wanted: int, seed: int
 ) -> None:
     _, copies = drawn(sizes, wanted, seed)

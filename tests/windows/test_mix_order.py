@@ -25,7 +25,7 @@ def held(found: Stream, files: list[list[int]]) -> list[list[tuple[int, int, flo
     return windows
 
 
-def test_two_sources_stand_between_each_other_by_their_tokens() -> None:
+def test_two_sources_are_interleaved_by_their_tokens() -> None:
     held_by = [held(stream(files, 1, 2), files) for files in ([[1, 1, 1, 1]], [[1, 1]])]
     windows = [
         sorted(
@@ -69,7 +69,7 @@ def test_a_source_without_tokens_keeps_its_documents_in_the_first_window() -> No
     st.integers(0, 4),
     st.integers(1, 6),
 )
-def test_every_copy_stands_in_one_window_and_windows_are_equal_but_for_a_document(
+def test_every_copy_is_in_one_window_and_windows_differ_by_at_most_a_document(
     files: list[list[int]], copies: int, windows: int
 ) -> None:
     found = stream(files, copies, windows)

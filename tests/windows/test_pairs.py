@@ -35,11 +35,11 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
     return list(found), account
 
 
-def test_a_pair_is_two_segments_one_behind_the_other() -> None:
+def test_a_pair_is_two_consecutive_segments() -> None:
     assert cut([(3, 2), (1, 1)])[0] == [(0, 0, 3), (0, 3, 2), (1, 0, 1), (1, 1, 1)]
 
 
-def test_a_pair_that_does_not_fit_together_is_dropped_whole() -> None:
+def test_a_pair_that_does_not_fit_is_dropped_with_both_sides() -> None:
     found, account = cut([(5, 4), (4, 4)])
     assert found == [(1, 0, 4), (1, 4, 4)]
     assert account.dropped["overflow"].tolist() == [9, 0]
@@ -67,7 +67,7 @@ def test_padding_of_segments_counts_when_a_pair_must_fit() -> None:
     assert found == [(0, 0, 4), (0, 5, 3)]
 
 
-def test_a_pair_with_an_empty_side_is_no_pair() -> None:
+def test_a_pair_with_an_empty_side_is_not_packed() -> None:
     found, account = cut([(3, 0), (0, 0), (2, 2)])
     assert found == [(2, 0, 2), (2, 2, 2)]
     assert account.dropped["too_short"].tolist() == [3, 0, 0]
@@ -254,7 +254,7 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     )
 
 
-def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
+def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
     rows = [{**row, "margin": number / 4} for number, row in enumerate(rows_of(6))]
     options: dict[str, Any] = {
         "max_length": 4096,

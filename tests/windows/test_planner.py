@@ -29,7 +29,7 @@ def test_packs_come_from_the_last_windows(
 @given(
     st.lists(st.integers(0, 9), min_size=1), st.integers(1, 12), st.sampled_from(["drop", "fill"])
 )
-def test_what_remains_is_a_multiple_and_the_smallest_change(
+def test_the_remaining_packs_are_a_multiple_after_the_smallest_change(
     counts: list[int], multiple: int, remainder: str
 ) -> None:
     config = BuildConfig(packs_multiple_of=multiple, remainder=remainder)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def test_what_remains_is_a_multiple_and_the_smallest_change(
     assert all(count + change >= 0 for count, change in zip(counts, changes, strict=True))
 
 
-def test_windows_and_splits_have_seeds_of_their_own() -> None:
+def test_every_window_and_split_has_its_own_seed() -> None:
     config = BuildConfig(seed=5)
     seeds = {window_seed(config, window, split) for window in range(100) for split in range(2)}
     assert len(seeds) == 200

@@ -6,7 +6,7 @@ from numba import njit
 from packprep.packing.kernels.common import compiling, hash64
 
 
-def test_that_kernels_are_compiled_is_said_once_and_where_none_is_nothing() -> None:
+def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> None:
     hash64(np.uint64(1), np.uint64(2))
     said: list[str] = []
     with compiling(said.append):

@@ -26,7 +26,7 @@ def int64(*values: int) -> np.ndarray:
         (-1, -1, [7, 8, 9], [0, 2, 2, 3]),
     ],
 )
-def test_ends_stand_around_every_document_that_has_ids(
+def test_bos_and_eos_are_added_to_every_document_that_has_ids(
     bos: int, eos: int, expected: list[int], offsets: list[int]
 ) -> None:
     before = int64(0, 2, 2, 3)
@@ -37,7 +37,7 @@ def test_ends_stand_around_every_document_that_has_ids(
     assert out.tolist() == expected
 
 
-def test_ids_that_are_read_only_are_taken_as_they_are() -> None:
+def test_read_only_ids_are_accepted() -> None:
     ids = np.array([7], np.int32)
     ids.setflags(write=False)
     out = np.zeros(3, np.int32)
@@ -98,7 +98,7 @@ def test_addresses_are_never_sent_to_another_process(send: Any) -> None:
         send(Pointers.into(np.zeros(1, np.int32), int64(0)))
 
 
-def test_only_pointers_make_addresses_and_only_kernels_get_them() -> None:
+def test_only_pointers_create_addresses_and_only_kernels_receive_them() -> None:
     allowed = {
         "gather.py": {"address", "ctypes"},
         "labels.py": {"address"},  # its kernels take arrays of them
@@ -141,7 +141,7 @@ def test_labels_of_a_mask_are_the_tokens_where_it_is_set() -> None:
     assert out.tolist() == [7, -100, 9]
 
 
-def test_the_beginning_and_the_padding_of_a_segment_have_no_label() -> None:
+def test_the_first_tokens_and_the_padding_of_a_segment_have_no_label() -> None:
     out = np.array([7, 8, 9, 3, 5], np.int32)
     gather.clear_labels(int64(1, 2, 1), int64(2, 2, 0), int64(2, 2, 1), out)
     assert out.tolist() == [-100, 8, -100, -100, -100]
@@ -162,7 +162,7 @@ def test_the_token_at_each_address(dtype: str) -> None:
     assert gather.tokens_at(Pointers.into(here, int64(2, 0))).tolist() == [65_000, 7]
 
 
-def test_narrow_tokens_come_out_wide() -> None:
+def test_narrow_tokens_are_copied_as_int32() -> None:
     here, out = np.array([65_535, 40_000], np.uint16), np.zeros(3, np.int32)
     gather.fill_values(
         Pointers.into(here, int64(0)), int64(2), int64(3), np.array([True]), 1, 3, out
