@@ -53,9 +53,9 @@ def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
 
 
 def test_a_single_table_needs_no_list_and_a_table_without_amount_is_not_a_mix() -> None:
-    found = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
-    assert [entry.label for entry in found] == ["a.jsonl"]
-    assert not is_mix(found)
+    sources = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
+    assert [entry.label for entry in sources] == ["a.jsonl"]
+    assert not is_mix(sources)
 
 
 def test_weights_for_names_equal_weights_in_tables() -> None:
@@ -205,9 +205,9 @@ def test_max_epochs_repeats_the_scarcest_source_until_another_one_limits_the_mix
 
 def test_max_tokens_of_the_build_makes_a_mix_smaller_and_keeps_its_shares() -> None:
     assert targets(weighted(50, 30, 20), [900, 300, 900], 100) == ([50, 30, 20], None)
-    found = entries([{"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c"], (), 1.0)
-    assert targets(found, [100, 100, 150])[0] == [200, 50, 150]
-    assert targets(found, [100, 100, 150], 40)[0] == [20, 5, 15]
+    sources = entries([{"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c"], (), 1.0)
+    assert targets(sources, [100, 100, 150])[0] == [200, 50, 150]
+    assert targets(sources, [100, 100, 150], 40)[0] == [20, 5, 15]
 
 
 def test_max_tokens_of_a_source_never_repeats_it() -> None:
@@ -223,12 +223,12 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
     "amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}]
 )
 def test_a_source_is_not_repeated_more_than_100_000_times(amount: dict[str, float]) -> None:
-    found = entries([{"path": "a.jsonl", **amount}], (), 1.0)
+    sources = entries([{"path": "a.jsonl", **amount}], (), 1.0)
     with pytest.raises(
         InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"
     ):
-        targets(found, [10])
-    assert targets(found, [10], 1_000_000)[0] == [1_000_000]
+        targets(sources, [10])
+    assert targets(sources, [10], 1_000_000)[0] == [1_000_000]
 
 
 @given(
@@ -246,17 +246,17 @@ def test_a_mix_is_the_largest_with_its_shares_and_exceeds_no_max_epochs(
         {"path": str(number), "weight": weight / 10, "max_epochs": epochs / 10}
         for number, (weight, _, epochs) in enumerate(sources)
     ]
-    available = [there for _, there, _ in sources]
+    available = [size for _, size, _ in sources]
     wanted, scarce = targets(entries(tables, (), 1.0), available, limit)
-    whole = sum(wanted)
-    most = [there * Fraction(epochs, 10) for _, there, epochs in sources]
+    mixed = sum(wanted)
+    most = [size * Fraction(epochs, 10) for _, size, epochs in sources]
     total = sum(weight for weight, _, _ in sources)
     for (weight, _, _), tokens, room in zip(sources, wanted, most, strict=True):
         assert tokens <= room
-        assert abs(tokens - Fraction(weight, total) * whole) <= len(sources)
+        assert abs(tokens - Fraction(weight, total) * mixed) <= len(sources)
     if scarce is None:
         assert limit is not None
-        assert limit - len(sources) < whole <= limit
+        assert limit - len(sources) < mixed <= limit
     else:
         number = int(scarce.label)
         assert wanted[number] == int(most[number])

@@ -1,7 +1,4 @@
-"""The one account.
-
-A reason nobody knows fails at once, and every figure is the same wherever it is shown.
-"""
+"""The account: an unknown reason fails, and a figure is the same in every report."""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -50,8 +47,8 @@ def sums(draw: st.DrawFn) -> Sums:
 
 def test_a_reason_that_is_not_in_the_enum_fails_at_once() -> None:
     policy = documents.tokenizer()
-    made = documents.make_documents([3, 9, 30], policy)
-    plan = plan_window(made, policy, BuildConfig(max_length=8, overflow="drop"), seed=0)
+    tokenized = documents.make_documents([3, 9, 30], policy)
+    plan = plan_window(tokenized, policy, BuildConfig(max_length=8, overflow="drop"), seed=0)
     lost = dict(plan.account.dropped)
     assert list(lost) == [Dropped.OVERFLOW]
     wrong: Any = {"over_flow": lost[Dropped.OVERFLOW]}
@@ -138,8 +135,8 @@ def test_a_plan_predicts_every_sum_of_the_build(
     config: BuildConfig, texts: list[int], change: int
 ) -> None:
     policy = documents.tokenizer()
-    made = documents.make_documents(texts, policy)
-    plan = plan_window(made, policy, config, seed=window_seed(config, 0, 0))
+    tokenized = documents.make_documents(texts, policy)
+    plan = plan_window(tokenized, policy, config, seed=window_seed(config, 0, 0))
     change = max(change, -len(plan.packs)) if len(plan.packs) else 0
     written = resized(plan.packs, change, config)
     account = Account.empty(1)
@@ -147,12 +144,14 @@ def test_a_plan_predicts_every_sum_of_the_build(
     built = account.total(config.max_length)
     check_ledger(built.ledger)
 
-    window = WindowDocuments("train", 0, made)
-    foreseen = (
-        CutWindow(*cut_documents(made, policy, config)).plan(window, config).sums(config, change)
+    window = WindowDocuments("train", 0, tokenized)
+    predicted = (
+        CutWindow(*cut_documents(tokenized, policy, config))
+        .plan(window, config)
+        .sums(config, change)
     )
-    assert foreseen.ledger == built.ledger
-    unseen = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
-    assert {key: value for key, value in foreseen.figures().items() if key not in unseen} == {
-        key: value for key, value in built.figures().items() if key not in unseen
+    assert predicted.ledger == built.ledger
+    unknown = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
+    assert {key: value for key, value in predicted.figures().items() if key not in unknown} == {
+        key: value for key, value in built.figures().items() if key not in unknown
     }

@@ -1,6 +1,6 @@
 """Plans of pack_lengths.
 
-Every strategy against its plain twin, every constraint, every order, every wrong argument.
+Every strategy against its reference, every constraint, every order, every wrong argument.
 """
 
 import hashlib
@@ -182,8 +182,8 @@ class TestEveryStrategy:
             longest = [max(lengths[d] for d in pack) for pack in packs]
             assert longest == sorted(longest, reverse=True)
         assert all(pack == sorted(pack) and len(pack) <= (slots or 40) for pack in packs)
-        whole = [sorted({atoms[d] for d in pack}) for pack in packs]
-        assert sorted(atom for pack in whole for atom in pack) == list(range(len(sizes)))
+        atoms_of_packs = [sorted({atoms[d] for d in pack}) for pack in packs]
+        assert sorted(atom for pack in atoms_of_packs for atom in pack) == list(range(len(sizes)))
         assert plan.bound <= plan.num_packs
 
     def test_packs_nothing_into_no_packs(self, strategy: str) -> None:
@@ -268,7 +268,7 @@ DIGESTS = {
 
 
 def test_plans_are_the_same_on_every_machine() -> None:
-    """Pinned: a change here changes the bytes of every dataset built with these settings."""
+    """Pinned: another digest means other bytes for every dataset built with these settings."""
     lengths = (np.arange(1000) * 7919 % 241 + 1).astype(np.int32)
     digests = {}
     for strategy in STRATEGIES:
@@ -289,9 +289,9 @@ def test_the_seed_decides_the_place_of_equal_documents_and_the_order_of_packs() 
 
 
 def test_shuffling_documents_is_fair() -> None:
-    """Each pairing of four equal documents is as likely.
+    """Each pairing of four equal documents is equally likely.
 
-    Of 3,000 shuffles into two packs, each of three pairings comes up 1,000 times or so.
+    In 3,000 shuffles into two packs, each of the three pairings occurs about 1,000 times.
     """
     partners = [
         next(p for p in packs_of(pack_lengths([4] * 4, 8, seed=s)) if 0 in p)[1]
@@ -514,7 +514,7 @@ def test_a_wrong_argument_is_one_sentence(arguments: dict[str, Any], sentence: s
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "optimal", "stream", "greedy"])
 def test_packing_takes_at_most_forty_bytes_per_document(strategy: str) -> None:
-    """Peak resident memory of a process of its own, over what it is before the call."""
+    """Peak resident memory of a separate process, less its memory before the call."""
     program = """if True:
         import sys
         import numpy as np

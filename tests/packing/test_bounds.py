@@ -1,7 +1,4 @@
-"""Lower bounds.
-
-Never above the optimum, never below the textbook's, exact where that is promised.
-"""
+"""Lower bounds: never above the optimum, never below the textbook bounds, exact if promised."""
 
 import numpy as np
 import pytest

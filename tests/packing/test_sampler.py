@@ -40,21 +40,21 @@ def test_sequential_is_next_fit_in_input_order() -> None:
 def test_ranks_divide_the_epoch(strategy: str, group_size: int | None) -> None:
     ranks = samplers(3, strategy=strategy, group_size=group_size)
     lengths = {len(sampler) for sampler in ranks}
-    given = [list(sampler) for sampler in ranks]
-    assert lengths == {len(batches) for batches in given}
-    seen = [document for batches in given for document in documents(batches)]
+    by_rank = [list(sampler) for sampler in ranks]
+    assert lengths == {len(batches) for batches in by_rank}
+    seen = [document for batches in by_rank for document in documents(batches)]
     assert len(set(seen)) == len(seen) > 900
-    assert all(len(batch) == 2 for batches in given for batch in batches)
-    packs = [pack for batches in given for batch in batches for pack in batch]
+    assert all(len(batch) == 2 for batches in by_rank for batch in batches)
+    packs = [pack for batches in by_rank for batch in batches for pack in batch]
     assert max(LENGTHS[pack].sum() for pack in packs) <= 256
     filled = sum(int(LENGTHS[pack].sum()) for pack in packs)
     assert {sampler.efficiency for sampler in ranks} == {filled / (len(packs) * 256)}
 
 
 def test_no_pack_is_dropped_when_the_last_batches_are_filled_up() -> None:
-    given = [list(sampler) for sampler in samplers(3, drop_last=False)]
-    assert len({len(batches) for batches in given}) == 1
-    assert {document for batches in given for document in documents(batches)} == set(range(1000))
+    by_rank = [list(sampler) for sampler in samplers(3, drop_last=False)]
+    assert len({len(batches) for batches in by_rank}) == 1
+    assert {document for batches in by_rank for document in documents(batches)} == set(range(1000))
 
 
 def test_a_world_larger_than_the_epoch_gets_nothing_or_repeats() -> None:

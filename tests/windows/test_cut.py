@@ -165,12 +165,12 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
     )
     expected, counted = [], []
     for document, length in enumerate(lengths):
-        mine = None if trained is None else trained[document]
-        by_hand = cut_document(length, ends, config, has_bos=ends > 0, trained=mine)
+        mask = None if trained is None else trained[document]
+        by_hand = cut_document(length, ends, config, has_bos=ends > 0, trained=mask)
         expected += [(document, offsets, bos) for offsets, bos in by_hand.pieces]
-        if mine is not None:
+        if mask is not None:
             counted += [
-                sum(labelled(*piece, mine, config, by_hand.pieces[:number]))
+                sum(labelled(*piece, mask, config, by_hand.pieces[:number]))
                 for number, piece in enumerate(by_hand.pieces)
             ]
         assert account.truncated[document] == by_hand.truncated
@@ -182,13 +182,13 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
         put_in = length + by_hand.overlap + by_hand.continuation_bos
         kept = sum(len(offsets) + bos for offsets, bos in by_hand.pieces)
         assert put_in == kept + by_hand.truncated + sum(by_hand.dropped.values())
-    assert found(segments) == expected
+    assert pieces_of(segments) == expected
     if trained is not None:
         assert segments.trained(labels_of(trained, as_mask=as_mask), config).tolist() == counted
 
 
 def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
-    """The labels of documents of which these tokens are trained, as a mask or as ids."""
+    """Labels of documents with these trained tokens, as a mask or as ids."""
     if trained is None:
         return None
     parts = [
@@ -200,14 +200,14 @@ def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
     return Labels(values=Pointers.into(kept, ends))
 
 
-def found(segments: Segments) -> list[tuple[int, list[int], bool]]:
-    """Document, offsets of the own tokens and extra BOS of each segment."""
+def pieces_of(segments: Segments) -> list[tuple[int, list[int], bool]]:
+    """Document, offsets of its tokens and extra BOS of each segment."""
     fronts = segments.count if segments.front is None else segments.front
     holes = np.zeros_like(segments.count) if segments.hole is None else segments.hole
     columns = (segments.document, segments.start, segments.count, segments.bos, fronts, holes)
     return [
-        (document, [start + place + (hole if place >= front else 0) for place in range(own)], bos)
-        for document, start, own, bos, front, hole in zip(
+        (document, [start + place + (hole if place >= front else 0) for place in range(count)], bos)
+        for document, start, count, bos, front, hole in zip(
             *(column.tolist() for column in columns), strict=True
         )
     ]
@@ -242,8 +242,7 @@ def test_a_piece_is_kept_for_tokens_it_shares_with_a_dropped_piece() -> None:
     segments, account = cut_segments(
         np.array([16], np.int32), 0, config, has_bos=False, labels=labels
     )
-    # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none
-    # of its own.
+    # [0, 8) has 4, [4, 12) has those and 2 more (5 without its first token), [8, 16) has no others.
     assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
@@ -266,15 +265,15 @@ def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
         if sum(sum(trained[document][start + 1 : stop]) for document, start, stop in pack) >= least
     ]
     lengths, labels = np.array(texts, np.int32), labels_of(trained, as_mask=True)
-    whole = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
-    segments, edges, account = wrap_documents(*whole, lengths, config, labels)
-    found = pieces(segments)
-    assert [found[first:last] for first, last in itertools.pairwise(edges.tolist())] == expected
-    held = Counter(dict.fromkeys(range(len(texts)), 0))
-    for document, _, own in found:
-        held[document] += own
+    cut_once = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
+    segments, edges, account = wrap_documents(*cut_once, lengths, config, labels)
+    wrapped = pieces(segments)
+    assert [wrapped[first:last] for first, last in itertools.pairwise(edges.tolist())] == expected
+    packed = Counter(dict.fromkeys(range(len(texts)), 0))
+    for document, _, count in wrapped:
+        packed[document] += count
     dropped = account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(len(texts), np.int32))
-    assert dropped.tolist() == [text - held[document] for document, text in enumerate(texts)]
+    assert dropped.tolist() == [text - packed[document] for document, text in enumerate(texts)]
 
 
 def test_truncation_that_leaves_no_trained_token_drops_the_row() -> None:
@@ -293,7 +292,7 @@ def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response()
         max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
     )
     segments, _ = cut_segments(np.array([12], np.int32), 0, config, has_bos=False, labels=labels)
-    assert found(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
+    assert pieces_of(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(2, 200))

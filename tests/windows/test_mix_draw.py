@@ -10,28 +10,24 @@ Drawn = tuple[Draw, np.ndarray]
 
 
 def drawn(sizes: list[int], wanted: int, seed: int = 0) -> Drawn:
-    """The draw of `wanted` tokens of documents 0, 1, 2, ..., and the copies of each."""
+    """The draw of `wanted` tokens from documents 0, 1, 2, ..., and the copies of each."""
     ids, tokens = np.arange(len(sizes)), np.array(sizes, np.int64)
     hashed = hashes(seed, ids)
     bucket = buckets(hashed)
-    at = place(
+    end = place(
         wanted,
         np.bincount(bucket, weights=tokens, minlength=BUCKETS).astype(np.int64),
         np.bincount(bucket[tokens > 0], minlength=BUCKETS),
     )
-    near = (bucket >= at.first) & (bucket < at.last) & (tokens > 0)
-    halves = [
-        near & (ids % 2 == half) for half in (1, 0)
-    ]  # as from two files, in no order that matters
-    found = finish_draw(at, [(hashed[half], ids[half], tokens[half]) for half in halves])
-    return found, found.copies(tokens, found.partly(ids, bucket, tokens))
+    near = (bucket >= end.first) & (bucket < end.last) & (tokens > 0)
+    # as from two files; their order has no effect
+    halves = [near & (ids % 2 == half) for half in (1, 0)]
+    draw = finish_draw(end, [(hashed[half], ids[half], tokens[half]) for half in halves])
+    return draw, draw.copies(tokens, draw.partly(ids, bucket, tokens))
 
 
 def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
-    """Whole copies, then documents in the order of their hashes.
-
-    Each if it fits in the rest.
-    """
+    """Complete copies, then documents in the order of their hashes, each if it still fits."""
     times, left = divmod(wanted, sum(sizes)) if sum(sizes) else (0, 0)
     copies = [times if size else 1 for size in sizes]
     for document in np.argsort(hashes(seed, np.arange(len(sizes)))).tolist():
@@ -78,8 +74,8 @@ def test_only_documents_that_may_fill_the_rest_are_kept_in_memory(
 ) -> None:
     monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
     tokens = np.full(BUCKETS, 7)
-    at = place(7 * 100 + 3, tokens, np.full(BUCKETS, 4))
-    assert (at.first, at.last, at.room) == (100, 103, 3)
+    end = place(7 * 100 + 3, tokens, np.full(BUCKETS, 4))
+    assert (end.first, end.last, end.room) == (100, 103, 3)
 
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(0, 2000), st.integers(0, 5))
