@@ -71,11 +71,11 @@ def pack_lengths(
     planner = _planner(strategy)
     if order not in ORDERS:
         raise ConfigError(_unknown("order", order, ORDERS))
-    max_length = _whole("max_length", max_length, _LONGEST)
+    max_length = _whole_number("max_length", max_length, _LONGEST)
     limit = (
         None
         if max_segments_per_pack is None
-        else _whole("max_segments_per_pack", max_segments_per_pack)
+        else _whole_number("max_segments_per_pack", max_segments_per_pack)
     )
     documents, counts = _as_lengths(lengths, max_length)
     group_of = _per_document("groups", groups, documents.size)
@@ -89,8 +89,8 @@ def pack_lengths(
         seed=int(seed),
         order=order,
         shuffle_documents=shuffle_documents,
-        num_packs=None if num_packs is None else _whole("num_packs", num_packs),
-        ranks=_whole("balance_ranks", balance_ranks),
+        num_packs=None if num_packs is None else _whole_number("num_packs", num_packs),
+        ranks=_whole_number("balance_ranks", balance_ranks),
         cost=(float(cost[0]), float(cost[1])),
     )
     if items.num_packs is not None and strategy != "balanced":
@@ -253,7 +253,7 @@ def _per_document(
     return array
 
 
-def _whole(name: str, value: Any, most: int = NO_LIMIT) -> int:
+def _whole_number(name: str, value: Any, most: int = NO_LIMIT) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= most:
         raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {most:,}")
     return int(value)
