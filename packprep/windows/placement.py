@@ -142,8 +142,8 @@ class Runs:
     padded: Int64
 
     def values(self, of_documents: Pointers) -> Pointers:
-        """Where the values of each run begin in a column, [runs].
+        """Pointers to the first value of each run in a column, [runs].
 
-        of_documents: where those of each document begin, [documents].
+        of_documents: pointers to the first value of each document, [documents].
         """
         return of_documents.shifted(self.document, self.start)

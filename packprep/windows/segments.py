@@ -75,7 +75,7 @@ class Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAccount:
-    """What happened to the tokens of each document, [documents] each; dropped: by reason."""
+    """Account of the tokens of each document, [documents] each; dropped: by reason."""
 
     truncated: Int32
     overlap: Int64
