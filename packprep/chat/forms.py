@@ -1,7 +1,7 @@
-"""The form of a conversation: its rendering with each text replaced by a mark.
+"""The form of a conversation: its rendering with a mark in place of each text.
 
-It is rendered once for all rows that share it. Filled with the texts of a row it must give the
-plain rendering of the row.
+A form is rendered once for all rows that share it. Filled with the texts of a row, it must give
+the row's own rendering; otherwise the row is marked by itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from packprep.chat.turn_locator import Turn
 
 @dataclass(frozen=True)
 class Form:
-    """A rendering of a conversation whose texts are marks.
+    """The template's own text, and the order of the texts in it.
 
-    The template's own text, and the order of the others.
-
-    specials: where the template's special tokens are, with the number of marks before each.
+    specials: spans of the template's special tokens, each with the number of marks before it.
     """
 
     unmarked: Unmarked
@@ -31,9 +29,9 @@ class Form:
     specials: list[tuple[int, Span]]
 
     def place(self, text: str, texts: Sequence[str]) -> tuple[list[Span], list[Span]] | None:
-        """Trained spans and the template's special tokens in a rendering.
+        """Trained spans and the template's special tokens in a row's rendering.
 
-        None if it is not this form, filled.
+        texts: of the row. Returns None if `text` is not this form filled with them.
         """
         filled = self._fill(text, [texts[number] for _, number in self.unmarked.marks[1:]])
         if filled is None:
@@ -48,9 +46,9 @@ class Form:
         ]
 
     def _fill(self, text: str, values: Sequence[str]) -> list[str] | None:
-        """End of a turn, behind the token that closes it.
+        """The values as `text` contains them: whole, or stripped by the template.
 
-        That is the last special one in it, in the template's own text.
+        Returns None if `text` is not this form with these values.
         """
         if (
             "".join(
@@ -59,10 +57,10 @@ class Form:
             == text
         ):
             return list(values)
-        at = len(self._literals[0])
+        position = len(self._literals[0])
         filled = []
         for value, literal in zip(values, self._literals[1:], strict=True):
-            forms = (
+            variants = (
                 value,
                 value.strip(),
                 value.lstrip(),
@@ -70,24 +68,28 @@ class Form:
                 value.lstrip("\n"),
                 value.strip("\n"),
             )
-            form = next((form for form in forms if text.startswith(form + literal, at)), None)
-            if form is None:
+            variant = next(
+                (variant for variant in variants if text.startswith(variant + literal, position)),
+                None,
+            )
+            if variant is None:
                 return None
-            filled.append(form)
-            at += len(form) + len(literal)
-        return filled if at == len(text) and text.startswith(self._literals[0]) else None
+            filled.append(variant)
+            position += len(variant) + len(literal)
+        return filled if position == len(text) and text.startswith(self._literals[0]) else None
 
     @cached_property
     def _literals(self) -> list[str]:
+        """The template's own text before, between and after the marks."""
         marks = [position for position, _ in self.unmarked.marks]
         return [self.unmarked.text[a:b] for a, b in zip(marks, [*marks[1:], None], strict=True)]
 
 
 @dataclass(frozen=True)
 class FormKey:
-    """A conversation whose texts are marks, equal to all of the same form.
+    """Cache key of a form: a conversation with marks in place of its texts.
 
-    owners: the message of each text.
+    Equal for all conversations of one form. owners: message number of each text.
     """
 
     form: str

@@ -1,24 +1,14 @@
-"""Trained characters of a rendered conversation, and its special tokens.
+"""Renders conversations, and finds what is trained and which special tokens the template wrote.
 
-Only those special tokens count that the template wrote.
+`turn_locator` says where a turn begins and ends. Its result is exact, or the row is refused: a
+marked rendering counts only if it equals the plain rendering once its marks are removed.
 
-A turn is trained from the end of everything before it rendered with add_generation_prompt=True up
-to its end-of-turn token, that token included. Templates with {% generation %} say it themselves.
-For the others a second rendering has marks behind the texts of the messages: what follows the last
-mark of the conversation up to a turn, generation prompt included, must follow the same mark in the
-whole conversation, and there the turn begins. Where a template leaves the end of that prompt, such
-as an empty thought, out of earlier turns, the turn begins where the prompt breaks off, if the
-message's own text begins there. It is exact or it is refused: a marked rendering counts only if it
-is the plain one without its marks. (Growing prefixes as such are not exact: Qwen3's template drops
-earlier thinking, Mistral's moves the system message.)
+Most rows need one rendering. Their form (see `forms`) is rendered once for all rows that share it;
+a row that does not fit its form is marked by itself.
 
-Most rows need one rendering. The conversation with each text replaced by a mark, its form, is
-rendered once for all rows that share it; filled with the texts of a row it must give the plain
-rendering of the row, or that row is marked.
-
-Message text has no special tokens, whatever it spells: only those in the template's own text count.
-Where a row spells one, or tools or calls hold a part of one, a rendering in which it is broken by
-marks tells whose each one is.
+Text of a message has no special tokens, whatever it spells: only those in the template's own text
+count. Where a row spells one, or tools or calls contain part of one, a rendering with marks inside
+these strings shows which tokens are the template's.
 """
 
 from __future__ import annotations
@@ -38,16 +28,17 @@ from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_locator import ADVICE, TrainOn, TurnLocator
 
-_GONE = -2  # the number of a mark that is nobody's
-_FORMS = 1024  # forms remembered; a corpus of plain chats has one for each number of messages
+_NO_TEXT = -2  # the number of a mark that belongs to no text
+_FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Text of a conversation. trained: character spans, rising; None when everything is.
+    """Text of a conversation.
 
-    specials: spans of the special tokens that the template wrote, where the text spells others too;
-    None where every one that it spells is the template's.
+    trained: character spans, rising; None when everything is trained. specials: spans of the
+    special tokens that the template wrote, where messages spell others; None where all special
+    tokens of the text are the template's.
     """
 
     text: str
@@ -58,19 +49,17 @@ class Rendered:
 class Finder(Protocol):
     """Protocol of a renderer of conversations.
 
-    A `TurnFinder`, or without a template a `prompted.PlainFinder`.
+    Either a `TurnFinder` or, without a template, a `prompt_response.PlainFinder`.
     """
 
     def render(self, conversation: Conversation) -> Rendered:
-        """The text, and what of it is trained. Raises RenderError where there is none."""
+        """The text and its trained spans. Raises RenderError where there is no text."""
 
 
 class TurnFinder:
     """Renders conversations and finds what is trained in them.
 
-    May be used by several threads at once.
-
-    specials: every special token of the tokenizer.
+    Several threads may use it at once. specials: every special token of the tokenizer.
     """
 
     def __init__(
@@ -85,26 +74,28 @@ class TurnFinder:
     def render(self, conversation: Conversation) -> Rendered:
         """Render a conversation.
 
-        Raises RenderError where the template fails, or what is trained or whose token it is cannot
-        be told.
+        Raises RenderError where the template fails, or where trained text or the template's own
+        special tokens cannot be found.
         """
         text = self.template.render(conversation)
-        if found := MARKS.search(text):
+        if mark := MARKS.search(text):
             raise RenderError(
-                f"its text has U+{ord(found[0]):04X}, which is no character; take it out"
+                f"its text has U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
-        trained, own = self._by_form(conversation, text) or self._by_itself(conversation, text)
+        trained, specials = self._by_form(conversation, text) or self._by_itself(conversation, text)
         spelled = self._tokens.spans(text)
         return Rendered(
-            text, trained if self.train_on != "all" else None, None if spelled == own else own
+            text,
+            trained if self.train_on != "all" else None,
+            None if spelled == specials else specials,
         )
 
     def _by_form(
         self, conversation: Conversation, text: str
     ) -> tuple[list[Span], list[Span]] | None:
-        """Trained spans and the template's special tokens of a conversation that fills its form.
+        """Trained spans and the template's special tokens, by the conversation's form.
 
-        None for any other.
+        None where the conversation does not fit its form.
         """
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every row has a form of its own
@@ -118,54 +109,51 @@ class TurnFinder:
         return form.place(text, [value for _, value in texts]) if form is not None else None
 
     def _by_itself(self, conversation: Conversation, text: str) -> tuple[list[Span], list[Span]]:
-        """The same by marking this very conversation."""
-        own = self._own_specials(conversation, text)
-        return self._spans(conversation, text) if self.train_on != "all" else [], own
+        """Trained spans and the template's special tokens, by marking this conversation."""
+        specials = self._own_specials(conversation, text)
+        return self._spans(conversation, text) if self.train_on != "all" else [], specials
 
     def _make_form(self, key: FormKey) -> Form | None:
         """The form of a conversation.
 
-        None where the template does not take it or its turns cannot be told.
+        None where the template cannot render it or its turns cannot be found.
         """
         try:
-            whole = unmark(self.template.render(key.conversation, marked=True))
-            turns = self._locator.locate(key.conversation, whole, key.owners, lambda part: part)
+            rendering = unmark(self.template.render(key.conversation, marked=True))
+            turns = self._locator.locate(key.conversation, rendering, key.owners, lambda part: part)
         except RenderError:
             return None
         specials = []
         for before, ((start, _), (stop, _)) in enumerate(
-            zip(whole.marks, whole.ends(), strict=True), 1
+            zip(rendering.marks, rendering.ends(), strict=True), 1
         ):
             specials += [
                 (before, (start + a, start + b))
-                for a, b in self._tokens.spans(whole.text[start:stop])
+                for a, b in self._tokens.spans(rendering.text[start:stop])
             ]
-        return Form(whole, turns, specials)
+        return Form(rendering, turns, specials)
 
     def _spans(self, conversation: Conversation, text: str) -> list[Span]:
-        """The trained spans of one conversation, by marks in its own texts.
+        """Trained spans of one conversation, by marks in its texts.
 
-        Behind each, or else in its middle.
-
-        In the middle because a template may look at how a text begins or ends; or in none of the
-        user's texts, because it may compare them.
+        Marks go behind each text; then into its middle, because a template may inspect how a text
+        begins or ends; then into no text of the user, because a template may compare those.
         """
-        for roles, at in product(
+        for roles, place in product(
             (None, ASSISTANT_ROLES | TOOL_ROLES), (_behind_text, _inside_text)
         ):
-            changed, texts = with_texts(conversation, partial(_marked, at), roles)
-            moved = partial(_moved, rests=[value[at(value) :] for _, value in texts])
+            changed, texts = with_texts(conversation, partial(_marked, place), roles)
+            moved = partial(_moved, rests=[value[place(value) :] for _, value in texts])
             try:
-                whole = unmark(self.template.render(changed, marked=True))
+                rendering = unmark(self.template.render(changed, marked=True))
             except RenderError:
                 continue
-            if whole.text == text:
-                turns = self._locator.locate(
-                    changed, moved(whole), [message for message, _ in texts], moved
-                )
+            if rendering.text == text:
+                owners = [message for message, _ in texts]
+                turns = self._locator.locate(changed, moved(rendering), owners, moved)
                 return [(turn.first[1], turn.last[1]) for turn in turns]
         raise RenderError(
-            f"what is trained cannot be told: the template changes what it is given; {ADVICE}"
+            f"cannot find the trained text: the template changes the texts of messages; {ADVICE}"
         )
 
     def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
@@ -179,8 +167,8 @@ class TurnFinder:
                 if marked.text == text:
                     return self._tokens.spans_within(marked.pieces)
         raise RenderError(
-            "it spells special tokens that cannot be told from the template's own; take them out "
-            "of its text"
+            "its text has special tokens that cannot be told apart from the template's own; remove "
+            "them from the text"
         )
 
 
@@ -192,14 +180,16 @@ def _inside_text(value: str) -> int:
     return len(value) // 2
 
 
-def _marked(at: Callable[[str], int], number: int, value: str) -> str:
-    return value[: at(value)] + numbered(number) + value[at(value) :] if value.strip() else value
+def _marked(place: Callable[[str], int], number: int, value: str) -> str:
+    """A text with its mark at `place(value)`; blank texts get none."""
+    cut = place(value)
+    return value[:cut] + numbered(number) + value[cut:] if value.strip() else value
 
 
 def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
-    """Marks moved over the rest of their texts, to the end.
+    """Move marks to the ends of their texts.
 
-    One whose text goes on otherwise is nobody's.
+    rests: of each text, the part behind its mark. A mark that other text follows gets no text.
     """
     marks = []
     for position, number in unmarked.marks:
@@ -207,5 +197,7 @@ def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
         ending = next(
             (end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position)), None
         )
-        marks.append((position + len(ending), number) if ending is not None else (position, _GONE))
+        marks.append(
+            (position + len(ending), number) if ending is not None else (position, _NO_TEXT)
+        )
     return replace(unmarked, marks=marks)

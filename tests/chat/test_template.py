@@ -164,7 +164,7 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
     )
     without = template(tmp_path, source)
     assert without.render(Conversation([USER])) == "long ago"
-    assert "asks for today's date, and a build has no clock" in without.notes[0]
+    assert "asks for today's date; a build uses the default date" in without.notes[0]
     dated = template(tmp_path, source, date="2026-01-31")
     assert dated.render(Conversation([USER])) == "31 Jan 2026"
     assert dated.notes == ()
@@ -180,7 +180,7 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
 def test_what_cannot_be_a_template_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"does not parse: line 2: .*endfor"):
         template(tmp_path, "{% for a in b %}\n{% endif %}")
-    with pytest.raises(ConfigError, match="holds U\\+FDD0, which is no character"):
+    with pytest.raises(ConfigError, match="contains U\\+FDD0, which is not a character; remove it"):
         template(tmp_path, "\ufdd0")
     tokenizer = load_tokenizer(save_tokenizer(tmp_path / "none"))
     with pytest.raises(ConfigError, match="has no chat template; give one with --chat-template"):

@@ -159,7 +159,7 @@ def test_ctrl_c_ends_the_tasks_on_all_nodes(
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1]
     assert process.returncode == 130, said
-    assert "stopped; to go on: packprep build" in said
+    assert "stopped; to resume: packprep build" in said
     there = tokens(output)
     time.sleep(1)
     assert at_work() == []

@@ -343,7 +343,7 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     ended = command.run("build", *corpus["sources"], *options, "-q")
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
     assert "the store says: " in ended.err
-    assert "so run the same command to go on" in ended.err
+    assert "so run the same command to resume" in ended.err
     tap.cut = False
     assert command.run("build", *corpus["sources"], *options, "-q").code == 0
     check_there(corpus, local(corpus))

@@ -165,7 +165,7 @@ def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corp
         "check", output, "--baseline", baseline, "--update-baseline", "--tolerance", "packs=0"
     )
     assert result.code == 0
-    assert result.out == f"{baseline} holds 10 numbers of {output}\n"
+    assert result.out == f"wrote 10 numbers of {output} to {baseline}\n"
     assert run("check", output, "--baseline", baseline, "--tolerance", "packs=0").code == 0
     assert read_baseline(baseline)["packs"] == read_report(output)["packs"]
 
@@ -192,14 +192,14 @@ def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ([], "there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss"),
+        ([], "there is nothing to check; give --baseline FILE, --min-utilization or --max-loss"),
         (
             ["--update-baseline"],
             "--update-baseline writes the file that --baseline names; give both",
         ),
         (
             ["--max-loss", "0", "--tolerance", "packs=1"],
-            "a --tolerance is for a change since the baseline",
+            "--tolerance is for changes since a baseline",
         ),
         (["--baseline", "gone.json"], "gone.json does not exist; write it with --update-baseline"),
         (["--max-loss", "2"], "invalid value for '--max-loss': 2.0 is not in the range 0<=x<=1"),
@@ -212,7 +212,7 @@ def test_wrong_usage_is_one_sentence(corpus: Path, options: list[str], sentence:
     assert result.err.count("\n") == 1
 
 
-def test_a_number_that_the_baseline_does_not_have_is_said(corpus: Path) -> None:
+def test_a_number_that_the_baseline_lacks_is_named(corpus: Path) -> None:
     baseline = {
         name: value
         for name, value in read_baseline(corpus / "baseline.json").items()
@@ -222,8 +222,8 @@ def test_a_number_that_the_baseline_does_not_have_is_said(corpus: Path) -> None:
     result = run("check", corpus / "good", "--baseline", corpus / "older.json")
     assert result.code == 0
     assert (
-        result.err == f"{corpus}/older.json does not have straggler: not held; write it anew with "
-        "--update-baseline\n"
+        result.err == f"{corpus}/older.json does not have straggler, which is not checked; write "
+        "it again with --update-baseline\n"
     )
 
 

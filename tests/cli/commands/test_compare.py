@@ -39,7 +39,7 @@ def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(outputs:
     assert next(line for line in lines if line[:1] == ["utilization"])[-1] == "worse"
     assert next(line for line in lines if line[:1] == ["gap"])[-1] == "worse"
     assert not any(line[:1] == ["tokens.tokens_in"] for line in lines)
-    assert "more numbers are the same; --all shows them" in result.out
+    assert "more numbers are equal; --all shows them" in result.out
     assert next(
         line[:1]
         for line in map(str.split, run("compare", "one", "two", "--all").out.splitlines())
@@ -49,12 +49,12 @@ def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(outputs:
 
 def test_equal_outputs_are_said_to_be_equal(outputs: Path) -> None:
     assert (
-        "the data files of one and same are the same, byte for byte\n"
+        "the data files of one and same are identical, byte for byte\n"
         in run("compare", "one", "same").out
     )
     lines = run("compare", "one", "one").out.splitlines()
-    assert lines[0] == "the data files of one and one are the same, byte for byte"
-    assert re.fullmatch(r"all \d+ numbers are the same", lines[1])
+    assert lines[0] == "the data files of one and one are identical, byte for byte"
+    assert re.fullmatch(r"all \d+ numbers are equal", lines[1])
 
 
 def test_reports_by_themselves_are_compared_too(outputs: Path) -> None:
