@@ -8,18 +8,19 @@ segment, for example "data-00003-of-00010.arrow pack 17 segment 2 token 5: posit
 expected 5".
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .batch_view import BatchView, batch_view
+from .boundaries import bad_packs
 from .columns import FILLER, NO_LOSS, Column, check_schema
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
-from .views import ListView, list_view
+from .views import list_view
 
 
 def check_batch(
@@ -56,7 +57,7 @@ def sound_parts(
     where: str,
     first_pack: int,
     findings: Findings,
-) -> Iterator["BatchView"]:
+) -> Iterator[BatchView]:
     """Report all that breaks the format in `batch` to `findings`.
 
     Gives the runs of packs whose boundaries are right.
@@ -70,7 +71,7 @@ def sound_parts(
     except FormatError as error:
         findings.damaged(error, where, first_pack)
         return
-    bad = _bad_packs(views, columns, max_length, where, first_pack, findings)
+    bad = bad_packs(views, columns, max_length, where, first_pack, findings)
     if bad.any():
         # [0, 1, 0, 0, 1] -> the runs [0, 1) and [2, 4).
         edges = np.flatnonzero(np.diff(np.concatenate([[1], bad.astype(np.int8), [1]])))
@@ -85,7 +86,7 @@ def sound_parts(
                 findings=findings,
             )
         return
-    view = _view(views, where, first_pack)
+    view = batch_view(views, where, first_pack)
     _check_tokens(view, vocab_size, findings)
     _check_positions(view, findings)
     _check_documents(view, findings)
@@ -94,186 +95,6 @@ def sound_parts(
         if column.numpy_dtype.kind == "f":
             _check_finite(column, view, findings)
     yield view
-
-
-def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> None:
-    """Raise FormatError unless one pack's cu_seqlens are right.
-
-    They start at 0, rise strictly and end at `length`, its number of tokens.
-    """
-    if (
-        len(cu_seqlens) < 2
-        or cu_seqlens[0] != 0
-        or cu_seqlens[-1] != length
-        or not (cu_seqlens[1:] > cu_seqlens[:-1]).all()
-    ):
-        raise FormatError(
-            f"{where}: cu_seqlens are {_short(cu_seqlens)}; expected 0, rising, to the pack's "
-            f"{length} tokens"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchView:
-    """Packs of a record batch whose boundaries are right.
-
-    Where they and their segments lie, and what they hold.
-
-    columns: the values of all packs, one behind the other. pack_tokens, pack_segments: int64 [packs
-    + 1], the first token and segment of each pack. starts, ends: int64 [segments], first token and
-    the one after the last.
-    """
-
-    where: str
-    first_pack: int
-    columns: dict[str, NDArray[Any]]
-    pack_tokens: NDArray[np.int64]
-    pack_segments: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    def pack(self, pack: int, kind: str, what: str) -> Finding:
-        return Finding(kind=kind, what=what, file=self.where, pack=self.first_pack + pack)
-
-    def segment(self, segment: int, kind: str, what: str) -> Finding:
-        pack = int(np.searchsorted(self.pack_segments, segment, side="right")) - 1
-        number = int(segment - self.pack_segments[pack])
-        return Finding(
-            kind=kind, what=what, file=self.where, pack=self.first_pack + pack, segment=number
-        )
-
-    def token(self, token: int, kind: str, what: str) -> Finding:
-        at = self.segment_of(token)
-        place = self.segment(at, kind, what)
-        return Finding(
-            kind=kind,
-            what=what,
-            file=self.where,
-            pack=place.pack,
-            segment=place.segment,
-            token=int(token - self.starts[at]),
-        )
-
-    def segment_of(self, token: int) -> int:
-        return int(np.searchsorted(self.starts, token, side="right")) - 1
-
-    @property
-    def filler(self) -> NDArray[np.bool_]:
-        """[segments], which are filler, as far as document_ids are there to say so."""
-        ids = self.columns.get("document_ids")
-        return np.zeros(len(self.starts), np.bool_) if ids is None else ids == FILLER
-
-    @property
-    def real(self) -> NDArray[np.int64]:
-        """[segments], tokens that are no padding."""
-        lengths = self.columns.get("segment_lengths")
-        if lengths is None:
-            return np.where(self.filler, 0, self.ends - self.starts)
-        return lengths.astype(np.int64)
-
-
-def _bad_packs(
-    views: dict[str, ListView],
-    columns: Sequence[Column],
-    max_length: int,
-    where: str,
-    first_pack: int,
-    findings: Findings,
-) -> NDArray[np.bool_]:
-    """Packs with wrong boundaries, or with lists not as long as their kind says.
-
-    Each is reported once.
-    """
-    cu, lengths = views["cu_seqlens"], np.diff(views["tokens"].offsets)
-    entries = np.diff(cu.offsets)
-    bad = np.zeros(len(lengths), np.bool_)
-
-    def wrong(packs: NDArray[np.bool_], make: Callable[[int], str]) -> None:
-        def finding(pack: int) -> Finding:
-            return Finding(kind="boundaries", file=where, pack=first_pack + pack, what=make(pack))
-
-        findings.many("boundaries", np.flatnonzero(packs & ~bad), finding)
-        bad[packs] = True
-
-    wrong(lengths < 1, lambda pack: "it has no tokens; expected at least one")
-    wrong(
-        lengths > max_length,
-        lambda pack: f"it has {lengths[pack]} tokens; expected at most {max_length}",
-    )
-    wrong(
-        entries < 2,
-        lambda pack: (
-            f"cu_seqlens are {_short(cu.row(pack))}; expected 0 and the end of each segment"
-        ),
-    )
-    flat_cu = flat(cu)
-    if len(flat_cu):
-        offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
-        begins, ends = np.minimum(offsets[:-1], len(flat_cu) - 1), offsets[1:] - 1
-        wrong(
-            flat_cu[begins] != 0,
-            lambda pack: f"cu_seqlens are {_short(cu.row(pack))}; expected them to start at 0",
-        )
-        wrong(
-            flat_cu[ends] != lengths,
-            lambda pack: (
-                f"cu_seqlens are {_short(cu.row(pack))}; expected them to end at the pack's "
-                f"{lengths[pack]} tokens"
-            ),
-        )
-        rises = np.ones(len(flat_cu), np.bool_)
-        rises[1:] = flat_cu[1:] > flat_cu[:-1]
-        rises[begins] = True  # the 0 that starts the next pack
-        falls = np.flatnonzero(~rises)
-        pack_of = np.searchsorted(offsets, falls, side="right") - 1
-        news = ~bad[pack_of]
-
-        def empty_segment(entry: int) -> Finding:
-            pack = int(np.searchsorted(offsets, entry, side="right")) - 1
-            return Finding(
-                kind="boundaries",
-                file=where,
-                pack=first_pack + pack,
-                segment=int(entry - 1 - offsets[pack]),
-                what=f"it ends at {flat_cu[entry]} and starts at {flat_cu[entry - 1]}; "
-                "expected every segment to have a token",
-            )
-
-        findings.many("boundaries", falls[news], empty_segment)
-        bad[pack_of] = True
-    expected = {"token": lengths, "segment": entries - 1, "boundary": entries}
-    for column in columns:
-        found, right = np.diff(views[column.name].offsets), expected[column.kind]
-        wrong(
-            found != right,
-            lambda pack, column=column, found=found, right=right: (  # type: ignore[misc]
-                f"{column.name} has {found[pack]} values; expected {right[pack]}, as a "
-                f"{column.kind} column"
-            ),
-        )
-    return bad
-
-
-def _view(views: dict[str, ListView], where: str, first_pack: int) -> BatchView:
-    columns = {name: flat(view) for name, view in views.items()}
-    tokens, cu, flat_cu = views["tokens"], views["cu_seqlens"], columns["cu_seqlens"]
-    pack_tokens = tokens.offsets.astype(np.int64) - int(tokens.offsets[0])
-    cu_offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
-    # In a pack with cu_seqlens [0, 3, 8] that starts at token 100 of the batch: starts [100, 103],
-    # ends [103, 108].
-    first, last = np.zeros(len(flat_cu), np.bool_), np.zeros(len(flat_cu), np.bool_)
-    first[cu_offsets[:-1]] = True
-    last[cu_offsets[1:] - 1] = True
-    base = np.repeat(pack_tokens[:-1], np.diff(cu_offsets) - 1)
-    return BatchView(
-        where=where,
-        first_pack=first_pack,
-        columns=columns,
-        pack_tokens=pack_tokens,
-        pack_segments=cu_offsets - np.arange(len(cu_offsets)),
-        starts=base + flat_cu[~last],
-        ends=base + flat_cu[~first],
-    )
 
 
 def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
@@ -415,16 +236,3 @@ def _check_finite(column: Column, view: BatchView, findings: Findings) -> None:
         return place(entry, "not finite", what)
 
     findings.many("not finite", np.flatnonzero(~finite), finding)
-
-
-def flat(view: ListView) -> NDArray[Any]:
-    """The values of all rows, one behind the other, from 0."""
-    return view.values[view.offsets[0] : view.offsets[-1]]
-
-
-def _short(values: NDArray[Any]) -> str:
-    """[0, 3, 8], or the ends of a long one: [0, 3, 8, ..., 4090, 4096]."""
-    if len(values) <= 8:
-        return str(values.tolist())
-    head, tail = ", ".join(map(str, values[:3])), ", ".join(map(str, values[-2:]))
-    return f"[{head}, ..., {tail}]"

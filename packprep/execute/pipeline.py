@@ -41,7 +41,8 @@ from packprep.output.staging import (
 )
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.storage.stores import StoreError, is_url
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import remembered
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source

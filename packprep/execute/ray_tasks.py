@@ -23,7 +23,7 @@ from packprep.engines.third_party import tell_libraries
 from packprep.execute.job import Job
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.storage.stores import StoreError
+from packprep.schemas.storage.store_errors import StoreError
 from packprep.schemas.storage.writing import temporary_name
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.progress import Progress

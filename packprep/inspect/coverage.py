@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from packprep.config.options import options_in
 from packprep.inspect.provenance import Sources
 from packprep.packing.account import Dropped
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.validate import BatchView
 from packprep.support.arrays import Int64
 
 _WHOLE = tuple(reason for reason in Dropped if reason.takes == "whole documents")

@@ -29,11 +29,11 @@ from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage, Policy
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
-from packprep.schemas.validate import BatchView
 from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source

@@ -16,9 +16,9 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.validate import BatchView
 from packprep.support.progress import Progress
 
 # What Arrow raises for a damaged file; a length that was hit by a flipped bit asks for more memory

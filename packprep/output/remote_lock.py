@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from os import getpid
 
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.storage.stores import Store, StoreError
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError, asked
 from packprep.support.file_lock import STALE_AFTER, TOUCHED_EVERY, Held, Holder, runs
 

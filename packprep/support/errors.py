@@ -19,7 +19,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from packprep.schemas.storage.stores import StoreError
+from packprep.schemas.storage.store_errors import StoreError
 from packprep.support.redact import redacted
 
 

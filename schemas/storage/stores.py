@@ -18,35 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .store_errors import NO_BUCKET, StoreError, error_text, store_errors
+
 _PART = 16 << 20  # bytes of a request; S3 takes 10,000 of them for an object
-# Where the exceptions of stores' clients come from: few of them are an OSError.
-_CLIENTS = (
-    "adlfs",
-    "aiobotocore",
-    "aiohttp",
-    "asyncio",
-    "azure",
-    "botocore",
-    "fsspec",
-    "gcsfs",
-    "google",
-    "requests",
-    "s3fs",
-    "urllib3",
-)
 _CONFLICTS = 10  # tries
-_NO_BUCKET = "bucket does not exist"
-
-
-class StoreError(OSError):
-    """A store that does not answer or refuses: its URL, and its message.
-
-    errno: EACCES where it is a matter of rights, ENOENT where there is no such bucket, EBUSY where
-    an object was replaced while it was read, EIO for the rest.
-    """
-
-    def __init__(self, number: int, reason: str, url: str) -> None:
-        super().__init__(number, reason, url)
 
 
 class Stored(NamedTuple):
@@ -101,11 +76,11 @@ class Store:
 
     def find(self, name: str) -> Stored | None:
         """The object under a name; None where there is none."""
-        with self._says(name):
+        with self._errors(name):
             try:
                 return _stored(self._fs.info(self._at(name)))
             except FileNotFoundError as error:
-                if _NO_BUCKET in str(error):
+                if NO_BUCKET in str(error):
                     raise
                 return None
 
@@ -114,11 +89,11 @@ class Store:
 
         A request returns a thousand of them.
         """
-        with self._says(folder):
+        with self._errors(folder):
             try:
                 found = self._fs.find(self._at(folder), detail=True)
             except FileNotFoundError as error:
-                if _NO_BUCKET in str(error):
+                if NO_BUCKET in str(error):
                     raise
                 found = {}
         names = {
@@ -131,7 +106,7 @@ class Store:
 
     def glob(self, pattern: str) -> dict[str, Stored]:
         """Every object whose name matches, as `list` gives them."""
-        with self._says(pattern):
+        with self._errors(pattern):
             found = self._fs.glob(self._at(pattern), detail=True)
         names = {
             self._name(path): stored
@@ -142,7 +117,7 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """FileNotFoundError where there is no such object."""
-        with self._says(name):
+        with self._errors(name):
             content: bytes = self._fs.cat_file(self._at(name))
             return content
 
@@ -153,17 +128,17 @@ class Store:
 
         FileNotFoundError where there is none.
         """
-        with self._says(name):
+        with self._errors(name):
             file = self._fs.open(self._at(name), "rb", block_size=_PART)
         return io.BufferedReader(_Reading(self, name, file), 1 << 20)
 
     def write(self, name: str, content: bytes) -> None:
-        with self._says(name, writing=True):
+        with self._errors(name, writing=True):
             self._fs.pipe_file(self._at(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object only where there is none: of several that try, one hears True."""
-        with self._says(name, writing=True):
+        with self._errors(name, writing=True):
             for left in reversed(range(_CONFLICTS)):
                 try:
                     self._fs.pipe_file(self._at(name), content, mode="create")
@@ -182,11 +157,11 @@ class Store:
 
         Never where that raises.
         """
-        with self._says(name, writing=True):
+        with self._errors(name, writing=True):
             file = self._fs.open(self._at(name), "wb", block_size=_PART)
         try:
             yield Upload(self, name, file)
-            with self._says(name, writing=True):
+            with self._errors(name, writing=True):
                 file.close()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -200,12 +175,12 @@ class Store:
 
         FileNotFoundError where it is gone.
         """
-        with self._says(name):
+        with self._errors(name):
             self._fs.cp_file(self._at(name), other._at(to))
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; those that are gone already do not matter."""
-        with self._says(names[0] if names else ""):
+        with self._errors(names[0] if names else ""):
             try:
                 if names:
                     self._fs.rm([self._at(name) for name in names])
@@ -219,7 +194,7 @@ class Store:
 
         FileNotFoundError where there is none.
         """
-        with self._says(name):
+        with self._errors(name):
             found: datetime = self._fs.modified(self._at(name))
             return found
 
@@ -250,37 +225,11 @@ class Store:
     def _name(self, path: str) -> str:
         return path.removeprefix(self._root).lstrip("/")
 
-    @contextlib.contextmanager
-    def _says(self, name: str, *, writing: bool = False) -> Iterator[None]:
-        """Raise the errors of clients of stores as a StoreError.
-
-        writing: nothing can be missing then but the bucket.
-        """
-        try:
-            yield
-        except (StoreError, FileExistsError):
-            raise
-        except FileNotFoundError as error:
-            if not writing and _NO_BUCKET not in str(error):
-                raise
-            raise StoreError(errno.ENOENT, "there is no such bucket", self.where(name)) from None
-        except PermissionError as error:
-            raise StoreError(
-                errno.EACCES, f"access is denied: {_said(error)}", self.where(name)
-            ) from error
-        except Exception as error:
-            if (
-                not isinstance(error, OSError)
-                and type(error).__module__.partition(".")[0] not in _CLIENTS
-            ):
-                raise
-            if getattr(error, "errno", None) == errno.EBUSY:
-                raise StoreError(
-                    errno.EBUSY, "it was replaced while it was read", self.where(name)
-                ) from None
-            credentials = "Credential" in type(error).__name__ or "credential" in str(error)
-            number = errno.EACCES if credentials else errno.EIO
-            raise StoreError(number, f"the store says: {_said(error)}", self.where(name)) from error
+    def _errors(
+        self, name: str, *, writing: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Raise the errors of clients as a StoreError that names this object."""
+        return store_errors(self.where(name), writing=writing)
 
 
 class Upload:
@@ -290,7 +239,7 @@ class Upload:
         self._store, self._name, self._file = store, name, file
 
     def write(self, data: Any) -> int:
-        with self._store._says(self._name, writing=True):
+        with self._store._errors(self._name, writing=True):
             return int(self._file.write(data))
 
 
@@ -307,7 +256,7 @@ class _Reading(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with self._store._says(self._name):
+        with self._store._errors(self._name):
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -336,7 +285,7 @@ def _opened(url: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise StoreError(
-            errno.EINVAL, f"it is no address of a store: {_said(error)}", url
+            errno.EINVAL, f"it is no address of a store: {error_text(error)}", url
         ) from None
     return fs, str(root).rstrip("/")
 
@@ -360,10 +309,3 @@ def _stored(facts: dict[str, Any]) -> Stored | None:
     )
     version = next((str(facts[name]) for name in names if facts.get(name)), "")
     return Stored(int(facts["size"] or 0), version.strip('"'))
-
-
-def _said(error: Exception) -> str:
-    """Message of an exception, on one line."""
-    return " ".join(
-        str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
-    )[:300]

@@ -118,7 +118,7 @@ def test_a_turn_that_begins_differently_from_the_generation_prompt_is_refused(
     assert str(refused.value) == (
         "message 1 does not begin with the template's generation prompt: the prompt is "
         "'<|im_start|>assistant\\n<t></t>', the template renders "
-        "'<|im_start|>assistant\\n<t>hm</t' there; remove the reasoning from the row, or give a "
+        "'<|im_start|>assistant\\n<t>hm</' there; remove the reasoning from the row, or give a "
         "template with {% generation %} by --chat-template, or --train-on all"
     )
     elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from packprep.schemas.storage.stores import Store, StoreError, is_url
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.schemas.storage.stores import Store, is_url
 from packprep.sources.formats.gzip_reader import GzipReader
 
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
