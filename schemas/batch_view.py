@@ -13,13 +13,11 @@ from .views import ListView
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    """Packs of a record batch whose boundaries are right.
+    """Packs of a record batch whose boundaries are valid.
 
-    Where they and their segments lie, and what they hold.
-
-    columns: the values of all packs, one behind the other. pack_tokens, pack_segments: int64 [packs
-    + 1], the first token and segment of each pack. starts, ends: int64 [segments], first token and
-    the one after the last.
+    columns: values of all packs, concatenated. pack_tokens, pack_segments: int64 [packs + 1], first
+    token and first segment of each pack. starts, ends: int64 [segments], first token and the one
+    after the last.
     """
 
     where: str
@@ -31,9 +29,11 @@ class BatchView:
     ends: NDArray[np.int64]
 
     def pack(self, pack: int, kind: str, what: str) -> Finding:
+        """A finding in a pack of the batch."""
         return Finding(kind=kind, what=what, file=self.where, pack=self.first_pack + pack)
 
     def segment(self, segment: int, kind: str, what: str) -> Finding:
+        """A finding in a segment of the batch."""
         pack = int(np.searchsorted(self.pack_segments, segment, side="right")) - 1
         number = int(segment - self.pack_segments[pack])
         return Finding(
@@ -41,29 +41,31 @@ class BatchView:
         )
 
     def token(self, token: int, kind: str, what: str) -> Finding:
-        at = self.segment_of(token)
-        place = self.segment(at, kind, what)
+        """A finding at a token of the batch."""
+        segment = self.segment_of(token)
+        place = self.segment(segment, kind, what)
         return Finding(
             kind=kind,
             what=what,
             file=self.where,
             pack=place.pack,
             segment=place.segment,
-            token=int(token - self.starts[at]),
+            token=int(token - self.starts[segment]),
         )
 
     def segment_of(self, token: int) -> int:
+        """The segment that holds a token of the batch."""
         return int(np.searchsorted(self.starts, token, side="right")) - 1
 
     @property
     def filler(self) -> NDArray[np.bool_]:
-        """[segments], which are filler, as far as document_ids are there to say so."""
+        """[segments], True for filler; all False without document_ids."""
         ids = self.columns.get("document_ids")
         return np.zeros(len(self.starts), np.bool_) if ids is None else ids == FILLER
 
     @property
     def real(self) -> NDArray[np.int64]:
-        """[segments], tokens that are no padding."""
+        """[segments], number of tokens that are not padding."""
         lengths = self.columns.get("segment_lengths")
         if lengths is None:
             return np.where(self.filler, 0, self.ends - self.starts)
@@ -71,6 +73,10 @@ class BatchView:
 
 
 def batch_view(views: dict[str, ListView], where: str, first_pack: int) -> BatchView:
+    """The view of a batch whose boundaries are valid.
+
+    where, first_pack: file and number of the first pack, for messages.
+    """
     columns = {name: flat(view) for name, view in views.items()}
     tokens, cu, flat_cu = views["tokens"], views["cu_seqlens"], columns["cu_seqlens"]
     pack_tokens = tokens.offsets.astype(np.int64) - int(tokens.offsets[0])
@@ -93,5 +99,5 @@ def batch_view(views: dict[str, ListView], where: str, first_pack: int) -> Batch
 
 
 def flat(view: ListView) -> NDArray[Any]:
-    """The values of all rows, one behind the other, from 0."""
+    """The values of all rows, concatenated."""
     return view.values[view.offsets[0] : view.offsets[-1]]

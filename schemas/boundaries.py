@@ -14,9 +14,9 @@ from .views import ListView
 
 
 def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> None:
-    """Raise FormatError unless one pack's cu_seqlens are right.
+    """Raise FormatError unless one pack's cu_seqlens are valid.
 
-    They start at 0, rise strictly and end at `length`, its number of tokens.
+    They must start at 0, rise strictly and end at `length`, its number of tokens.
     """
     if (
         len(cu_seqlens) < 2
@@ -25,8 +25,8 @@ def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> 
         or not (cu_seqlens[1:] > cu_seqlens[:-1]).all()
     ):
         raise FormatError(
-            f"{where}: cu_seqlens are {_short(cu_seqlens)}; expected 0, rising, to the pack's "
-            f"{length} tokens"
+            f"{where}: cu_seqlens are {_short(cu_seqlens)}; expected 0, rising, to the "
+            f"pack's {length} tokens"
         )
 
 
@@ -38,27 +38,27 @@ def bad_packs(
     first_pack: int,
     findings: Findings,
 ) -> NDArray[np.bool_]:
-    """Packs with wrong boundaries, or with lists not as long as their kind says.
+    """Packs with wrong boundaries, or with lists of the wrong length for their kind.
 
-    Each is reported once.
+    Returns bool [packs]. Each such pack is reported once.
     """
     cu, lengths = views["cu_seqlens"], np.diff(views["tokens"].offsets)
     entries = np.diff(cu.offsets)
     bad = np.zeros(len(lengths), np.bool_)
 
-    def wrong(packs: NDArray[np.bool_], make: Callable[[int], str]) -> None:
+    def report(packs: NDArray[np.bool_], make: Callable[[int], str]) -> None:
         def finding(pack: int) -> Finding:
             return Finding(kind="boundaries", file=where, pack=first_pack + pack, what=make(pack))
 
         findings.many("boundaries", np.flatnonzero(packs & ~bad), finding)
         bad[packs] = True
 
-    wrong(lengths < 1, lambda pack: "it has no tokens; expected at least one")
-    wrong(
+    report(lengths < 1, lambda pack: "it has no tokens; expected at least one")
+    report(
         lengths > max_length,
         lambda pack: f"it has {lengths[pack]} tokens; expected at most {max_length}",
     )
-    wrong(
+    report(
         entries < 2,
         lambda pack: (
             f"cu_seqlens are {_short(cu.row(pack))}; expected 0 and the end of each segment"
@@ -68,11 +68,11 @@ def bad_packs(
     if len(flat_cu):
         offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
         begins, ends = np.minimum(offsets[:-1], len(flat_cu) - 1), offsets[1:] - 1
-        wrong(
+        report(
             flat_cu[begins] != 0,
             lambda pack: f"cu_seqlens are {_short(cu.row(pack))}; expected them to start at 0",
         )
-        wrong(
+        report(
             flat_cu[ends] != lengths,
             lambda pack: (
                 f"cu_seqlens are {_short(cu.row(pack))}; expected them to end at the pack's "
@@ -84,7 +84,7 @@ def bad_packs(
         rises[begins] = True  # the 0 that starts the next pack
         falls = np.flatnonzero(~rises)
         pack_of = np.searchsorted(offsets, falls, side="right") - 1
-        news = ~bad[pack_of]
+        unreported = ~bad[pack_of]
 
         def empty_segment(entry: int) -> Finding:
             pack = int(np.searchsorted(offsets, entry, side="right")) - 1
@@ -97,15 +97,15 @@ def bad_packs(
                 "expected every segment to have a token",
             )
 
-        findings.many("boundaries", falls[news], empty_segment)
+        findings.many("boundaries", falls[unreported], empty_segment)
         bad[pack_of] = True
     expected = {"token": lengths, "segment": entries - 1, "boundary": entries}
     for column in columns:
-        found, right = np.diff(views[column.name].offsets), expected[column.kind]
-        wrong(
-            found != right,
-            lambda pack, column=column, found=found, right=right: (  # type: ignore[misc]
-                f"{column.name} has {found[pack]} values; expected {right[pack]}, as a "
+        sizes, valid = np.diff(views[column.name].offsets), expected[column.kind]
+        report(
+            sizes != valid,
+            lambda pack, column=column, sizes=sizes, valid=valid: (  # type: ignore[misc]
+                f"{column.name} has {sizes[pack]} values; expected {valid[pack]}, as a "
                 f"{column.kind} column"
             ),
         )

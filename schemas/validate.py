@@ -1,11 +1,9 @@
-"""Every invariant of a shard, checked a record batch at a time.
+"""Checks of every invariant of a shard, a record batch at a time.
 
-In numpy passes and no loop over packs.
-
-The writer runs `check_batch` on what it is about to write, `verify` goes through `sound_parts` of
-what it reads; the reader runs `check_boundaries` on each pack. The messages name file, pack and
-segment, for example "data-00003-of-00010.arrow pack 17 segment 2 token 5: position_ids has 6;
-expected 5".
+All are numpy passes, with no loop over packs. The writer runs `check_batch` on each batch before it
+writes it, `verify` runs `sound_parts` on each batch that it reads, and the reader runs
+`check_boundaries` on each pack. Messages name file, pack and segment, for example
+"data-00003-of-00010.arrow pack 17 segment 2 token 5: position_ids has 6; expected 5".
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,14 +30,12 @@ def check_batch(
     where: str,
     first_pack: int = 0,
 ) -> None:
-    """Raise FormatError at the first thing in `batch` that breaks the format.
+    """Raise FormatError at the first violation of the format in `batch`.
 
-    All invariants are in README.md ("Invariants").
-
-    columns: as the manifest gives them. max_length: tokens of a pack at most. vocab_size: ids lie
-    in 0..vocab_size - 1. where: the file's name, for messages. first_pack: number, in that file, of
-    the batch's first pack. About a nanosecond per token of all columns together; allocates a few
-    bytes per token of the batch.
+    README.md lists all invariants ("Invariants"). columns: as in the manifest. max_length: most
+    tokens of a pack. vocab_size: ids are in 0..vocab_size - 1. where: the file's name, for
+    messages. first_pack: number, in that file, of the batch's first pack. Costs about a nanosecond
+    per token for all columns together, and a few bytes of memory per token of the batch.
     """
     limits = {"max_length": max_length, "vocab_size": vocab_size}
     for _ in sound_parts(
@@ -58,12 +54,11 @@ def sound_parts(
     first_pack: int,
     findings: Findings,
 ) -> Iterator[BatchView]:
-    """Report all that breaks the format in `batch` to `findings`.
+    """Report every violation of the format in `batch` to `findings`.
 
-    Gives the runs of packs whose boundaries are right.
-
-    A pack whose boundaries or list lengths are wrong is told once and left out: nothing else can be
-    said of it. Arguments as for `check_batch`.
+    Yields the runs of packs whose boundaries are valid. A pack with wrong boundaries or list
+    lengths is reported once and left out, because nothing else in it can be checked. Arguments as
+    for `check_batch`.
     """
     check_schema(batch.schema, columns, where)
     try:
@@ -104,8 +99,8 @@ def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
         findings.many(
             "token id",
             np.flatnonzero(tokens.view(np.uint32) >= vocab_size),
-            lambda at: view.token(
-                at, "token id", f"the id is {tokens[at]}; expected 0 to {vocab_size - 1}"
+            lambda token: view.token(
+                token, "token id", f"the id is {tokens[token]}; expected 0 to {vocab_size - 1}"
             ),
         )
 
@@ -121,23 +116,23 @@ def _check_positions(view: BatchView, findings: Findings) -> None:
     rises[view.starts] = (positions[view.starts] == 0) & (last == view.ends - view.starts - 1)
     if not rises.all():
 
-        def finding(at: int) -> Finding:
-            expected = at - view.starts[view.segment_of(at)]
+        def finding(token: int) -> Finding:
+            position = token - view.starts[view.segment_of(token)]
             return view.token(
-                at, "position", f"position_ids has {positions[at]}; expected {expected}"
+                token, "position", f"position_ids has {positions[token]}; expected {position}"
             )
 
-        true = np.arange(len(positions)) - np.repeat(view.starts, view.ends - view.starts)
-        findings.many("position", np.flatnonzero(positions != true), finding)
+        expected = np.arange(len(positions)) - np.repeat(view.starts, view.ends - view.starts)
+        findings.many("position", np.flatnonzero(positions != expected), finding)
 
 
 def _check_documents(view: BatchView, findings: Findings) -> None:
-    """Document ids, starts and real lengths, and that filler stands at the end of its pack."""
+    """Check document ids, starts and real lengths, and that filler is at the end of its pack."""
     ids, starts, real = (
         view.columns.get(name) for name in ("document_ids", "document_starts", "segment_lengths")
     )
 
-    def wrong(segments: NDArray[np.bool_], values: NDArray[Any], message: str) -> None:
+    def report(segments: NDArray[np.bool_], values: NDArray[Any], message: str) -> None:
         findings.many(
             "document",
             np.flatnonzero(segments),
@@ -146,30 +141,30 @@ def _check_documents(view: BatchView, findings: Findings) -> None:
 
     lengths = view.ends - view.starts
     if ids is not None:
-        wrong(ids < FILLER, ids, "the document id is {}; expected an input row, or -1 for filler")
+        report(ids < FILLER, ids, "the document id is {}; expected an input row, or -1 for filler")
         before = np.zeros(len(ids), np.bool_)
         before[1:] = ids[:-1] == FILLER
         before[view.pack_segments[:-1]] = False
-        wrong(
+        report(
             before & (ids != FILLER),
             ids,
-            "document {} stands behind filler; expected filler at the end of its pack",
+            "document {} follows filler; expected filler at the end of its pack",
         )
     if starts is not None:
-        wrong(starts < 0, starts, "document_starts has {}; expected 0 or more")
+        report(starts < 0, starts, "document_starts has {}; expected 0 or more")
     if real is not None:
-        wrong(
+        report(
             (real < 0) | (real > lengths),
             real,
             "segment_lengths has {}; expected 0 to the segment's length",
         )
         if ids is not None:
-            wrong(
+            report(
                 (ids == FILLER) & (real != 0),
                 real,
                 "segment_lengths has {}; expected 0, as the segment is filler",
             )
-            wrong(
+            report(
                 (ids != FILLER) & (real == 0),
                 real,
                 "segment_lengths has {}; expected 1 or more in a document's segment",
@@ -177,7 +172,7 @@ def _check_documents(view: BatchView, findings: Findings) -> None:
 
 
 def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
-    """Labels are ids or -100; padding has labels, and they are -100."""
+    """Check that labels are ids or -100, and that all padding has the label -100."""
     labels, real = (view.columns.get(name) for name in ("labels", "segment_lengths"))
     # Padding is the part of a segment behind its real length, or all of a filler segment.
     begins = (
@@ -186,7 +181,7 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
     padded = begins < view.ends if real is not None else np.zeros(len(begins), np.bool_)
     segments = np.flatnonzero(padded | view.filler)
     if labels is None:
-        what = f"it holds padding but there are no labels; expected {NO_LOSS} there"
+        what = f"it has padding but there are no labels; expected labels of {NO_LOSS} there"
         findings.many("padding", segments, lambda segment: view.segment(segment, "padding", what))
         return
     wrong = (labels.view(np.uint32) >= vocab_size) & (labels != NO_LOSS)
@@ -194,15 +189,15 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
         findings.many(
             "label",
             np.flatnonzero(wrong),
-            lambda at: view.token(
-                at,
+            lambda token: view.token(
+                token,
                 "label",
-                f"the label is {labels[at]}; expected {NO_LOSS} or 0 to {vocab_size - 1}",
+                f"the label is {labels[token]}; expected {NO_LOSS} or 0 to {vocab_size - 1}",
             ),
         )
     if len(segments):
         # [start, end) of each padding, ascending and flat: reduceat gives the maximum of each, and
-        # of the gaps between.
+        # of the gaps between them.
         bounds = np.stack([begins[segments], view.ends[segments]], axis=1).ravel()
         if bounds[-1] == len(labels):
             bounds = bounds[:-1]
@@ -211,10 +206,10 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
         findings.many(
             "padding",
             bad,
-            lambda at: view.segment(
-                int(segments[at]),
+            lambda number: view.segment(
+                int(segments[number]),
                 "padding",
-                f"padding has the label {highest[at]}; expected {NO_LOSS}",
+                f"padding has the label {highest[number]}; expected {NO_LOSS}",
             ),
         )
 

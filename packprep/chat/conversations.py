@@ -98,8 +98,8 @@ class ConversationColumns:
         return (*self.names, *(name for name in (self.tools, self.variables) if name is not None))
 
     @property
-    def sentence(self) -> str:
-        """Message to the user."""
+    def note(self) -> str:
+        """Sentence for the user."""
         beside = f" and tools from {self.tools!r}" if self.tools else ""
         return f"conversations are read from {' and '.join(map(repr, self.names))}{beside}"
 

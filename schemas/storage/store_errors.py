@@ -4,7 +4,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-# Where the exceptions of stores' clients come from: few of them are an OSError.
+# Packages that raise the exceptions of stores' clients. Few of these are an OSError.
 _CLIENTS = (
     "adlfs",
     "aiobotocore",
@@ -23,10 +23,10 @@ NO_BUCKET = "bucket does not exist"
 
 
 class StoreError(OSError):
-    """A store that does not answer or refuses: its URL, and its message.
+    """A store does not answer, or refuses: its URL, and its message.
 
-    errno: EACCES where it is a matter of rights, ENOENT where there is no such bucket, EBUSY where
-    an object was replaced while it was read, EIO for the rest.
+    errno: EACCES for missing rights, ENOENT for a missing bucket, EBUSY for an object that was
+    replaced while it was read, EIO for everything else.
     """
 
     def __init__(self, number: int, reason: str, url: str) -> None:
@@ -35,9 +35,9 @@ class StoreError(OSError):
 
 @contextlib.contextmanager
 def store_errors(url: str, *, writing: bool = False) -> Iterator[None]:
-    """Raise the errors of clients of stores as a StoreError.
+    """Raise the errors of clients as a StoreError with this URL.
 
-    writing: nothing can be missing then but the bucket.
+    A missing object stays a FileNotFoundError. writing: only the bucket can be missing.
     """
     try:
         yield

@@ -57,7 +57,7 @@ def test_columns_are_found_by_name_and_said(
 ) -> None:
     found = find_conversations(columns)
     assert found is not None
-    assert (found.names, found.sentence) == (names, said)
+    assert (found.names, found.note) == (names, said)
 
 
 def test_a_table_of_text_has_no_conversations() -> None:

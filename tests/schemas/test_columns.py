@@ -33,7 +33,7 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
     [
         ({"name": "my column"}, "column name 'my column' is not of the form"),
         ({"name": ""}, "column name '' is not of the form"),
-        ({"name": "a" * 129}, "at most 128 letters"),
+        ({"name": "a" * 129}, "at most 128 characters"),
         ({"name": 3}, "column name 3 is not"),
         ({"kind": "row"}, "column reward has kind 'row'; expected one of token, segment, boundary"),
         (

@@ -124,7 +124,7 @@ def test_a_newer_format_is_refused_before_anything_else_is_looked_at(tmp_path: P
     (tmp_path / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
     with pytest.raises(
         FormatError,
-        match="has format version 2; this packprep reads up to 1, so install a newer one",
+        match="has format version 2; this packprep reads up to 1; install a newer packprep",
     ):
         read_manifest(tmp_path)
 
@@ -171,12 +171,12 @@ FORM = [
         "has the keys bytes, path, .*; expected bytes, packs, ",
     ),
     (at("data", "files", 0, "mode", value=7), "has the keys bytes, mode, .*; expected bytes, "),
-    (at("data", "ledger", "filler", value=None), "ledger is .*; expected a table"),
+    (at("data", "ledger", "filler", value=None), "ledger is .*; expected an object"),
     (at("data", "files", -1, "packs", value=1), "dataset_dict.json has the keys"),
     (at("run", "files", 0, "split", value="train"), "report.json has the keys"),
-    (at("run", "files", value={}), "run part that is no table, or whose files are no list"),
+    (at("run", "files", value={}), "bad key run; expected an object whose files"),
     (at("data", "files", 0, "split", value=["train"]), "split = .*; expected str"),
-    (at("data", "splits", value={}), "has no splits; expected one at least"),
+    (at("data", "splits", value={}), "has no splits; expected at least one"),
     (
         at("data", "splits", "a/b", value={"packs": 0, "segments": 0, "tokens": 0}),
         "names the split 'a/b'; expected",

@@ -231,7 +231,7 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
         ("https://example.org/a.jsonl", r"is an address; packprep reads files, so fetch it first"),
         (
             "foo://bucket/a.jsonl",
-            r"it is no address of a store: Protocol not known: foo; check the address",
+            r"it is not the address of a store: Protocol not known: foo; check the address",
         ),
     ],
 )

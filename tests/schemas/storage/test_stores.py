@@ -145,7 +145,9 @@ def test_what_a_store_says_is_an_error_with_its_address(
         with pytest.raises(StoreError, match="there is no such bucket") as error:
             asking()
         assert error.value.errno == errno.ENOENT
-    with pytest.raises(StoreError, match=r"it is no address of a store: Protocol not known: foo"):
+    with pytest.raises(
+        StoreError, match=r"it is not the address of a store: Protocol not known: foo"
+    ):
         Store("foo://bucket/x")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
