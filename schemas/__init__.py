@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .validate import check_batch as check_batch
     from .validate import sound_parts as sound_parts
 
-# The module of each public name; it is loaded when the name is first used.
+# Module of each public name, loaded when the name is first used.
 _HOME = {
     "FILLER": "columns",
     "FORMAT_VERSION": "manifest",

@@ -394,7 +394,7 @@ def test_a_store_that_no_package_opens_is_one_sentence(corpus: dict[str, Any]) -
     ):
         build(BuildConfig(**corpus | {"output": "nothing://bucket/packed"}))
     with pytest.raises(
-        ConfigError, match="it is not the address of a store: Protocol not known: foo; check the address"
+        ConfigError, match="it is not the address of a store: Protocol not known: foo; check"
     ):
         build(BuildConfig(**corpus | {"output": "foo://bucket/packed"}))
 
