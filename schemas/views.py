@@ -59,7 +59,7 @@ def list_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:
     return ListView(offsets, values)
 
 
-def _numpy(array: pa.Array[Any]) -> NDArray[Any]:
+def _numpy(array: "pa.Array[Any]") -> NDArray[Any]:
     """The array's memory as a numpy array.
 
     to_numpy and to_pandas_dtype would import pandas where it is installed: 0.2 s and 55 MB.
