@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 class Column:
     """One column.
 
-    Raises FormatError for a name that is no identifier, or a kind or dtype that the format lacks.
+    Raises FormatError for a name that is not an identifier, or an unknown kind or dtype.
     """
 
     name: str

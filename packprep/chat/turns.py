@@ -98,7 +98,7 @@ class TurnFinder:
         None where the conversation does not fit its form.
         """
         if any("tool_calls" in message for message in conversation.messages):
-            return None  # every row has a form of its own
+            return None  # every such row has its own form
         blank, texts = with_texts(conversation, lambda number, _: numbered(number))
         if any(map(self._tokens.is_risky, strings_beside(blank))):
             return None

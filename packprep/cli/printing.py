@@ -2,7 +2,7 @@
 
 In a terminal they have colour and are never wider than the terminal. A table with too many columns
 is printed as several, one below the other, which repeat the first columns. If that takes more than
-three, each row becomes a block of its own.
+three, each row becomes a separate block.
 
 In a pipe or a file they are plain, and every row is one line with all columns, so that grep, awk
 and diff can rely on it.

@@ -170,7 +170,7 @@ class Job:
         return max(1, round(self.text / self.window))
 
     def packs(self) -> int:
-        """Packs of all windows, each of which is a sample of all documents."""
+        """Packs of all windows; each window is a sample of all documents."""
         return self.windows * self.lengths.scaled(self.lengths.documents // self.windows).packs(
             self.max_length
         )

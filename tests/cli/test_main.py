@@ -563,7 +563,7 @@ def test_a_stopped_build_ends_with_one_line_and_no_output(
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    time.sleep(0.3)  # now a unit is in the hands of a thread
+    time.sleep(0.3)  # now a thread works on a unit
     running.send_signal(number)
     _, err = running.communicate()
     assert running.returncode == code

@@ -1,4 +1,4 @@
-"""The ledger's law: every token that went in came out, or is counted where it went."""
+"""The law of the ledger: every input token is packed, truncated or dropped, and counted."""
 
 from typing import Any
 

@@ -111,7 +111,7 @@ def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", [{}, [], None, {"data": {}, "run": {}}, {"data": {}, "run": {}, "sha256": "", "x": 1}]
 )
-def test_json_that_is_no_manifest_is_refused(tmp_path: Path, value: Any) -> None:
+def test_json_that_is_not_a_manifest_is_refused(tmp_path: Path, value: Any) -> None:
     (tmp_path / "manifest.json").write_bytes(canonical_json(value))
     with pytest.raises(
         FormatError, match="is not a manifest; expected exactly the keys data, run and sha256"
@@ -119,7 +119,7 @@ def test_json_that_is_no_manifest_is_refused(tmp_path: Path, value: Any) -> None
         read_manifest(tmp_path)
 
 
-def test_a_newer_format_is_refused_before_anything_else_is_looked_at(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_before_any_other_check(tmp_path: Path) -> None:
     rest: Table = {"data": {"format_version": 2, "columns": "another form"}, "run": None}
     (tmp_path / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_a_newer_format_is_refused_before_anything_else_is_looked_at(tmp_path: P
         read_manifest(tmp_path)
 
 
-def test_keys_that_are_not_known_are_kept_and_ignored(out: Path) -> None:
+def test_unknown_keys_are_kept_and_ignored(out: Path) -> None:
     manifest = read_manifest(out)
     data = {**manifest.data, "mixture": {"a": 1}}
     write_manifest(out, data, manifest.run | {"hostname": None})

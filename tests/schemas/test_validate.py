@@ -57,7 +57,7 @@ def test_a_batch_without_packs_is_accepted() -> None:
     check([])
 
 
-def test_a_slice_of_a_batch_is_checked_as_if_it_stood_alone() -> None:
+def test_a_slice_of_a_batch_is_checked_like_a_batch() -> None:
     batch = to_batch(PLAIN, [*EXAMPLE, *EXAMPLE])
     for first in range(4):
         check_batch(batch.slice(first, 2), PLAIN, max_length=8, vocab_size=32, where=WHERE)
@@ -233,7 +233,7 @@ def test_a_defect_of_padding_is_named_too(column: str, value: list[float], messa
     assert str(error.value) == f"{WHERE} pack 17 {message}"
 
 
-def test_labels_need_not_be_there_without_padding() -> None:
+def test_labels_are_optional_without_padding() -> None:
     labelled = (*PLAIN, STANDARD_COLUMNS["labels"])
     check([{**row, "labels": [-100] * len(row["tokens"])} for row in EXAMPLE], labelled)
 

@@ -57,7 +57,7 @@ def check(corpus: Path, output: Path, *options: Any) -> Result:
     return run("check", output, "--baseline", corpus / "baseline.json", *options)
 
 
-def test_the_output_that_the_baseline_is_of_passes(corpus: Path) -> None:
+def test_the_output_of_the_baseline_passes(corpus: Path) -> None:
     result = check(corpus, corpus / "good")
     assert (result.code, result.err) == (0, "")
     assert "FAILED" not in result.out
@@ -99,7 +99,7 @@ def test_a_planted_regression_fails_with_the_number_its_baseline_and_the_change(
 
 
 def test_uneven_steps_fail_by_the_straggler_factor(corpus: Path) -> None:
-    """Packs of one long document among packs of many short ones, when attention is what costs."""
+    """Packs of one long document among packs of many short ones, if attention is the cost."""
     write_jsonl(corpus / "long.json", ["a cat on a mat " * 18] * 16 + ["a cat on a mat"] * 600)
     options = ("--attention-cost", "0,1", "--strategy", "greedy")
     even = build(corpus, "even", *options, "--order", "balanced", source="long.json")
@@ -154,7 +154,7 @@ def test_tolerances_and_limits_are_options(corpus: Path) -> None:
     assert "; at least 99.99% is asked for\n" in result.out
 
 
-def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corpus: Path) -> None:
+def test_update_baseline_writes_all_numbers_unless_a_limit_fails(corpus: Path) -> None:
     output, baseline = build(corpus, "update", "--strategy", "greedy"), corpus / "updated.json"
     refused = run(
         "check", output, "--baseline", baseline, "--update-baseline", "--min-utilization", 0.99
@@ -170,7 +170,7 @@ def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corp
     assert read_baseline(baseline)["packs"] == read_report(output)["packs"]
 
 
-def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
+def test_junit_markdown_json_and_the_summary_of_github_agree(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
@@ -247,7 +247,7 @@ def workflow_steps() -> list[str]:
 
 
 def test_the_workflow_of_the_readme_passes_on_good_data_and_fails_on_worse(tmp_path: Path) -> None:
-    """Its commands are run as they stand; `pip` is not: what it would install is what is tested."""
+    """Its commands are run unchanged, except pip, which would install the tested code."""
     (tmp_path / "data").mkdir()
     write_jsonl(tmp_path / "data" / "a.jsonl", texts(400))
     save_tokenizer(tmp_path / "tokenizer")

@@ -113,14 +113,14 @@ def test_the_file_of_a_build_is_the_file_of_a_plan(here: Path) -> None:
     assert swept[1]["max_length"] == 64
 
 
-def test_a_sample_says_how_sure_it_is(here: Path) -> None:
+def test_a_sample_prints_its_confidence_interval(here: Path) -> None:
     result = run("plan", "l.npy", "--max-length", 64, "--sample", "0.5", "--strategy", "greedy")
     assert result.out.splitlines()[2].count("±") == 2
     assert "sample of 0.5 of the documents: counts are scaled to all of them" in result.out
     assert "of a sample" in result.out.splitlines()[0]
 
 
-def test_a_plan_that_cannot_be_is_named_beside_those_that_can(here: Path) -> None:
+def test_an_impossible_plan_is_listed_beside_possible_ones(here: Path) -> None:
     result = run(
         "plan", "l.npy", "--max-length", 64, "--strategy", "best_fit,wrapped", "--stride", 8
     )
@@ -156,7 +156,7 @@ def test_wrong_usage_is_one_sentence(here: Path, arguments: list[str], sentence:
     assert (result.code, result.out, result.err) == (2, "", f"packprep: {sentence}\n")
 
 
-def test_a_plan_that_cannot_be_beside_one_that_can_is_no_error(here: Path) -> None:
+def test_an_impossible_plan_beside_a_possible_one_is_not_an_error(here: Path) -> None:
     assert run("plan", "a.jsonl").err.startswith("packprep: no tokenizer is given")
     assert (
         run("plan", "gone.jsonl", "--tokenizer", "tok").err
