@@ -27,7 +27,7 @@ PROMPTED: dict[str, Any] = {
 }
 ROWS = [
     {"q": "The cat sat on ", "a": "the mat"},
-    {"q": "The c", "a": "at"},  # "The cat" would be another token
+    {"q": "The c", "a": "at"},  # joined, "cat" is one token
     {"q": "so <s>", "a": "no </s> more"},
     {"q": "", "a": "all"},
     {"q": "nothing", "a": ""},
