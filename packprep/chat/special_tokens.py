@@ -38,7 +38,7 @@ class Specials:
             re.compile(f"(?={pattern.pattern})(.)", re.DOTALL)
             for pattern in (self._openings, self._named)
         )
-        cuts = [(token[:at], token[at:]) for token in named for at in range(1, len(token))]
+        cuts = [(token[:cut], token[cut:]) for token in named for cut in range(1, len(token))]
         self._heads = frozenset(head for head, _ in cuts if _SIGN.search(head))
         self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
         self._all = "\n".join(sorted(named))
@@ -102,11 +102,11 @@ class Specials:
     def _could_join(self, text: str) -> bool:
         """True if two or more characters of a token's beginning come before the rest of it."""
         for token in self._all.split("\n"):
-            for at in range(2, len(token)):
-                start = text.find(token[:at])
+            for cut in range(2, len(token)):
+                start = text.find(token[:cut])
                 if start < 0:
                     break
-                if text.find(token[at:], start + at) >= 0:
+                if text.find(token[cut:], start + cut) >= 0:
                     return True
         return False
 

@@ -113,15 +113,17 @@ def command(
             bold=True,
         )
     special = _special(manifest, decoder)
-    for number, (found, segment) in enumerate(shown):
+    for number, (found_pack, segment) in enumerate(shown):
         colour = _COLOURS[number % len(_COLOURS)]
         click.echo()
         click.secho(
-            _title(segment, sources, _side(found, segment, manifest), with_pack=doc is not None),
+            _title(
+                segment, sources, _side(found_pack, segment, manifest), with_pack=doc is not None
+            ),
             fg=colour,
             bold=True,
         )
-        _print_segment(found, segment, decoder, special, colour, head)
+        _print_segment(found_pack, segment, decoder, special, colour, head)
 
 
 def _decoder(manifest: "Manifest", moved: str | None) -> Any:
@@ -144,9 +146,9 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
     )
 
 
-def _side(found: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
+def _side(found_pack: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
     """Column of a pair that a segment is from, such as "rejected"; "" where rows are not pairs."""
-    sides = found.columns.get("pair_sides")
+    sides = found_pack.columns.get("pair_sides")
     if sides is None or (side := int(sides[segment.place.segment])) < 0:
         return ""
     named = manifest.data["inputs"]["options"].get("pair_columns") or ("first side", "second side")
@@ -182,7 +184,7 @@ def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
 
 
 def _print_segment(
-    found: "FoundPack",
+    found_pack: "FoundPack",
     segment: "LocatedSegment",
     decoder: Any,
     special: frozenset[int],
@@ -194,7 +196,7 @@ def _print_segment(
     count = segment.real or segment.end - segment.begin  # filler has no real tokens
     count = min(count, head or count)
     part = slice(segment.begin, segment.begin + count)
-    ids, labels = found.columns["tokens"][part], found.columns.get("labels")
+    ids, labels = found_pack.columns["tokens"][part], found_pack.columns.get("labels")
     labels = None if labels is None else labels[part]
     pieces = (
         pieces_as_ids(ids, special, labels)
@@ -223,11 +225,11 @@ def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str
 
 
 def _as_dict(
-    found: "FoundPack", segment: "LocatedSegment", sources: "Sources", decoder: Any
+    found_pack: "FoundPack", segment: "LocatedSegment", sources: "Sources", decoder: Any
 ) -> dict[str, Any]:
     part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
-    ids = found.columns["tokens"][part].tolist()
-    labels = found.columns.get("labels")
+    ids = found_pack.columns["tokens"][part].tolist()
+    labels = found_pack.columns.get("labels")
     known = segment.document is not None and 0 <= segment.document < sources.total
     return {
         "pack": segment.place.pack,
