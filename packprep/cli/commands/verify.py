@@ -144,12 +144,12 @@ def _print(verdict: "Verdict") -> None:
     )
     rows: list[tuple[str, str | Text]] = [
         ("result", result),
-        ("files", f"{verdict.files:,}, {verdict.bytes:,} bytes"),
+        ("files", f"{verdict.files:,} ({verdict.bytes:,} bytes)"),
     ]
     rows.append(
         (
             "packs",
-            f"{verdict.packs:,}, {verdict.segments:,} segments, {verdict.tokens:,} tokens",
+            f"{verdict.packs:,} ({verdict.segments:,} segments, {verdict.tokens:,} tokens)",
         )
     )
     for source in verdict.sources[:12]:
