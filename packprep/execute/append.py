@@ -18,6 +18,7 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.execute.array_tasks import at_work
 from packprep.execute.merge import generations, merge_obstacle, put_together
+from packprep.output.build_facts import difference
 from packprep.output.build_output import BuildOutput
 from packprep.output.directory import (
     LocalOutput,
@@ -27,7 +28,7 @@ from packprep.output.directory import (
     whole_output,
 )
 from packprep.output.sign_off import SETTINGS
-from packprep.output.staging import BUILD, Staging, appended_path, difference, staging_path
+from packprep.output.staging import BUILD, Staging, appended_path, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest

@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.report_file import read_report
+from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish
 from packprep.output.report import percentiles
 from packprep.output.shard_folder import LocalShards
 from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, write_batches
 from packprep.output.sign_off import file_entry, name_shards, write_common_settings
-from packprep.output.staging import build_facts, staged
+from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, shard_schema

@@ -32,10 +32,10 @@ from packprep.execute.array_tasks import (
 from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.execute.stages import Stages
+from packprep.output.build_facts import build_facts
 from packprep.output.staging import (
     DIGESTS,
     Staging,
-    build_facts,
     staged,
     staging_at,
 )

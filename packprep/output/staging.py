@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packprep.output.build_facts import resume_obstacle
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import FORMAT_VERSION, Manifest, read_manifest
+from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.progress import Progress
@@ -70,9 +71,6 @@ _WRONG_PLACE = (
     errno.ENOTDIR,
     errno.ENAMETOOLONG,
     errno.ENOENT,
-)
-STAGING_VERSION = (
-    2  # raised when what an older packprep left cannot be continued, as with STORE_VERSION
 )
 
 
@@ -130,17 +128,15 @@ class Staging:
                 f"{self.path} is left from a build that did not finish: started over as asked"
             )
             before = None
-        if before is not None and (
-            changed := difference(_without_on_error(before), _without_on_error(build))
-        ):
+        if before is not None and (changed := resume_obstacle(before, build)):
             if self.committed() and "failed" in before:
                 progress.say(
                     f"{self.path} is of a build that could not finish; starting over ({changed})"
                 )
             elif self.committed():
                 raise ConfigError(
-                    f"{self.path} is an unfinished build with other settings ({changed}); "
-                    "give the same ones to go on, or --restart to start over"
+                    f"{self.path} is an unfinished build with other settings ({changed}); repeat "
+                    "its settings to resume it, or add --restart to start over"
                 )
             before = None
         if before is None:
@@ -171,7 +167,7 @@ class Staging:
         if alone:
             return self.claim(build, progress, restart=False, replaces=replaces) is not None
         theirs = json.loads((self.path / BUILD).read_bytes())
-        if changed := difference(_without_on_error(theirs), _without_on_error(build)):
+        if changed := resume_obstacle(theirs, build):
             raise ConfigError(
                 f"tasks with other settings ({changed}) are at work in {self.path}; choose another "
                 "-o"
@@ -296,52 +292,3 @@ def remove_leftovers(directory: Path) -> None:
         *directory.glob("tmp*"),
     ]:
         path.unlink(missing_ok=True)
-
-
-def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Content of build.json: versions, the inputs, and what `packprep status` shows.
-
-    names: of the sources.
-    """
-    versions = {"staging_version": STAGING_VERSION, "format_version": FORMAT_VERSION}
-    return {**versions, "inputs": dict(inputs), **rest}
-
-
-def _without_on_error(build: Mapping[str, Any]) -> dict[str, Any]:
-    """It decides whether a build ends at a bad row, and nothing about what is done before."""
-    inputs = build["inputs"]
-    options = {key: value for key, value in inputs["options"].items() if key != "on_error"}
-    return {**build, "inputs": {**inputs, "options": options}}
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Differences between two builds, in words; empty where there is none."""
-    changed = [
-        f"{key.replace('_', ' ')} {old[key]} there, {new[key]} here"
-        for key in ("staging_version", "format_version")
-        if key in old and key in new and old[key] != new[key]
-    ]
-    was, now = old["inputs"], new["inputs"]
-    changed += [
-        f"{key} {before!r} there, {after!r} here"
-        for key in sorted({*was["options"], *now["options"]})
-        if (before := was["options"].get(key)) != (after := now["options"].get(key))
-    ]
-    changed += [_sources(old, new)] if was["sources"] != now["sources"] else []
-    changed += ["another tokenizer"] if was["tokenizer"] != now["tokenizer"] else []
-    if not changed and was != now:
-        changed = [f"other {key}" for key in sorted({*was, *now}) if was.get(key) != now.get(key)]
-    return "; ".join(changed)
-
-
-def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Sources that changed, by name where names are known."""
-    there, here = old["inputs"]["sources"], new["inputs"]["sources"]
-    if len(there) != len(here):
-        return f"{len(there)} source files there, {len(here)} here"
-    names = new.get("names", [])
-    if len(names) != len(here):
-        return "other sources"
-    return ", ".join(
-        f"{name} changed" for name, was, now in zip(names, there, here, strict=True) if was != now
-    )

@@ -201,10 +201,10 @@ def test_a_file_that_has_changed_under_its_name_is_refused(
     [
         (
             {"max_length": 32},
-            r"max_length 64 there, 32 here\); give the same ones \(-c .*build.yaml has them\)",
+            r"max_length was 64, now 32\); give the same ones \(-c .*build.yaml has them\)",
         ),
         ({"columns": ["document_ids"]}, "columns"),
-        ({"eos": "none"}, "eos 'auto' there, 'none' here"),
+        ({"eos": "none"}, "eos was 'auto', now 'none'"),
         ({"holdout": 0.1}, "holdout"),
         ({"weights": "1"}, "cannot keep the shares of a mix"),
         ({"overwrite": True}, "append keeps the output and overwrite replaces it"),
@@ -338,7 +338,7 @@ def test_an_append_that_did_not_finish_is_not_mixed_with_another(
     put(tmp_path, 2)
     with pytest.raises(
         ConfigError,
-        match=r"append that did not finish, with other settings \(1 source files there, 2",
+        match=r"append that did not finish, with other settings \(1 source file before, 2",
     ):
         build(config(append=True, **options))
     assert append(options, restart=True)[0] == merged(tmp_path, options, (0,), (1, 2))

@@ -199,7 +199,7 @@ def test_the_same_build_again_does_nothing_and_other_settings_are_refused(
     before = {path: path.stat().st_mtime_ns for path in Path(corpus["output"]).iterdir()}
     assert build(BuildConfig(**corpus, num_proc=1)) == manifest
     assert {path: path.stat().st_mtime_ns for path in Path(corpus["output"]).iterdir()} == before
-    with pytest.raises(ConfigError, match=r"strategy 'best_fit' there, 'greedy' here.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"strategy was 'best_fit', now 'greedy'.*--overwrite"):
         build(BuildConfig(**corpus, strategy="greedy"))
     assert read_manifest(Path(corpus["output"])) == manifest
 

@@ -22,6 +22,7 @@ from packprep.sources import units
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.units import read_slices
+from packprep.support import hashing
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens import store, token_files
 from tests.helpers.corpus import Heard, build_options, failing_after, texts, write_jsonl
@@ -190,7 +191,7 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     other = corpus | {"max_length": 32}
     with pytest.raises(
-        ConfigError, match=r"unfinished build with other settings \(max_length 64 there, 32 here\)"
+        ConfigError, match=r"unfinished build with other settings \(max_length was 64, now 32\)"
     ):
         build(BuildConfig(**other))
     with pytest.raises(ConfigError, match="another tokenizer"):
@@ -199,13 +200,25 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     with pytest.raises(ConfigError, match=r"1\.jsonl changed"):
         build(BuildConfig(**corpus))
     write_jsonl(tmp_path / "3.jsonl", ["more"])
-    with pytest.raises(ConfigError, match="3 source files there, 4 here"):
+    with pytest.raises(ConfigError, match="3 source files before, 4 now"):
         build(BuildConfig(**corpus))
     facts = staging_path(Path(corpus["output"])) / "build.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format_version": 0}))
-    with pytest.raises(ConfigError, match="format version 0 there, 1 here"):
+    with pytest.raises(ConfigError, match="format version was 0, now 1"):
         build(BuildConfig(**corpus))
     assert build(BuildConfig(**other, restart=True)).data == undisturbed(other, tmp_path)
+
+
+def test_a_build_that_drew_another_holdout_is_refused_and_restart_starts_over(
+    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus |= {"holdout": 0.2}
+    with monkeypatch.context() as older:
+        older.setattr(hashing, "_MIX_2", hashing._MIX_1)
+        stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
+    with pytest.raises(ConfigError, match=r"packprep draws other random bits now: .*holdout"):
+        build(BuildConfig(**corpus))
+    assert build(BuildConfig(**corpus, restart=True)).data == undisturbed(corpus, tmp_path)
 
 
 def test_workers_and_memory_may_change(
