@@ -1,6 +1,6 @@
-"""The account of several outputs together.
+"""Account of several outputs together.
 
-Counts are added, shares follow from them, averages are weighted.
+Counts are added, shares are computed from the sums, averages are weighted.
 """
 
 from collections import Counter
@@ -19,18 +19,18 @@ def summed_report(
     documents_per_pack: Mapping[str, int],
     entries: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """report.json of outputs put together, in order.
+    """report.json of merged outputs, in order.
 
-    entries: of the manifest, for the files that come of it.
+    entries: entries of the merged files in the manifest.
     """
     windows = [window for report in reports for window in report["windows"]]
     sums = Sums.total(map(sums_of, reports))
     figures = sums.figures()
-    if not all(key in report for key in _RATES for report in reports):  # older ones have none
+    if not all(key in report for key in _RATES for report in reports):  # older reports lack them
         figures = {key: value for key, value in figures.items() if key not in _RATES}
     added = summed([{key: report[key] for key in _ADDED} for report in reports])
     shards = [entry for entry in entries if "packs" in entry]
-    # What was asked of one mix says nothing of several outputs together.
+    # The requested shares of one mix do not describe several outputs.
     first = {key: value for key, value in reports[0].items() if key != "mix" or len(reports) == 1}
     return {
         **{key: value for key, value in first.items() if key not in _RATES},
@@ -48,18 +48,18 @@ def summed_report(
 
 
 def sums_of(report: Mapping[str, Any]) -> Sums:
-    """The sums that a report.json was computed from."""
+    """Sums from which a report.json was computed."""
     documents = report["documents"]
     without_tokens = documents["empty"] + sum(documents["skipped"].values())
     with_tokens = documents["in"] - without_tokens
-    # A rate is a number of documents over theirs, so their product is that number but for rounding.
-    begun, ended = (round(report.get(key, 0) * with_tokens) for key in _RATES)
+    # A rate is a count divided by these documents, so the rounded product is the count again.
+    with_bos, with_eos = (round(report.get(key, 0) * with_tokens) for key in _RATES)
     return Sums.of_ledger(report["tokens"]) + Sums(
         documents=documents["in"],
         empty=without_tokens,
         dropped_documents=Counter(documents["dropped"]),
-        bos_found=begun,
-        eos_found=ended,
+        bos_found=with_bos,
+        eos_found=with_eos,
         segments=report["segments"],
         loss_tokens=report.get("loss_tokens"),
         max_length=report["max_length"],
@@ -72,7 +72,7 @@ def sums_of(report: Mapping[str, Any]) -> Sums:
 
 
 def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers added key by key, tables inside tables too; a key that a table lacks adds nothing.
+    """Sum of numbers key by key, in nested tables too; a missing key counts as nothing.
 
     Example: [{"a": 1, "b": {"c": 2}}, {"a": 3}] -> {"a": 4, "b": {"c": 2}}
     """

@@ -251,7 +251,7 @@ def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(
     staging = staging_path(Path(corpus["output"]))
     staging.mkdir()
     (staging / "thesis.txt").write_text("do not delete")
-    with pytest.raises(ConfigError, match="it holds something else"):
+    with pytest.raises(ConfigError, match="has files of something else"):
         build(BuildConfig(**corpus))
     assert (staging / "thesis.txt").exists()
 
