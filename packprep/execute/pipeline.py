@@ -1,8 +1,7 @@
-"""The build: read, tokenize, plan, write, sign off.
+"""A build from its config to a finished output, and the share of it that one task of an array does.
 
-Everything happens in OUT.incomplete, which becomes OUT by one rename after the manifest is written:
-OUT is absent or complete, whatever interrupts the build, and the same command goes on with what was
-done.
+All work happens in OUT.incomplete, which becomes OUT by one rename after the manifest is written.
+So OUT is absent or complete, whatever interrupts the build, and the same command resumes it.
 """
 
 import importlib
@@ -60,11 +59,12 @@ from packprep.windows.planner import Planner
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """The functions of an executor. The process that signs off does whatever they leave.
+    """Functions of an executor. The process that signs off does all work that they leave.
 
-    ahead: does all it can of a job that is saved (`Job.save`) before that process begins; None
-    where nothing does. share: index of the task that this command is, number of tasks, and where
-    that is from, of a config and the environment; None where one command is the whole build.
+    ahead: does as much as it can of a saved job (`Job.save`) before that process begins; None if
+    nothing runs ahead. share: takes a config and the environment; returns the index of this task,
+    the number of tasks, and the name of the setting that says so. None if one command is the whole
+    build.
     """
 
     ahead: Callable[[Job, Progress], None] | None = None
@@ -76,7 +76,7 @@ RUNNERS: Final[Mapping[str, Runner]] = {
     "ray": Runner(ahead=run_on_ray),
     "array": Runner(share=array_share),
 }
-"""By the value of the option `executor`."""
+"""By value of the option `executor`; `packprep.config.executors` has the options of each."""
 
 
 def build(
@@ -84,12 +84,12 @@ def build(
 ) -> Manifest:
     """Build packed shards at `config.output` and return their manifest.
 
-    The same config again does nothing.
+    Nothing is done if the output is already built with the same config.
 
     planner: a packer of your own, f(lengths int32 [segments], max_length) -> PackPlan, in place of
     `config.strategy`. Raises ConfigError, InputError (a sentence naming file and row) or
     FormatError; the output is then absent. After StoppedError, OSError or an interruption the same
-    call goes on where it stopped.
+    call resumes the build.
     """
     progress = progress or Silent()
     clock = StageClock()
@@ -97,21 +97,21 @@ def build(
     if config.is_task:
         raise ConfigError(
             "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
-            "for it"
+            "instead"
         )
     tokenizer = _tokenizer(config, progress)
     with (
-        locked(output.path, f"{output} is being built") as left,
+        locked(output.path, f"{output} is being built") as dead_holder,
         without_tasks(output.path, config, progress),
         staged(output.path) as staging,
         output.held(staging.path),
     ):
-        if left is not None:
-            progress.say(f"the last build of {output}, {left}, did not end")
+        if dead_holder is not None:
+            progress.say(f"the last build of {output}, {dead_holder}, was interrupted")
         loading = threading.Thread(
             target=_load_datasets, args=(config, output.replaces), daemon=True
         )
-        loading.start()  # beside hashing
+        loading.start()  # while sources are hashed
         with clock("hash"), _digests_kept(staging, config):
             sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
@@ -125,70 +125,69 @@ def build(
             sources=sources,
             planner=planner,
         )
-        whole = staging.claim(
+        signed = staging.claim(
             _facts(job, inputs), progress, restart=config.restart, replaces=output.replaces
         )
-        if whole is not None:
-            progress.say(f"{staging.path} is whole: only its last rename was missing")
-            return output.publish(staging.path, whole, progress)
+        if signed is not None:
+            progress.say(f"{staging.path} is complete: only its last rename was missing")
+            return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
         loading.join()
-        work = Stages(job, progress, clock, one_split_does=output.one_split_does)
-        with _system_says(work):
-            return output.publish(
-                staging.path, work.run(inputs, RUNNERS[config.executor].ahead), progress
-            )
+        stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
+        with _system_errors(stages):
+            manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
+            return output.publish(staging.path, manifest, progress)
 
 
 def _load_datasets(config: BuildConfig, replaces: bool) -> None:
-    """Import `datasets`, a third of a second, where text will probably be read."""
+    """Import `datasets`, which takes a third of a second, if text will probably be read."""
     if not config.keep_tokens and not replaces:
         importlib.import_module("datasets")
 
 
 def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
-    """Keep digests of sources where reading them again is slow or other processes need them."""
-    away = any(is_url(path) for entry in config.entries() for path in entry.paths)
-    keep = away or EXECUTORS[config.executor].many_commands
+    """Keep digests of sources if reading them again is slow, or if other processes need them."""
+    remote = any(is_url(path) for entry in config.entries() for path in entry.paths)
+    keep = remote or EXECUTORS[config.executor].many_commands
     return remembered(staging.path / DIGESTS) if keep else nullcontext()
 
 
 @contextmanager
-def _system_says(work: "Stages") -> Iterator[None]:
-    """Turn a refusal of the system into a sentence, or an OSError with its path."""
+def _system_errors(stages: Stages) -> Iterator[None]:
+    """Turn an error of the system into a sentence, or into an OSError with its path."""
     try:
         yield
     except (PackprepError, FormatError, StoreError):
         raise
     except MemoryError:
         raise StoppedError(
-            "memory ran out; give less --max-memory or --num-proc and run the same command to go on"
+            "memory ran out; lower --max-memory or --num-proc, then run the same command to resume"
         ) from None
-    except Exception as error:  # libraries have many names for what the system refused
-        if (refused := system_error(error)) is None:
+    except Exception as error:  # libraries wrap errors of the system in many classes
+        if (cause := system_error(error)) is None:
             raise
-        if refused.errno in disk_space.FULL:
-            raise disk_space.full(refused, work.job.staging, work.needed) from None
-        where = refused.filename or str(work.job.staging)
-        raise OSError(refused.errno, os.strerror(refused.errno or 0), where) from None
+        if cause.errno in disk_space.FULL:
+            raise disk_space.full(cause, stages.job.staging, stages.needed) from None
+        path = cause.filename or str(stages.job.staging)
+        raise OSError(cause.errno, os.strerror(cause.errno or 0), path) from None
 
 
 def build_share(
     config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Do the share of one task of a job array (see array_tasks.py) and return what `work_off` does.
+    """Do the share of one task of a job array (see array_tasks.py) and return its counts.
 
-    The same config with task_index "merge" then goes to `build`.
+    Afterwards `build` gets the same config with task_index "merge".
     """
     progress = progress or Silent()
     if (array_share := RUNNERS[config.executor].share) is None:
         raise ConfigError(
-            f"executor {config.executor} has no tasks; call packprep.build, or give executor array"
+            f"executor {config.executor} has no tasks; call packprep.build, or choose executor array"
         )
-    index, total, said = array_share(config, os.environ)
+    index, total, setting = array_share(config, os.environ)
     output = open_output(config)
     tokenizer = _tokenizer(config, progress)
-    progress.say(f"task {index} of {total}, from {said}")
+    progress.say(f"task {index} of {total}, from {setting}")
     staging = staging_at(output.path)
     with ExitStack() as stack:
         with joining(output.path, progress):
@@ -214,23 +213,23 @@ def build_share(
                     replaces=output.replaces,
                 )
             if not done:
-                stack.enter_context(locked(member, "a task is at work"))
+                stack.enter_context(locked(member, "a task is running"))
         if done:
             staging.leave_empty()
             progress.say(
-                f"{output} is this build already, or lacks only --task-index {MERGE}: nothing to do"
+                f"{output} is this build already, or needs only --task-index {MERGE}: nothing to do"
             )
             return {"task": index, "tasks": total}
         job.scratch.mkdir(parents=True, exist_ok=True)
         stack.callback(shutil.rmtree, job.scratch, ignore_errors=True)
-        work = Stages(job, progress, StageClock())
-        with _system_says(work):
-            shared = work.share(index, total)
-    return shared
+        stages = Stages(job, progress, StageClock())
+        with _system_errors(stages):
+            counts = stages.share(index, total)
+    return counts
 
 
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
-    check_local(config)  # a hub that is asked for a tokenizer may take its time
+    check_local(config)  # first, because the hub may answer slowly
     tokenizer = load_build_tokenizer(config)
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError(
@@ -254,10 +253,7 @@ def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:
 def _inputs(
     config: BuildConfig, sources: Sequence[Source], tokenizer: Tokenizer, planner: Planner | None
 ) -> dict[str, Any]:
-    """Everything that decides the bytes of the output.
-
-    A planner of the user's own enters by its name.
-    """
+    """Inputs that decide the bytes of the output; of the user's own planner, its name."""
     options = config.identity()
     if planner is not None:
         options["planner"] = (

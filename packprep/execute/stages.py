@@ -1,4 +1,4 @@
-"""The stages of a build: tokenize, plan, write, sign off; each does only what is not done yet."""
+"""Stages of a build: tokenize, plan, write, sign off. Each skips the work that is already done."""
 
 import itertools
 import threading
@@ -47,27 +47,29 @@ from packprep.windows.planner import remainders
 
 
 def _skipped(files: Sequence[TokenFile]) -> str:
-    """Words such as " (3 rows were skipped: 2 bad_json, 1 null)", or nothing."""
+    """Part of a sentence such as " (3 rows were skipped: 2 bad_json, 1 null)"; "" if none were."""
     reasons: Counter[str] = Counter()
     for file in files:
         for part in file.parts:
             reasons.update(part.skipped)
-    said = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-    return f" ({reasons.total():,} rows were skipped: {said})" if reasons else ""
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    return f" ({reasons.total():,} rows were skipped: {counts})" if reasons else ""
 
 
 @dataclass
 class Stages:
-    """The stages of one build, in the order they run."""
+    """Stages of one build, in the order they run.
+
+    gate: how the engine was chosen; None if no text was tokenized. needed: predicted bytes on disk.
+    one_split_does: see `BuildOutput`.
+    """
 
     job: Job
     progress: Progress
     clock: StageClock
-    gate: dict[str, Any] | None = (
-        None  # how the engine was chosen; None where no text was tokenized
-    )
-    needed: int = 0  # bytes of disk, predicted
-    one_split_does: bool = False  # see `BuildOutput`
+    gate: dict[str, Any] | None = None
+    needed: int = 0
+    one_split_does: bool = False
 
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)
@@ -75,7 +77,7 @@ class Stages:
     def run(
         self, inputs: dict[str, Any], ahead: Callable[[Job, Progress], None] | None
     ) -> Manifest:
-        """Everything that is not done yet, up to the manifest. ahead: see `Runner`."""
+        """Do all stages, up to the manifest. ahead: see `pipeline.Runner`."""
         job = self.job
         if ahead is not None:
             self.run_ahead(ahead)
@@ -107,14 +109,14 @@ class Stages:
         )
 
     def _shape(self) -> RowShape:
-        """Columns that rows become."""
+        """Columns that rows are converted to."""
         shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
         for note in shape.notes:
             self.progress.say(note)
         return shape
 
     def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
-        """All that other processes can do of it: see `Runner.ahead`."""
+        """Let other processes do what they can: see `pipeline.Runner`."""
         with self.clock(self.job.config.executor):
             choice = self._engine(self._sample(self._shape()))
             self.job.save(choice.engine.name if choice else "")
@@ -132,12 +134,12 @@ class Stages:
                 )
 
     def tokenize(self) -> list[TokenFile]:
-        """Token files of the whole input; only what is not there yet is read and tokenized."""
+        """Token files of the whole input; only missing ones are read and tokenized."""
         with self.clock("tokenize"):
             if not self.job.config.keep_tokens:
                 files = self._tokenize()
             else:
-                with locked(self.job.tokens, f"tokens are being made in {self.job.tokens}"):
+                with locked(self.job.tokens, f"tokens are being written to {self.job.tokens}"):
                     remove_leftovers(self.job.tokens)
                     files = self._tokenize()
         pa.default_memory_pool().release_unused()
@@ -154,22 +156,22 @@ class Stages:
                     f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
                 )
             return files
-        there = committed(directory)
-        done = sum(file.text_bytes for file in there) / 1e6
-        if there:
-            documents = there[-1].end
-            for file in there:
+        finished = committed(directory)
+        done = sum(file.text_bytes for file in finished) / 1e6
+        if finished:
+            documents = finished[-1].end
+            for file in finished:
                 self.early.add(file)
             self.progress.say(
-                f"going on after {documents:,} documents that were tokenized before, {done:,.0f} "
-                "MB of text"
+                f"resuming after {documents:,} documents, {done:,.0f} MB of text, that were "
+                "tokenized before"
             )
         elif kept:
-            what = "damaged tokens" if directory.exists() else "no tokens"
+            state = "damaged tokens" if directory.exists() else "no tokens"
             self.progress.say(
-                f"{kept} has {what} of these sources, tokenizer and text options: tokenizing"
+                f"{kept} has {state} of these sources, tokenizer and text options: tokenizing"
             )
-        # Of compressed files nobody knows how much text they hold.
+        # The amount of text in a compressed file is unknown.
         plain = all(source.is_plain for source in sources)
         total = sum(source.bytes for source in sources) / 1e6 if plain else None
 
@@ -182,7 +184,7 @@ class Stages:
         shape = self._shape()
         with ThreadPoolExecutor(2) as pool:
             engine = self._loading(pool, shape)
-            start = start_after(there, len(sources), config)
+            start = start_after(finished, len(sources), config)
             slices = read_slices(sources, config, self.job.scratch, start, shape)
             try:
                 with self._workers(engine) as elsewhere:
@@ -193,7 +195,7 @@ class Stages:
                         self.job.tokenizer,
                         config,
                         report,
-                        there,
+                        finished,
                         elsewhere,
                     )
             except DocumentError as error:
@@ -206,10 +208,10 @@ class Stages:
         return files
 
     def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str | None:
-        """Message about the disk space; StoppedError where there is too little."""
+        """Message about the disk space; StoppedError if there is too little."""
         texts = pa.array([text[:2000] for text in sample], pa.large_string())
         ids, _ = engine.engine.encode(texts)
-        size = int(text_bytes(texts).sum())
+        size = int(text_bytes(pa.chunked_array([texts])).sum())
         tokens = disk_space.predicted_tokens(
             self.job, (len(ids) + 2 * len(sample)) / size if size else None
         )
@@ -220,7 +222,7 @@ class Stages:
     def _workers(
         self, engine: Future[EngineChoice | None]
     ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
-        """Worker processes that tokenize a slice each, if they are asked for."""
+        """Function that tokenizes a slice in a worker process; None if threads tokenize."""
         if not self.job.config.isolated or (choice := engine.result()) is None:
             yield None
             return
@@ -232,28 +234,28 @@ class Stages:
             yield workers.tokenize
 
     def _sample(self, shape: RowShape) -> list[str]:
-        """The first documents of some sources, to compare engines on."""
+        """First documents of some sources, on which engines are compared."""
         sample: list[str] = []
         if self.job.config.input_ids_column is not None:
             return sample
         for source in self.job.sources[:8]:
-            is_elsewhere = source.compression or isinstance(source.path, str)
-            if is_elsewhere and not source.format.is_streamed:
-                continue  # it would be unpacked, or fetched, twice
+            is_copied = source.compression or isinstance(source.path, str)
+            if is_copied and not source.format.is_streamed:
+                continue  # it would be unpacked, or downloaded, twice
             table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
-            sample += (
-                table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
-            )
+            if table is not None:
+                texts = table["text"].slice(0, 16).to_pylist()
+                sample += [text for text in texts if text is not None]
         return sample
 
     def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
-        """The engine, loaded beside reading as the kernels are."""
+        """Engine, loaded in a thread while the first text is read; the kernels are loaded too."""
         sample = self._sample(shape)  # first: opening sources is not safe in two threads
         pool.submit(load_kernels, self.job.tokenizer)
         return pool.submit(self._engine, sample)
 
     def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
-        """The tokenizing engine; None where rows are token ids."""
+        """Tokenizing engine; None if rows are token ids."""
         if self.job.config.input_ids_column is not None:
             return None
         choice = choose_engine(
@@ -269,7 +271,7 @@ class Stages:
         return choice
 
     def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
-        """Plan and write every window of every split that is not there yet."""
+        """Plan and write every window of every split; windows that are written are reused."""
         windows.check()
         account = Account.empty(len(self.job.sources))
         if windows.mix is not None:
@@ -286,13 +288,13 @@ class Stages:
             changes = self._changes(windows, split)
             with ThreadPoolExecutor(windows.at_once) as pool:
                 made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
-                for number, (done, was_there) in enumerate(made):
-                    reused += was_there
+                for number, (done, was_written) in enumerate(made):
+                    reused += was_written
                     account.merge(done.account)
                     shards += done.shards
                     self.progress.advance("pack", number + 1, len(windows), "windows")
-            enough = any(shard.packs for shard in shards if shard.split == split)
-            if not enough and not (
+            has_packs = any(shard.packs for shard in shards if shard.split == split)
+            if not has_packs and not (
                 self.one_split_does and (shards or split != self.job.splits[-1])
             ):
                 raise InputError(
@@ -308,15 +310,15 @@ class Stages:
     def _window(
         self, windows: Windows, split: str, number: int, change: int = 0
     ) -> tuple[WindowFile, bool]:
-        """A window, and whether it was written before."""
+        """A window, and True if it was written before."""
         if (done := windows.finished(split, number, change)) is not None:
             return done, True
         return windows.write(split, number, change), False
 
     def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add or leave out per window.
+        """Packs to add to or leave out of each window.
 
-        Counting them is a plan of every window, so only where it is asked.
+        Counting packs takes a plan of every window, so it is done only with packs_multiple_of.
         """
         if self.job.config.packs_multiple_of == 1:
             return [0] * len(windows)

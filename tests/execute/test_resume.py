@@ -125,7 +125,7 @@ def test_text_that_is_tokenized_is_not_read_again(
         build(BuildConfig(**corpus), progress=said)
     assert opened == ["1.jsonl", "2.jsonl"]
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
 
 
 @pytest.mark.parametrize("unit_size", [1_000, 4_000, 1_000_000])
@@ -278,7 +278,7 @@ def test_a_bad_row_costs_no_finished_work_where_the_next_command_skips_it(
     assert build(BuildConfig(**corpus, on_error="skip"), progress=said).data == undisturbed(
         corpus, tmp_path, on_error="skip"
     )
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
 
 
 def test_a_mended_row_starts_over_without_being_asked(
@@ -346,7 +346,7 @@ def test_a_token_store_that_was_interrupted_is_gone_on_with(
     assert made
     said = Heard()
     assert build(BuildConfig(**kept), progress=said).data == undisturbed(corpus, tmp_path)
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
     assert {path: file_digest(path) for path in made} == made
 
 
