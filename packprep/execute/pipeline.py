@@ -182,7 +182,7 @@ def build_share(
     progress = progress or Silent()
     if (array_share := RUNNERS[config.executor].share) is None:
         raise ConfigError(
-            f"executor {config.executor} has no tasks; call packprep.build, or choose executor array"
+            f"executor {config.executor} has no tasks; call packprep.build, or use executor array"
         )
     index, total, setting = array_share(config, os.environ)
     output = open_output(config)

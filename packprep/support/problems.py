@@ -62,11 +62,11 @@ PROBLEM = pa.struct([("reason", pa.string()), ("detail", pa.string())])
 
 def no_problems(rows: int) -> pa.StructArray:
     """A column `problem` of rows without problems."""
-    return cast(pa.StructArray, pa.nulls(rows, PROBLEM))
+    return pa.nulls(rows, PROBLEM)
 
 
 def problem_array(problems: Iterable[Problem | None]) -> pa.StructArray:
-    return pa.array(list(problems), PROBLEM)
+    return cast(pa.StructArray, pa.array(list(problems), PROBLEM))
 
 
 def problems_in(column: "pa.ChunkedArray[Any]") -> list[Problem | None]:
@@ -85,8 +85,7 @@ def problem_at(column: "pa.ChunkedArray[Any]", row: int) -> Problem:
 
 def reasons_in(column: "pa.ChunkedArray[Any]") -> list[BadRow]:
     """Reasons of all problems, row by row. ValueError for one that is not one of `BadRow`."""
-    problems: list[dict[str, str]] = column.drop_null().to_pylist()
-    return [BadRow(problem["reason"]) for problem in problems]
+    return [BadRow(problem["reason"]) for problem in column.to_pylist() if problem is not None]
 
 
 def with_problem(

@@ -296,7 +296,7 @@ def test_a_mended_row_starts_over_without_being_asked(
 def test_too_little_memory_for_a_window_keeps_the_tokens(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(StoppedError, match="give more than --max-memory 600MB to go on"):
+    with pytest.raises(StoppedError, match="give more than --max-memory 600MB to resume"):
         build(BuildConfig(**corpus | {"max_memory": 600_000_000}))
     said = Heard()
     assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
