@@ -85,7 +85,8 @@ def problem_at(column: "pa.ChunkedArray[Any]", row: int) -> Problem:
 
 def reasons_in(column: "pa.ChunkedArray[Any]") -> list[BadRow]:
     """Reasons of all problems, row by row. ValueError for one that is not one of `BadRow`."""
-    return [BadRow(problem["reason"]) for problem in column.to_pylist() if problem is not None]
+    problems = column.drop_null().to_pylist()
+    return [BadRow(problem["reason"]) for problem in problems if problem is not None]
 
 
 def with_problem(
