@@ -282,7 +282,7 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
             "pair_columns is chosen; expected two columns: chosen,rejected",
         ),
         ({"pair_columns": "chosen,other"}, "has no column 'other'; it has chosen, rejected"),
-        ({"input_ids_column": "ids"}, "input_ids_column has no meaning with pair_columns"),
+        ({"input_ids_column": "ids"}, "input_ids_column cannot be used with pair_columns"),
     ],
 )
 def test_options_that_cannot_work_are_a_sentence(
