@@ -303,11 +303,11 @@ def test_a_task_that_nobody_names_is_refused(
             {"executor": "ray", "keep_tokens": "store"},
             "keep_tokens is for one process, and executor ray has many",
         ),
-        ({"executor": "ray", "unit_timeout": 5}, "leave isolate and unit_timeout out"),
+        ({"executor": "ray", "unit_timeout": 5}, "leave out isolate and unit_timeout"),
         ({"executor": "array", "task_index": "-1"}, "expected a number from 0, or merge"),
         ({"executor": "array", "sources": ("-",)}, "standard input cannot be read"),
         ({"executor": "array", "keep_tokens": "store"}, "keep_tokens is for one process"),
-        ({"executor": "array", "restart": True}, "restart would throw away"),
+        ({"executor": "array", "restart": True}, "restart would delete the work of other tasks"),
     ],
 )
 def test_options_that_contradict_the_executor_are_refused(
