@@ -13,7 +13,8 @@ import pytest
 from packprep.chat.conversations import find_conversations
 from packprep.chat.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
 from packprep.chat.template import load_chat_template
-from packprep.chat.turns import TrainOn, TurnFinder
+from packprep.chat.turn_locator import TrainOn
+from packprep.chat.turns import TurnFinder
 from packprep.engines.backends import Engine, EngineName, load_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from tests.helpers.reference_chat import special_ids_of_text, trained_by_prefixes, trained_by_tokens
