@@ -99,7 +99,7 @@ def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path, out: Path) 
     assert finding == (
         "manifest.json names the file 'train/data-00000-of-00001.arrow', which is a link out of "
         f"{out}; "
-        "copy the file in its place"
+        "replace the link with a copy of the file"
     )
 
 

@@ -157,8 +157,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 
     \b
     Example:
-      packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json \\
-        --max-length 8192
+      packprep build docs/*.jsonl.gz -o packed --tokenizer gpt2 --max-length 8192
     """
     settings, run = resolve_options(sources, config, typed)
     tell_libraries()
