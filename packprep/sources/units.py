@@ -202,7 +202,7 @@ def bad_row(source: Source, row: int, detail: str) -> InputError:
     """The error about a row that cannot be used."""
     line = source.line_of_row(row)
     place = f"{source.name} row {row}" + (f" (line {line})" if line else "")
-    return InputError(f"{place}: {detail}; mend it, or skip such rows with --on-error skip")
+    return InputError(f"{place}: {detail}; fix it, or skip such rows with --on-error skip")
 
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:

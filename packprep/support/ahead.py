@@ -40,7 +40,7 @@ class RenewedThreads:
     """
 
     def __init__(self, work_each: float = math.inf) -> None:
-        """Set the limit. work_each: average work of a thread before it is replaced, see `submit`."""
+        """Set the limit. work_each: average work of a thread until it is replaced, see `submit`."""
         self._each = work_each
         self._left = 0.0
         self._process = os.getpid()

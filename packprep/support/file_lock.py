@@ -90,7 +90,7 @@ def holder(path: Path) -> Holder | None:
 
 
 def _alive(last: Holder, lock: Path) -> bool:
-    """True if the holder seems to live, by its process number; another process may have it by now."""
+    """True if the holder seems to live; another process may have its number by now."""
     return runs(last.pid) if last.host == socket.gethostname() else _touched_elsewhere(last, lock)
 
 

@@ -1,7 +1,7 @@
 """Requests to the Hugging Face hub: one sentence if it cannot be reached, one line for retries.
 
-The hub's client retries an unreachable hub six times in 23 seconds, with two lines each time, before
-it uses its cache. Here one request for one file comes first.
+The hub's client retries an unreachable hub six times in 23 seconds, with two lines each time, and
+then uses its cache. Here one request for one file comes first.
 """
 
 import logging

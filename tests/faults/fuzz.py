@@ -342,7 +342,7 @@ def _other_shard(directory: Path, draw: random.Random) -> None:
         "seq_lengths",
         "input_ids",
     ]
-    types = [pa.list_(pa.int32())] * 6
+    types: list[pa.DataType] = [pa.list_(pa.int32())] * 6
     types += [
         pa.list_(pa.int64()),
         pa.large_list(pa.int32()),
@@ -367,14 +367,15 @@ def _other_shard(directory: Path, draw: random.Random) -> None:
     _sign(directory)
 
 
-def _random_column(kind: pa.DataType, rows: int, draw: random.Random) -> pa.Array:
+def _random_column(kind: pa.DataType, rows: int, draw: random.Random) -> "pa.Array[Any]":
     def value(kind: pa.DataType) -> Any:
+        element: pa.DataType = getattr(kind, "value_type", pa.null())  # of a list
         if draw.random() < 0.05 or pa.types.is_null(kind):
             return None
         if pa.types.is_fixed_size_list(kind):
-            return [value(kind.value_type) for _ in range(kind.list_size)]
+            return [value(element) for _ in range(kind.list_size)]
         if pa.types.is_nested(kind):
-            return [value(kind.value_type) for _ in range(draw.randrange(5))]
+            return [value(element) for _ in range(draw.randrange(5))]
         if pa.types.is_string(kind):
             return draw.choice(("", "a"))
         return draw.choice((0, 0, 1, 2, 3, 4, 8, -1, -100, 2**24))

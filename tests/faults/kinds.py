@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,7 +88,7 @@ def _parquet(rows: Sequence[bytes | None]) -> bytes:
     return write_parquet(_column(rows))
 
 
-def write_parquet(table: pa.Table, **options: object) -> bytes:
+def write_parquet(table: pa.Table, **options: Any) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, **{"write_page_checksum": True, **options})
     return sink.getvalue()
@@ -314,12 +315,12 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
-def _wrong_type(values: pa.Array) -> Callable[[], bytes]:
+def _wrong_type(values: "pa.Array[Any]") -> Callable[[], bytes]:
     return lambda: write_parquet(pa.table({"text": values}))
 
 
 _NO_ROWS = "holds no rows; expected at least one document"
-_ARRAY_END = "mend it, as no row behind it can be found in an array"
+_ARRAY_END = "fix it, as no row after it can be found in an array"
 FILES = (
     _file(
         "empty", ".jsonl", lambda: b"", "(is empty; expected at least one document|holds no rows.*)"

@@ -44,7 +44,7 @@ def test_a_bad_row_is_named_with_its_file_row_and_line(
     path = tmp_path / f"a{suffix}{compression}"
     path.write_bytes(PACK[compression](form.bad(kind)))
     assert refused(tmp_path, path, *form.options) == (
-        f"{form.place(AT)}: {kind.sentence}; mend it, or skip such rows with --on-error skip"
+        f"{form.place(AT)}: {kind.sentence}; fix it, or skip such rows with --on-error skip"
     )
 
 

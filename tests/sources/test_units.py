@@ -61,7 +61,7 @@ def test_the_first_row_without_text_stops_naming_file_row_and_line(tmp_path: Pat
     with pytest.raises(InputError) as raised:
         units(tmp_path, [["a"], ["b", {"text": None}, {"text": 7}]])
     assert str(raised.value) == (
-        f"{tmp_path / '1.jsonl'} row 1 (line 2): the row has no 'text'; mend it, or skip such rows "
+        f"{tmp_path / '1.jsonl'} row 1 (line 2): the row has no 'text'; fix it, or skip such rows "
         "with --on-error skip"
     )
 

@@ -169,7 +169,7 @@ def test_offline_by_the_environment_is_named(tmp_path: Path, hub: Hub) -> None:
         [
             "packprep: user/name is no local file and no tokenizer came from the hub: "
             "HF_HUB_OFFLINE is set, and the "
-            "cache here does not have it; check the name, or unset HF_HUB_OFFLINE"
+            "local cache does not have it; check the name, or unset HF_HUB_OFFLINE"
         ],
     )
     assert hub.asked == []

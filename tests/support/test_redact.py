@@ -80,7 +80,7 @@ def test_every_error_of_packprep_is_redacted(kind: type[ValueError]) -> None:
 
 @pytest.mark.parametrize("part", ["r", "://", "aa://", "?key", "aa://a:", "Basic "])
 def test_a_sentence_that_quotes_megabytes_is_short(part: str) -> None:
-    sentence = str(InputError("a.jsonl row 7: " + part * (3_000_000 // len(part)) + "; mend it"))
+    sentence = str(InputError("a.jsonl row 7: " + part * (3_000_000 // len(part)) + "; fix it"))
     assert len(sentence) < 2000
     assert sentence.startswith("a.jsonl row 7: ")
-    assert sentence.endswith("; mend it")
+    assert sentence.endswith("; fix it")

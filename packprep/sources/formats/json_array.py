@@ -108,6 +108,6 @@ class JsonArray:
 
     def _wrong(self, what: str) -> InputError:
         return InputError(
-            f"{self._source} row {self._row}: {what}; mend it, as no row behind it can be found in "
+            f"{self._source} row {self._row}: {what}; fix it, as no row after it can be found in "
             "an array"
         )

@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_of_its_row(data: bytes, sentence: str) -> None:
         with pytest.raises(InputError) as raised:
             elements(data, block=block)
         assert str(raised.value).startswith(f"a.json {sentence}")
-        assert str(raised.value).endswith("mend it, as no row behind it can be found in an array")
+        assert str(raised.value).endswith("fix it, as no row after it can be found in an array")
 
 
 def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
