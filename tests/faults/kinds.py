@@ -1,4 +1,4 @@
-"""Every way a source is known to be bad: how to make it, and the sentence that must come.
+"""Every way a source is known to be bad: how to make it, and the error that must come.
 
 `ROWS` are bad rows among good ones, per format; `--on-error skip` passes them over and counts them
 by `reason`. `FILES` are files that cannot be read as a whole: they stop a build with skipped rows
@@ -19,7 +19,7 @@ from tests.helpers.corpus import texts
 
 GOOD = texts(40)
 LIMIT = 5_000  # bytes of a row at most, in all of these builds
-AT = 25  # where the bad row stands among the good ones
+AT = 25  # number of the bad row among the good ones
 
 _LARGE = f"has more than {LIMIT:,} bytes (--max-row-size)"
 _NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
@@ -32,7 +32,7 @@ class BadRow:
     row: as the format writes it, without a line end. For binary formats the bytes of the value,
     None for null.
 
-    sentence: what is said of it behind file, row and line.
+    sentence: the error after file, row and line.
     """
 
     name: str
@@ -311,7 +311,7 @@ def whole(suffix: str) -> bytes:
 
 
 def flipped(data: bytes, at: int) -> bytes:
-    """One byte the other way round."""
+    """Data with the bits of one byte inverted."""
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 

@@ -1,7 +1,7 @@
-"""Interrupts builds on purpose, many times, and checks what is left: `scripts/soak --seed 1`.
+"""Interrupts builds on purpose, many times, and checks the rest: `scripts/soak --seed 1`.
 
-Every part prints a line: how many faults, what they hit, how many builds came out different (none,
-or exit code 1).
+Every part prints a line: the number of faults, the stages they hit, and the number of builds with
+other bytes (none, or exit code 1).
 """
 
 import random
@@ -120,7 +120,7 @@ class Soak:
         )
 
     def overwrites(self, number: int) -> str:
-        """SIGKILL while an old output is replaced: there is always one of them, whole."""
+        """SIGKILL while an old output is replaced: one complete output always exists."""
         total = self.calls("*")
         landed = 0
         for tried in range(number):
@@ -274,7 +274,7 @@ class Soak:
             self.check_resume(at, output=output)
         subprocess.run(["umount", disk], check=True)
         hit = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
-        return f"{sizes} full disks, each said in one line, exit code 3, and gone on with: {hit}"
+        return f"{sizes} full disks, each reported in one line, exit code 3, and resumed: {hit}"
 
     def killed_workers(self, number: int) -> str:
         """Worker processes that are killed while they tokenize, or start to."""
