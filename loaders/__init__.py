@@ -1,4 +1,4 @@
-"""Readers of packed shards, with numpy and pyarrow; torch is imported where it is needed."""
+"""Packed shards in; packs, batches and the fields of each trainer out, with numpy and pyarrow."""
 
 from .adapters import (
     Isolation,

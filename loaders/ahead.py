@@ -58,25 +58,25 @@ def prefetched(
 
 
 class Readahead:
-    """Asks for the shards of this window and the next, once each, in a thread: asking may wait."""
+    """Prefetches the shards of the current window and the next, once each, in a thread."""
 
     def __init__(self, shards: PackedShards, order: EpochOrder) -> None:
-        self._shards, self._order, self._asked = shards, order, -1
+        self._shards, self._order, self._requested = shards, order, -1
 
-    def at(self, place: int) -> None:
-        """The reader has come to this place of the order."""
+    def advance(self, place: int) -> None:
+        """Request the shards that a reader at this place of the order needs next."""
         window = self._order.window_at(place)
         last = min(window + 1, len(self._order.windows) - 1)
-        if last <= self._asked:
+        if last <= self._requested:
             return
         shards = [
             shard
-            for number in range(max(window, self._asked + 1), last + 1)
+            for number in range(max(window, self._requested + 1), last + 1)
             for shard in self._order.windows[number]
         ]
-        self._asked = last
-        threading.Thread(target=self._ask, args=(shards,), daemon=True).start()
+        self._requested = last
+        threading.Thread(target=self._request, args=(shards,), daemon=True).start()
 
-    def _ask(self, shards: list[int]) -> None:
-        with suppress(FormatError, OSError):  # reading will say what is wrong
+    def _request(self, shards: list[int]) -> None:
+        with suppress(FormatError, OSError):  # reading the shard reports it
             self._shards.read_ahead(shards)

@@ -1,8 +1,8 @@
-"""Attention within each segment of a packed sequence, by the fastest kernel there is.
+"""Attention within each segment of a packed sequence, by the fastest kernel that is installed.
 
-The kernels differ in argument order, in how they say "causal", and in what they demand; here is one
-call. The reference runs each segment through torch's scaled_dot_product_attention: on any device,
-in any dtype, with gradients.
+The kernels differ in argument order, in the argument for "causal", and in their requirements; this
+module has one call for all. The reference runs each segment through torch's
+scaled_dot_product_attention: on any device, in any dtype, with gradients.
 """
 
 import importlib
@@ -22,12 +22,12 @@ _KERNELS = {
     "flash_attn_3": ("flash_attn_interface", "flash_attn_varlen_func"),
     "flash_attn_2": ("flash_attn", "flash_attn_varlen_func"),
 }
-# Tried in this order. flash_attn_4 is left to backend=: it is a pre-release.
+# In order of preference. flash_attn_4 is a pre-release, so it runs only if backend= names it.
 _AUTOMATIC: tuple[Backend, ...] = ("flash_attn_3", "flash_attn_2", "torch_varlen")
 
 
 class _Call(NamedTuple):
-    """The arguments of varlen_attention, for the backend that was chosen."""
+    """Arguments of varlen_attention for the chosen backend."""
 
     q: Tensor
     k: Tensor
@@ -55,16 +55,18 @@ def varlen_attention(
     *,
     backend: Backend | None = None,
 ) -> Tensor:
-    """Attention of every token to those of its own segment: [T, heads, head_dim], in q's dtype.
+    """Attention of every token to the tokens of its own segment.
+
+    Returns [T, heads, head_dim], in q's dtype.
 
     q: [T, heads, head_dim]. k, v: [T, kv_heads, head_dim], where heads is a multiple of kv_heads
     (grouped queries). cu_seqlens: int32 [S + 1], from 0 to T; empty segments are allowed.
-    max_seqlen: the longest segment, or more; a Python int, as reading it off a GPU would wait for
-    it. causal: a token sees none behind it. window: it sees itself and `window` tokens before it
-    (and behind it, if not causal); None sees all. scale: default head_dim^-0.5. backend: None takes
-    the fastest that can do it; a name forces that one.
+    max_seqlen: tokens of the longest segment, or more; a Python int, because reading it from a GPU
+    would wait for the GPU. causal: a token sees no later token. window: a token sees itself and
+    `window` tokens before it (and after it, if not causal); None: all. scale: default
+    head_dim^-0.5. backend: None chooses the fastest that supports the call; a name forces one.
 
-    ValueError if the backend cannot do it, with the reason.
+    ValueError with the reason if the backend does not support the call.
     """
     _check(q, k, v, cu_seqlens)
     if backend is None:
@@ -82,7 +84,7 @@ def varlen_attention(
 
 
 def attention_backend(q: Tensor) -> Backend:
-    """The backend that `varlen_attention` takes for such queries."""
+    """Backend that `varlen_attention` chooses for such queries."""
     return next((name for name in _AUTOMATIC if _obstacle(name, q) is None), "reference")
 
 
@@ -96,11 +98,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> None:
     ):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in (q, k, v))
         raise ValueError(
-            f"q, k and v are {shapes}; expected [T, heads, head_dim] and twice [T, kv_heads, "
+            f"q, k and v are {shapes}; expected q [T, heads, head_dim], k and v [T, kv_heads, "
             "head_dim]"
         )
     if q.shape[1] % k.shape[1]:
-        raise ValueError(f"{q.shape[1]} heads are no multiple of {k.shape[1]} kv_heads")
+        raise ValueError(
+            f"q has {q.shape[1]} heads; expected a multiple of the {k.shape[1]} kv_heads"
+        )
     if str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
         raise ValueError(
             f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}; expected torch.int32 [S + "
@@ -112,14 +116,14 @@ def _check(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> None:
 def _kernel(name: str) -> Callable[..., Any] | None:
     module, function = _KERNELS[name]
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        kernel: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError):
         return None
-    return found
+    return kernel
 
 
 def _obstacle(backend: str, q: Tensor) -> str | None:
-    """Why a backend cannot take such queries; None if it can."""
+    """Reason that a backend cannot take such queries; None if it can."""
     if backend == "reference":
         return None
     if backend in _KERNELS and _kernel(backend) is None:
@@ -142,7 +146,7 @@ def _obstacle(backend: str, q: Tensor) -> str | None:
 
 
 def _flash(backend: str, call: _Call) -> Tensor:
-    # By keyword: version 4 has another order. Open ends of a window are -1, and None in version 4.
+    # By keyword: the order differs in version 4. An open end of a window is -1; None in version 4.
     kernel = _kernel(backend)
     assert kernel is not None
     window_size: tuple[int | None, int | None] = (call.window, 0 if call.causal else call.window)
@@ -166,8 +170,8 @@ def _flash(backend: str, call: _Call) -> Tensor:
 def _torch_varlen(call: _Call) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    # No causal flag: it is a window that ends at 0. One tensor for queries and keys: newer ones
-    # compare by identity.
+    # No causal flag: causal is a window that ends at 0. cu_seq_q and cu_seq_k are one tensor:
+    # newer versions compare them by identity.
     left = -1 if call.window is None else call.window
     return varlen_attn(
         query=call.q,
@@ -184,7 +188,7 @@ def _torch_varlen(call: _Call) -> Tensor:
 
 
 def _reference(call: _Call) -> Tensor:
-    """O(sum of squared segment lengths); waits for the GPU once, for the boundaries."""
+    """Attention segment by segment: O(sum of squared lengths); waits for a GPU once."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -217,6 +221,6 @@ def _window_mask(length: int, causal: bool, window: int, device: Any) -> Tensor:
     """bool [length, length]: True where a query (row) sees a key (column)."""
     import torch
 
-    place = torch.arange(length, device=device)
-    behind = place[:, None] - place[None, :]  # how far the key lies behind the query
-    return (behind <= window) & (behind >= (0 if causal else -window))
+    position = torch.arange(length, device=device)
+    distance = position[:, None] - position[None, :]  # of the key, back from the query
+    return (distance <= window) & (distance >= (0 if causal else -window))

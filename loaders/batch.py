@@ -1,7 +1,4 @@
-"""The batch of one training step.
-
-Packs one behind the other in one sequence, boundaries beside them.
-"""
+"""The batch of one training step: packs joined to one sequence, with their boundaries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -19,7 +16,7 @@ Tensor = Any
 LabelKind = Literal["hf", "shifted"]
 _NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "_block")
 
-# numpy.ndarray or torch.Tensor: as the loader makes it, or as `to` and `pin_memory` return it.
+# numpy.ndarray as the loader makes it, or torch.Tensor as `to` and `pin_memory` return it.
 Array = Any
 
 
@@ -27,10 +24,10 @@ Array = Any
 class PackedBatch:
     """T tokens in S segments.
 
-    So that no token sees another segment, models get cu_seqlens and position_ids, no mask.
+    Models take cu_seqlens and position_ids, and no mask, so that no token sees another segment.
 
-    Arrays are numpy's as the loader yields them; `torch()`, `to()` and `pin_memory()` return
-    batches of tensors. Padding that the loader adds is the last segments, of document -1.
+    The loader yields numpy arrays; `torch()`, `to()` and `pin_memory()` return batches of tensors.
+    Padding that the loader adds is the last segments, with document id -1.
     """
 
     tokens: Array
@@ -40,25 +37,25 @@ class PackedBatch:
     cu_seqlens: Array
     """int32 [S + 1]: 0, then the end of each segment; with max_segments, then T again"""
     max_seqlen: int
-    """the longest segment, or, with max_segments, a bound that is the same for all batches"""
+    """tokens of the longest segment; with max_segments, a bound that is the same for all batches"""
     labels: Array = None
-    """int64 [T], -100 where no loss, as label_kind says"""
+    """int64 [T], -100 for no loss, shifted or not as label_kind says"""
     label_kind: LabelKind = "hf"
     """"hf": labels of the same token, each segment's first -100. "shifted": of the next token."""
     document_ids: Array = None
-    """int64 [S]: input row of each segment, -1 for padding; None if the shards do not say"""
+    """int64 [S]: input row of each segment, -1 for padding; None without that column"""
     segment_lengths: Array = None
-    """int32 [S]: tokens of each segment without its padding; None where no segment is padded."""
+    """int32 [S]: tokens of each segment without its padding; None if no segment is padded"""
     loss_weights: Array = None
-    """float32 [T]: weight of the loss at each label; None unless the loader was asked for it"""
+    """float32 [T]: weight of the loss at each label; None unless PackedLoader has loss_weights"""
     extra: Mapping[str, Array] = field(default_factory=dict)
-    """the further columns the loader was asked for, [T] or [S]"""
+    """the columns that PackedLoader's `columns` names, [T] or [S]"""
     _block: Block | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """Shapes and types, no values, on a few lines.
+        """Shapes and dtypes without values, on a few lines.
 
-        PackedBatch(tokens=int64[8192], ..., max_seqlen=2048).
+        Example: PackedBatch(tokens=int64[8192], ..., max_seqlen=2048).
         """
         parts = [
             f"{each.name}={_described(getattr(self, each.name))}"
@@ -84,15 +81,15 @@ class PackedBatch:
 
     @property
     def num_items(self) -> int:
-        """Labels that are not -100: what HF's losses divide by.
+        """Labels that are not -100, the divisor of the losses in transformers.
 
-        0 without labels. On a GPU this waits for it.
+        0 without labels. Waits for a GPU.
         """
         return 0 if self.labels is None else int((self.labels != -100).sum())
 
     @property
     def num_real_tokens(self) -> int:
-        """Tokens of documents. On a GPU this waits for it."""
+        """Tokens of documents, without padding. Waits for a GPU."""
         lengths = (
             self.segment_lengths
             if self.segment_lengths is not None
@@ -105,9 +102,9 @@ class PackedBatch:
         )
 
     def labels_as(self, kind: LabelKind) -> Array:
-        """The labels in the other convention, exactly: in each, a segment's outer end is -100.
+        """Labels in this convention: the same array, or a copy if the convention differs.
 
-        Copies if it differs.
+        Exact in both directions, because a segment's outer label is -100 in both.
         """
         if self.labels is None or kind == self.label_kind:
             return self.labels
@@ -125,20 +122,20 @@ class PackedBatch:
         )
 
     def numpy(self) -> "PackedBatch":
-        """As numpy arrays: the same memory if it is the host's, else a copy."""
+        """As numpy arrays: the same memory if it is on the host, else a copy."""
         return self._map(
             lambda array: array if isinstance(array, np.ndarray) else array.cpu().numpy()
         )
 
     def pin_memory(self) -> "PackedBatch":
-        """A copy in page-locked memory, as torch's DataLoader(pin_memory=True) asks for."""
+        """Copy the batch to page-locked memory; torch's DataLoader(pin_memory=True) calls this."""
         return replace(self.torch()._map(lambda array: array.pin_memory()), _block=None)
 
     def to(self, device: Any, non_blocking: bool = False) -> "PackedBatch":
         """As torch tensors on a device.
 
-        non_blocking: copies out of pinned memory overlap with other work; the loader does not write
-        to that memory before they are done.
+        non_blocking: copies from pinned memory overlap with other work; the loader does not write
+        to that memory before they are finished.
         """
         batch = self.torch()
         moved = batch._map(lambda array: array.to(device, non_blocking=non_blocking))
@@ -173,7 +170,7 @@ class PackedBatch:
 
 
 def _described(value: Any) -> str:
-    """An array by its type, shape and, of a GPU, device; anything else as Python writes it."""
+    """An array as dtype, shape and, on a GPU, device; anything else by repr."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name}: {_described(each)}" for name, each in value.items()) + "}"
     if not hasattr(value, "dtype"):

@@ -1,10 +1,8 @@
-"""Memory that batches are made in, used again when nobody holds a batch any more.
+"""Memory of batches, reused once a batch is no longer referenced: no page faults, no allocation.
 
-No page faults, no allocation.
-
-A block is lent as an array of its own. numpy keeps that array alive for as long as any view of it
-lives, and a torch tensor made from one keeps it too, so the block comes home when the last of them
-is gone, in whichever thread.
+A block is lent as a numpy array. numpy keeps that array alive while a view of it lives, and so does
+a torch tensor made from one. The block returns to the pool when the last of them is gone, in any
+thread.
 """
 
 import weakref
@@ -20,9 +18,9 @@ from packprep.schemas.errors import FormatError
 
 @dataclass(eq=False)
 class Block:
-    """Memory that is lent, and the copies out of it.
+    """Memory of one batch, and the copies from it that may still run.
 
-    memory: an array or tensor's buffer. copies: CUDA events of copies out of it that may still run.
+    memory: the buffer of an array or tensor. copies: CUDA events of copies from it.
     """
 
     memory: Any
@@ -34,15 +32,15 @@ class BlockPool:
 
     keep: free blocks kept at most. pinned: page-locked, for copies that overlap with work.
 
-    `lend` never waits for a block to come home: where all are in use it makes a new one, so
-    list(loader) is safe.
+    `lend` never waits for a block to return: if all are in use it makes a new one, so list(loader)
+    is safe.
     """
 
     def __init__(self, values: int, keep: int, pinned: bool = False) -> None:
         self._values = values
         self._pinned = pinned
         self._free: deque[Block] = deque(maxlen=keep)
-        # By the id of its reference, as arrays have no hash.
+        # By the id of the weak reference, because arrays have no hash.
         self._lent: dict[int, tuple[weakref.ref[NDArray[np.int64]], Block]] = {}
 
     def lend(self) -> tuple[NDArray[np.int64], Block]:
@@ -55,21 +53,21 @@ class BlockPool:
             copy.synchronize()
         block.copies.clear()
         array = np.frombuffer(block.memory, np.int64)
-        reference = weakref.ref(array, self._come_home)
+        reference = weakref.ref(array, self._return)
         self._lent[id(reference)] = reference, block
         return array, block
 
-    def _come_home(self, reference: weakref.ref[NDArray[np.int64]]) -> None:
+    def _return(self, reference: weakref.ref[NDArray[np.int64]]) -> None:
         self._free.append(self._lent.pop(id(reference))[1])
 
     def _new(self) -> Block:
         try:
             return self._make()
-        except MemoryError:  # a manifest may say max_length 2^31 for packs of 8 tokens
+        except MemoryError:  # a manifest may claim max_length 2^31 for packs of 8 tokens
             raise FormatError(
                 f"a batch of packs as long as the manifest's max_length takes {8 * self._values:,} "
-                "bytes, more than "
-                "there are; read fewer packs_per_batch, or restore the manifest"
+                "bytes, more than the free memory; use fewer packs_per_batch, or restore the "
+                "manifest"
             ) from None
 
     def _make(self) -> Block:

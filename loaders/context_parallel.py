@@ -1,9 +1,9 @@
 """A rank's slice of a batch for context parallelism.
 
-The tokens are shared out, cu_seqlens stay those of the whole.
+Each rank has a share of the tokens; cu_seqlens remain those of the full batch.
 
-"contiguous": equal runs of the packed sequence, as ring attention over packs takes them
-(`ring_flash_attn`, slime). "zigzag": every segment is cut into 2 * cp_size chunks and rank r takes
+"contiguous": equal runs of the packed sequence, as in ring attention over packs
+(`ring_flash_attn`, slime). "zigzag": every segment is cut into 2 * cp_size chunks, and rank r takes
 chunks r and 2 * cp_size - 1 - r of each, so that causal attention costs all ranks the same
 (Megatron, Transformer Engine).
 """
@@ -22,9 +22,9 @@ ContextLayout = Literal["contiguous", "zigzag"]
 def context_indices(
     cu_seqlens: NDArray[np.int32], cp_rank: int, cp_size: int, layout: ContextLayout
 ) -> NDArray[np.int64]:
-    """int64 [T / cp_size]: the tokens of one rank, in its order.
+    """Indices of the tokens of one rank, in its order, int64 [T / cp_size].
 
-    ValueError for lengths that cannot be shared so.
+    ValueError if the segment lengths do not allow the layout.
 
     Example: cu_seqlens=[0, 4, 8], cp_rank=0, cp_size=2 -> contiguous [0, 1, 2, 3], zigzag [0, 3, 4,
     7]
@@ -35,8 +35,8 @@ def context_indices(
     if layout == "contiguous":
         if total % cp_size:
             raise ValueError(
-                f"{total} tokens cannot be shared by {cp_size} ranks; give PackedLoader "
-                f"cp_size={cp_size}"
+                f"{total} tokens are not a multiple of cp_size={cp_size}; pass cp_size={cp_size} "
+                "to PackedLoader"
             )
         each = total // cp_size
         return np.arange(cp_rank * each, (cp_rank + 1) * each)
@@ -49,32 +49,30 @@ def context_indices(
         segment = int(np.argmax(lengths % (2 * cp_size) != 0))
         raise ValueError(
             f"segment {segment} has {lengths[segment]} tokens; zigzag slices for cp_size={cp_size} "
-            "need multiples of "
-            f"{2 * cp_size}: build with --pad-segment-to-multiple {2 * cp_size}"
+            f"need multiples of {2 * cp_size}: build with --pad-segment-to-multiple {2 * cp_size}"
         )
     # Two runs of each segment: [first, first + chunk) and its mirror image.
     firsts = np.stack(
         [boundaries[:-1] + cp_rank * chunks, boundaries[1:] - (cp_rank + 1) * chunks], 1
     ).ravel()
     sizes = np.repeat(chunks, 2)
-    inside = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    index: NDArray[np.int64] = np.repeat(firsts, sizes) + inside
+    offsets = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    index: NDArray[np.int64] = np.repeat(firsts, sizes) + offsets
     return index
 
 
 def context_slice(
     batch: PackedBatch, cp_rank: int, cp_size: int, layout: ContextLayout = "contiguous"
 ) -> PackedBatch:
-    """The batch with one rank's tokens, positions, labels, weights and token columns.
+    """Copy of the batch with one rank's tokens, positions, labels, weights and token columns.
 
-    The rest is of the whole batch.
-
-    Its labels must be "shifted": at the end of a slice the next token is another rank's. Copies.
+    All other fields are those of the full batch. The labels must be "shifted": at the end of a
+    slice the next token is on another rank.
     """
     if batch.labels is not None and batch.label_kind != "shifted":
         raise ValueError(
-            "the batch has unshifted labels, which lose one at the end of each slice; ask for "
-            "'shifted'"
+            "the batch has unshifted labels, which lose one at the end of each slice; use "
+            "PackedLoader(..., labels='shifted')"
         )
     cu_seqlens = batch.numpy().cu_seqlens
     index: Any = context_indices(cu_seqlens, cp_rank, cp_size, layout)

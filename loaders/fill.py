@@ -1,9 +1,7 @@
-"""Packs to a batch.
+"""Packs to a batch: one pass of numpy copies from the mapped files to a buffer, int32 to int64.
 
-One pass of numpy copies from the mapped files into a buffer; int32 becomes int64 on the way.
-
-Per pack about 10 microseconds and its tokens' way through memory. Positions are made from
-cu_seqlens, which have been checked, so a stored column of positions is never read, nor its pages.
+A pack costs about 10 microseconds and one copy of its tokens. Positions are made from cu_seqlens,
+which are checked, so a stored column of positions is never read.
 """
 
 from typing import Any, Literal
@@ -25,18 +23,16 @@ LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
 # from the first cache.
 _SKEW = 24
-# Segment columns whose value for filler and padding the format fixes; any other column has 0 there.
+# Segment columns whose value in filler and padding is part of the format; others have 0 there.
 _FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides"), FILLER)
-# A pack: its record batch, and its row in it.
-Found = tuple[BatchRows, int]
+# The record batch of a pack, and the row of the pack in it.
+Location = tuple[BatchRows, int]
 
 
 class BatchMaker:
-    """Makes batches of packs given by number.
+    """Makes batches from pack numbers; -1 is a filler pack, a segment of document -1 with no loss.
 
-    -1 is a filler pack: a segment of document -1 with no loss.
-
-    labels, weights, columns: as PackedLoader has them.
+    labels, weights, columns: those of PackedLoader.
     """
 
     def __init__(
@@ -65,61 +61,62 @@ class BatchMaker:
 
     @staticmethod
     def values(shape: BatchShape) -> int:
-        """Number of int64 values of a block.
+        """Number of int64 values in a block: tokens, positions and labels.
 
-        Tokens, positions, and labels, one place longer so that they can be shifted.
+        Labels have room for one value more, so that they can be shifted.
         """
         return 3 * shape.tokens + 2 * _SKEW + 1
 
     def make(self, packs: list[int]) -> PackedBatch:
         """The batch of these packs, in this order, in a block of the pool."""
         memory, block = self._pool.lend()
-        labels_at = 2 * (self._shape.tokens + _SKEW)
-        found: list[Found | None] = []
+        labels_start = 2 * (self._shape.tokens + _SKEW)
+        locations: list[Location | None] = []
         ends: list[NDArray[np.int32]] = []
-        at = longest = 0
+        start = longest = 0
         for pack in packs:
             if pack < 0:
-                found.append(None)
-                end = at + self._shape.filler
-                memory[at:end] = 0
-                memory[labels_at + at : labels_at + end] = NO_LOSS
+                locations.append(None)
+                end = start + self._shape.filler
+                memory[start:end] = 0
+                memory[labels_start + start : labels_start + end] = NO_LOSS
                 ends.append(np.array([0, self._shape.filler], np.int32))
                 longest = max(longest, self._shape.filler)
             else:
                 rows, row = self._shards.find(pack)
-                found.append((rows, row))
+                locations.append((rows, row))
                 values = rows.get("tokens", row)
                 if len(values) > self._shards.max_length:
                     raise FormatError(
                         f"{self._shards.path} pack {pack} has {len(values)} tokens; expected at "
-                        "most "
-                        f"{self._shards.max_length}, the max_length of its manifest"
+                        f"most {self._shards.max_length}, the max_length of its manifest"
                     )
-                end = at + len(values)
-                tokens = memory[at:end]
+                end = start + len(values)
+                tokens = memory[start:end]
                 tokens[:] = values
                 if self._labels != "none":
-                    # A cast copy of what is stored, or a copy of what has just been made and is in
-                    # the cache.
-                    memory[labels_at + at : labels_at + end] = (
+                    # A cast copy of the stored labels, or a copy of the tokens, which are in the
+                    # CPU's cache now.
+                    memory[labels_start + start : labels_start + end] = (
                         rows.get("labels", row) if self._stored_labels else tokens
                     )
                 ends.append(rows.get("cu_seqlens", row))
                 longest = max(longest, rows.longest_segment(row))
-            if at:
-                ends[-1] = ends[-1][1:] + np.int32(at)
-            at = end
-        own = sum(map(len, ends)) - 1 - packs.count(-1)
-        total = self._padded(at)
-        if total > at:
-            memory[at:total] = 0
-            memory[labels_at + at : labels_at + total] = NO_LOSS
+            if start:
+                ends[-1] = ends[-1][1:] + np.int32(start)
+            start = end
+        real_segments = sum(map(len, ends)) - 1 - packs.count(-1)
+        tokens_end, total = start, self._padded(start)
+        if total > tokens_end:
+            memory[tokens_end:total] = 0
+            memory[labels_start + tokens_end : labels_start + total] = NO_LOSS
             ends.append(
-                np.array([*range(at + self._longest, total, self._longest), total], np.int32)
+                np.array(
+                    [*range(tokens_end + self._longest, total, self._longest), total], np.int32
+                )
             )
-            longest = max(longest, min(total - at, self._longest))
-        return self._finish(memory, block, _joined(ends), own, longest, found)
+            longest = max(longest, min(total - tokens_end, self._longest))
+        return self._finish(memory, block, _joined(ends), real_segments, longest, locations)
 
     def _padded(self, tokens: int) -> int:
         multiple = self._shape.multiple
@@ -130,51 +127,50 @@ class BatchMaker:
         memory: NDArray[np.int64],
         block: Block,
         cu_seqlens: NDArray[np.int32],
-        own: int,
+        real_segments: int,
         longest: int,
-        found: list[Found | None],
+        locations: list[Location | None],
     ) -> PackedBatch:
         """Fill the rest of the batch.
 
-        own: segments of documents, before those of filler and padding. longest: tokens of the
-        longest segment.
+        real_segments: segments of documents, before those of filler and padding. longest: tokens of
+        the longest segment.
         """
         room, total, segments = self._shape.tokens, int(cu_seqlens[-1]), len(cu_seqlens) - 1
-        boundaries = cu_seqlens.astype(
-            np.int64
-        )  # what numpy indexes by: it converts int32 at each use, and slower
+        # numpy indexes by int64: it would convert int32 at each use, which is slower.
+        boundaries = cu_seqlens.astype(np.int64)
         starts, ends = boundaries[:-1], boundaries[1:]
         lengths = ends - starts
         positions = memory[room + _SKEW : room + _SKEW + total]
         np.subtract(self._count[:total], np.repeat(starts, lengths), out=positions)
-        at, labels = 2 * (room + _SKEW), None
+        first, labels = 2 * (room + _SKEW), None
         if self._labels == "hf":
-            labels = memory[at : at + total]
+            labels = memory[first : first + total]
             labels[starts] = NO_LOSS
         elif self._labels == "shifted":
-            labels = memory[at + 1 : at + 1 + total]
+            labels = memory[first + 1 : first + 1 + total]
             labels[ends - 1] = NO_LOSS
         documents = (
-            self._column(found, "document_ids", segments, FILLER) if self._documents else None
+            self._column(locations, "document_ids", segments, FILLER) if self._documents else None
         )
-        real = self._column(found, "segment_lengths", segments, 0) if self._real else None
-        if documents is None and real is None and (None in found or own < segments):
+        real = self._column(locations, "segment_lengths", segments, 0) if self._real else None
+        if documents is None and real is None and (None in locations or real_segments < segments):
             real = lengths.astype(np.int32)  # so that padding can be told from documents
-            real[own:] = 0
+            real[real_segments:] = 0
         weights = None
         if self._weights is not None and labels is not None:
             weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, documents)
         extra: dict[str, Any] = {}
         for name, kind in self._columns.items():
             extra[name] = self._column(
-                found, name, segments if kind == "segment" else total, _FILLED.get(name, 0)
+                locations, name, segments if kind == "segment" else total, _FILLED.get(name, 0)
             )
         if (limit := self._shape.max_segments) is not None:
             if segments > limit:
                 raise ValueError(
-                    f"a batch of {len(found)} packs has {segments} segments with its padding and "
-                    "max_segments is "
-                    f"{limit}; raise it, or build with --max-segments-per-pack"
+                    f"a batch of {len(locations)} packs has {segments} segments with its padding, "
+                    f"and max_segments is {limit}; raise it, or build with "
+                    "--max-segments-per-pack"
                 )
             longest = max(self._longest, self._shards.max_length)
             cu_seqlens = _extended(cu_seqlens, limit + 1, total)
@@ -199,24 +195,23 @@ class BatchMaker:
             _block=block,
         )
 
-    def _column(self, found: list[Found | None], name: str, length: int, fill: int) -> NDArray[Any]:
-        """A column of all packs, one behind the other.
-
-        `fill` where a filler pack or padding has none.
-        """
+    def _column(
+        self, locations: list[Location | None], name: str, length: int, fill: int
+    ) -> NDArray[Any]:
+        """A column of all packs, concatenated, with `fill` in filler packs and padding."""
         dtype = self._dtypes[name]
         each = self._shape.filler if self._columns.get(name) == "token" else 1
-        made = _joined(
+        values = _joined(
             [
                 np.full(each, fill, dtype) if pack is None else pack[0].get(name, pack[1])
-                for pack in found
+                for pack in locations
             ]
         )
-        return made if len(made) == length else _extended(made, length, fill)
+        return values if len(values) == length else _extended(values, length, fill)
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """A copy of the parts, one behind the other."""
+    """Concatenate the parts; always a copy."""
     return np.concatenate(parts) if len(parts) > 1 else parts[0].copy()
 
 

@@ -1,10 +1,8 @@
-"""Batches of packs in a shuffled, resumable order.
+"""Batches of packs in a shuffled, resumable order, with the same number of steps on every rank.
 
-The same number of steps on every rank.
-
-There are no workers to start and nothing to wait for on other ranks: which packs a rank gets at a
-step is arithmetic, so no rank can run dry before another. One thread makes the next batches while
-the model trains.
+No worker processes, and no communication between ranks: the packs of a rank at a step follow from
+arithmetic, so every rank has the same number of steps. A thread makes the next batches while the
+model trains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,35 +25,36 @@ from .shape import batch_shape, column_kind
 from .shards import PackedShards
 
 STATE_VERSION = 1
-# Looking up the packs of one step costs as much as that of many.
+# Looking up the packs of one step costs as much as looking up those of many.
 _STEPS_AT_ONCE = 64
 
 
 class PackedLoader:
-    """Yields the PackedBatches of one rank for one epoch.
+    """Iterable over the batches of one rank for one epoch.
 
-    `for batch in loader`, or `loader[step]` by number.
+    `for batch in loader`, or `loader[step]` by number. Each batch is a PackedBatch.
 
-    shards: what to read. packs_per_batch: packs of one rank's batch. seed, epoch: decide the order,
-    with `shuffle`, which mixes packs in windows of `shuffle_window` shuffled shards. rank,
-    world_size: this rank's share of each batch. labels: "hf" (unshifted, the model shifts),
-    "shifted" (of the next token) or "none"; -100 never crosses segments. loss_weights: also make
-    them, see `packprep.loaders.loss_weights`. columns: further columns to hand out.
+    shards: packs to read. packs_per_batch: packs in a batch of one rank. seed, epoch: decide the
+    order. shuffle: mix packs in windows of `shuffle_window` shuffled shards. rank, world_size: this
+    rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
+    next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
+    add to each batch, see `packprep.loaders.loss_weights`. columns: further columns to read into
+    `batch.extra`.
 
-    pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple. max_segments:
-    segments of every batch; with it shapes never change (pad_to is then packs_per_batch *
-    max_length unless given), for torch.compile and CUDA graphs. Padding is segments of its own at
-    the end, without loss. cp_size: context-parallel ranks that will slice each batch with
-    `context_slice`; cp_layout as there. remainder: "drop" the packs that fill no batch on all
-    ranks, or "fill" up with packs without loss.
+    pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of this.
+    max_segments: segments of every batch; with it shapes never change (pad_to is then
+    packs_per_batch * max_length by default), for torch.compile and CUDA graphs. Padding is added as
+    extra segments at the end, without loss. cp_size: number of context-parallel ranks that slice
+    each batch with `context_slice`; cp_layout: its layout there. remainder: "drop" the last packs
+    if they fill no batch on all ranks, or "fill" the batch with packs without loss.
 
-    prefetch: batches made ahead by a thread; 0 for none. A batch's memory is used again when
-    nothing holds any array of it, so keep what you like. pin_memory: in page-locked memory, so that
-    batch.to("cuda", non_blocking=True) overlaps.
+    prefetch: batches that a thread makes ahead; 0 for none. The memory of a batch is reused once no
+    array of it is referenced, so it is safe to keep batches. pin_memory: use page-locked memory, so
+    that batch.to("cuda", non_blocking=True) overlaps with other work.
 
-    Iteration starts at the beginning of the epoch, or, once, where a loaded state says; so does
-    `dataloader`, which is torch's DataLoader over this loader. Also a map-style dataset, for
-    torchdata's StatefulDataLoader(loader, batch_size=None), which keeps a state of its own.
+    Iteration starts at the beginning of the epoch, or, once, at the position of a loaded state. So
+    does `dataloader`, which is torch's DataLoader over this loader. The loader is also a map-style
+    dataset for torchdata's StatefulDataLoader(loader, batch_size=None), which keeps its own state.
     ValueError for settings that cannot work.
     """
 
@@ -96,8 +95,8 @@ class PackedLoader:
         if len(self) == 0:
             raise ValueError(
                 f"{shards.path} has {len(shards)} packs, too few for one batch of "
-                f"{packs_per_batch} on each of "
-                f"{world_size} ranks; choose remainder='fill' or a smaller batch"
+                f"{packs_per_batch} on each of {world_size} ranks; choose remainder='fill' or a "
+                "smaller batch"
             )
         self._start = self._handed_out = 0
         self._by_number = False
@@ -127,7 +126,7 @@ class PackedLoader:
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
 
     def __repr__(self) -> str:
-        """Settings on a few lines; those that change nothing are left out."""
+        """Settings on a few lines, without those that have no effect."""
         shape = self._shape
         kept = {
             "packs_per_batch": self.packs_per_batch,
@@ -161,23 +160,21 @@ class PackedLoader:
         return self._steps(0)
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
-        """Batch of this rank at `step` of the epoch, whatever has been iterated.
+        """Batch of this rank at `step` of the epoch, independent of iteration.
 
-        Also the batch of a list of packs.
+        A list of pack numbers gives the batch of these packs.
 
         IndexError outside the epoch. ValueError if step 0 is the first after load_state_dict: a
-        DataLoader made by hand counts from there, and would train the first part of the epoch
-        again.
+        DataLoader made by hand starts there, and would train on the first part of the epoch again.
         """
         if isinstance(step, list):
             return self._make(step)
         if not 0 <= step < len(self):
-            raise IndexError(f"step {step} was asked for; the epoch has {len(self)}")
+            raise IndexError(f"step {step} is out of range; the epoch has {len(self)} steps")
         if step == 0 and self._start and not self._by_number:
             raise ValueError(
-                f"step 0 was asked for and the loaded state is at pack {self._start}; iterate the "
-                "loader or "
-                "loader.dataloader(...), which resume there, and not DataLoader(loader, "
+                f"step 0 was read and the loaded state is at pack {self._start}; iterate the "
+                "loader or loader.dataloader(...), which resume there, and not DataLoader(loader, "
                 "batch_size=None)"
             )
         self._by_number = (
@@ -195,11 +192,11 @@ class PackedLoader:
     def dataloader(self, **options: Any) -> Any:
         """torch's DataLoader over this loader, for a collate_fn or worker processes.
 
-        The same batches, in order.
+        The same batches, in the same order.
 
-        options: those of DataLoader, but for batch_size, shuffle and samplers. Each iteration
-        resumes and is counted by this loader's `state_dict` as the loader's own are, with any
-        number of workers.
+        options: options of DataLoader, except batch_size, shuffle and samplers. An iteration
+        resumes at a loaded state and is counted by this loader's `state_dict`, as an iteration of
+        the loader itself, with any number of workers.
         """
         from torch.utils.data import DataLoader
 
@@ -207,24 +204,24 @@ class PackedLoader:
 
         class Counted(DataLoader[PackedBatch]):
             def __iter__(self) -> Any:
-                batches = super().__iter__()  # asks the sampler, with workers twice
+                batches = super().__iter__()  # reads the sampler, with workers twice
                 return loader._counted(batches, loader._take_start())
 
         return Counted(loader, batch_size=None, sampler=_Steps(self), **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Iterate this epoch next, from its beginning.
+        """Make this the next epoch to iterate, from its beginning.
 
-        A loaded state of the same epoch keeps its place.
+        A loaded state of the same epoch keeps its position.
         """
         if epoch != self.epoch:
             self.epoch, self._order, self._start, self._handed_out = epoch, None, 0, 0
             self._check()
 
     def state_dict(self) -> dict[str, int]:
-        """Position of the latest iteration: a few integers.
+        """Position of the latest iteration: six integers.
 
-        Counts batches handed out, not those made ahead.
+        It counts batches that were yielded, not those made ahead.
         """
         return {
             "version": STATE_VERSION,
@@ -236,10 +233,10 @@ class PackedLoader:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue the global stream of `state` at the next iteration, at any world size and batch.
+        """Resume the global stream of `state` at the next iteration.
 
-        Takes seed, epoch and shuffling from the state. FormatError if it is of another dataset or
-        of a newer version.
+        World size and batch size may differ from those of the state. Seed, epoch and shuffling are
+        taken from the state. FormatError if it is the state of another dataset or version.
         """
         if state.get("version") != STATE_VERSION:
             raise FormatError(
@@ -247,9 +244,9 @@ class PackedLoader:
             )
         if state["fingerprint"] != self.shards.fingerprint:
             raise FormatError(
-                f"the state is of a dataset with fingerprint {state['fingerprint']:x}; "
-                f"{self.shards.path} has "
-                f"{self.shards.fingerprint:x}, so resume from the shards it was saved with"
+                f"the loader's state belongs to shards with fingerprint {state['fingerprint']:x}; "
+                f"{self.shards.path} has {self.shards.fingerprint:x}; resume from the shards that "
+                "the state was saved with"
             )
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
         self._order = None
@@ -271,8 +268,7 @@ class PackedLoader:
 
     def _make(self, packs: list[int]) -> PackedBatch:
         if self._maker is None:
-            # Free blocks beyond these are given back: one in use, one just released, and those made
-            # ahead.
+            # Free blocks that are kept: one in use, one just released, and those made ahead.
             pool = BlockPool(BatchMaker.values(self._shape), self.prefetch + 2, self._pin_memory)
             self._maker = BatchMaker(
                 self.shards, self._shape, self._labels, self._weights, self._columns, pool
@@ -282,7 +278,7 @@ class PackedLoader:
     def _packs(self, start: int, first: int, last: int) -> list[list[int]]:
         """Pack numbers of this rank's batches at steps first to last - 1.
 
-        -1 behind the last pack.
+        -1 after the last pack of the epoch.
         """
         order, batch = self._epoch_order(), self.packs_per_batch
         places = rank_places(
@@ -290,19 +286,19 @@ class PackedLoader:
         ).ravel()
         packs = order.take(places[places < order.packs])
         packs += [-1] * (len(places) - len(packs))
-        return [packs[at : at + batch] for at in range(0, len(packs), batch)]
+        return [packs[first : first + batch] for first in range(0, len(packs), batch)]
 
     def _take_start(self) -> int:
-        """The place of a loaded state, once."""
+        """Return the position of a loaded state once, then 0."""
         start, self._start = self._start, 0
         self._handed_out = start
         return start
 
     def _packs_from(self, start: int) -> Iterator[list[int]]:
-        """Pack numbers of this rank's batches from a place on, their shards read ahead."""
+        """Pack numbers of this rank's batches from a position on, with their shards read ahead."""
         steps, readahead = self._steps(start), Readahead(self.shards, self._epoch_order())
         for first in range(0, steps, _STEPS_AT_ONCE):
-            readahead.at(start + first * self.packs_per_batch * self.world_size)
+            readahead.advance(start + first * self.packs_per_batch * self.world_size)
             yield from self._packs(start, first, min(first + _STEPS_AT_ONCE, steps))
 
     def _batches(self, start: int) -> Iterator[PackedBatch]:
@@ -314,18 +310,15 @@ class PackedLoader:
 
     def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         for step in count():
-            held = [*islice(batches, 1)]
-            if not held:
+            box = [*islice(batches, 1)]
+            if not box:
                 return
             self._count(start, step)
-            yield held.pop()  # and hold it no longer than its reader does
+            yield box.pop()  # keep no reference: the reader decides how long the batch lives
 
 
 class _Steps:
-    """The sampler of `dataloader`: the rest of the epoch, a list of packs a step.
-
-    So workers need no order.
-    """
+    """Sampler of `dataloader`: a list of pack numbers per step, so that workers need no order."""
 
     def __init__(self, loader: PackedLoader) -> None:
         self._loader = loader

@@ -1,10 +1,8 @@
-"""Loss over packs: a weight for every token.
+"""Loss over packs: weights for every token, so that packs train like separate documents.
 
-Training on packs then optimises what training on documents would.
-
-A mean over the tokens of a pack weighs documents by their length, and by what happened to be packed
-with them. Weights repair that at no cost: the loss is (weights * losses).sum(), in whatever pieces
-the sum is taken, across ranks and context-parallel slices too. Nothing here loops over segments.
+A mean over the tokens of a pack weighs documents by their length, and by the other documents in the
+pack. Weights correct that at no cost: the loss is (weights * losses).sum(), and the sum may be
+split across ranks and context-parallel slices. Nothing here loops over segments.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -20,16 +18,16 @@ Mode = Literal["token", "segment", "document"]
 
 
 def loss_weights(cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids: Any = None) -> Any:
-    """float32 [T]: the weight of each token's loss, so that every unit's weights add up to 1.
+    """Weight of each token's loss, float32 [T]: the weights of every unit add up to 1.
 
-    0 where the mask is.
+    0 where the mask is False.
 
     cu_seqlens: int32 [S + 1]. mask: bool [T], True where there is a loss (labels != -100). mode:
-    what the unit is. "token": each token, so the weights are the mask. "segment": each segment, so
-    sums of weighted losses are sums of segment means. "document": each document of the batch, its
-    pieces together, by document_ids [S]; pieces in another batch are another unit. Divide by the
-    number of units over all ranks (the sum of all weights) for the mean. numpy arrays give numpy,
-    tensors give a tensor on their device.
+    the unit. "token": each token, so the weights are the mask. "segment": each segment, so sums of
+    weighted losses are sums of segment means. "document": each document of the batch with all its
+    pieces, by document_ids [S]; pieces in another batch are another unit. Divide by the number of
+    units on all ranks (the sum of all weights) for the mean. numpy arrays give a numpy array,
+    tensors a tensor on their device.
 
     Example: cu_seqlens=[0, 1, 4], mask=[1, 0, 1, 1], mode="segment" -> [1, 0, .5, .5]
     """
@@ -37,7 +35,7 @@ def loss_weights(cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids:
         raise ValueError(f"mode is {mode!r}; expected token, segment or document")
     if mode == "document" and document_ids is None:
         raise ValueError(
-            "mode is 'document' but there are no document_ids; write that column or choose "
+            "mode is 'document' but there are no document_ids; build with that column or choose "
             "'segment'"
         )
     ids = document_ids if mode == "document" else None
@@ -51,8 +49,8 @@ def _numpy_weights(
 ) -> NDArray[np.float32]:
     before = np.zeros(len(mask) + 1, np.int32)
     np.cumsum(mask, out=before[1:])
-    at = before[cu_seqlens]
-    counts = at[1:] - at[:-1]
+    at_boundaries = before[cu_seqlens]
+    counts = at_boundaries[1:] - at_boundaries[:-1]
     if ids is not None:
         _, unit = np.unique(ids, return_inverse=True)
         counts = np.bincount(unit, counts)[unit]
@@ -79,10 +77,10 @@ def _torch_weights(cu_seqlens: Tensor, mask: Tensor, ids: Tensor | None) -> Tens
 def segment_means(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
     """Mean of the values of each segment where the mask is True.
 
-    [S], 0 for a segment without any; differentiable.
+    Returns [S], 0 for a segment where the mask is False everywhere; differentiable.
 
-    values: float [T]. mask: bool [T]. Its sum is what slime calls the sum of sample means. Where
-    the mask is known ahead, (loss_weights * values).sum() is the same and faster.
+    values: float [T]. mask: bool [T]. The sum of the result is slime's sum of sample means. If the
+    mask is known ahead, (loss_weights * values).sum() is the same and faster.
     """
     import torch
 
@@ -98,18 +96,18 @@ def segment_means(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
 def unpack(values: Any, batch: Any) -> list[Any]:
     """The values of each document's segment, without padding.
 
-    Views, in pack order; filler is left out.
+    Views, in pack order, without filler.
 
-    values: [T, ...], for instance a batch's tokens, or log-probabilities of them.
+    values: [T, ...], for example a batch's tokens, or their log-probabilities.
     """
-    whole = batch.numpy()
-    starts = whole.cu_seqlens[:-1]
-    lengths = (
-        whole.segment_lengths
-        if whole.segment_lengths is not None
-        else whole.cu_seqlens[1:] - starts
-    )
-    real = lengths > 0 if whole.document_ids is None else (lengths > 0) & (whole.document_ids >= 0)
+    arrays = batch.numpy()
+    starts = arrays.cu_seqlens[:-1]
+    lengths = arrays.segment_lengths
+    if lengths is None:
+        lengths = arrays.cu_seqlens[1:] - starts
+    real = lengths > 0
+    if arrays.document_ids is not None:
+        real = real & (arrays.document_ids >= 0)
     pairs = zip(starts[real].tolist(), lengths[real].tolist(), strict=True)
     return [values[start : start + length] for start, length in pairs]
 
@@ -119,43 +117,46 @@ def selective_log_probs(
 ) -> Tensor:
     """Log-probability of each label under softmax(hidden @ weight.T).
 
-    float32 [T], 0 where the label is -100.
+    Returns float32 [T], 0 where the label is -100.
 
-    hidden: [T, width]. weight: [vocabulary, width]. labels: int64 [T], of the next token. Works on
+    hidden: [T, width]. weight: [vocabulary, width]. labels: int64 [T], of the next token. Processes
     `chunk` tokens at a time and computes their logits again in the backward pass, so memory is
-    chunk * vocabulary and not T * vocabulary; that costs about twice the time of doing all at once.
+    chunk * vocabulary and not T * vocabulary, for about twice the time.
     """
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.checkpoint import checkpoint
 
-    def of_chunk(part: Tensor, targets: Tensor) -> Tensor:
+    def chunk_log_probs(part: Tensor, targets: Tensor) -> Tensor:
         return -cross_entropy((part @ weight.T).float(), targets, reduction="none")
 
     pieces = [
-        checkpoint(of_chunk, hidden[at : at + chunk], labels[at : at + chunk], use_reentrant=False)
-        for at in range(0, len(labels), chunk)
+        checkpoint(
+            chunk_log_probs,
+            hidden[first : first + chunk],
+            labels[first : first + chunk],
+            use_reentrant=False,
+        )
+        for first in range(0, len(labels), chunk)
     ]
     return torch.cat(pieces)
 
 
 class PairLogProbs(NamedTuple):
-    """Log-probabilities of the preference pairs of a batch, each field [pairs].
+    """Log-probabilities of the preference pairs of a batch, in the order of their chosen sides.
 
-    In the order of their chosen sides.
-
-    `chosen / chosen_tokens` is the mean over the tokens of a side, for losses that are normalised
-    by length.
+    Each field is [pairs]. `chosen / chosen_tokens` is the mean over the tokens of a side, for
+    losses that are normalised by length.
     """
 
     chosen: Tensor
-    """sum over the trained tokens of each chosen side, float32, or float64 if the values were"""
+    """sum over the trained tokens of each chosen side; float32, or float64 if the values are"""
     rejected: Tensor
     """the same for the rejected sides"""
     chosen_tokens: Tensor
-    """int64: how many trained tokens a chosen side has"""
+    """int64: number of trained tokens of each chosen side"""
     rejected_tokens: Tensor
-    """int64: how many trained tokens a rejected side has"""
+    """int64: number of trained tokens of each rejected side"""
     pair_ids: Tensor
     """int64: input row of each pair"""
 
@@ -166,18 +167,18 @@ def pair_log_probs(values: Tensor, batch: PackedBatch, chunk: int = 1024) -> Pai
     Differentiable.
 
     values: the model's logits of the batch, float [T, vocabulary] or [1, T, vocabulary], or the
-    log-probability of each next token, float [T], as `selective_log_probs` gives it for
-    `batch.labels_as("shifted")`; that one never holds all logits. batch: of a PackedLoader with
-    columns=["pair_ids", "pair_sides"], or of `batch_from_rows`, with labels "hf" or "shifted".
-    Chosen is side 0, the first name of --pair-columns. Trained are tokens with a label; filler and
-    padding are in no pair, and a batch of filler has no pairs. A pair that is in the batch twice
-    counts twice.
+    log-probability of each next token, float [T], from `selective_log_probs` with
+    `batch.labels_as("shifted")`, which never keeps all logits in memory. batch: from a PackedLoader
+    with columns=["pair_ids", "pair_sides"], or from `batch_from_rows`, with labels "hf" or
+    "shifted". The chosen side is side 0, the first name of --pair-columns. A token with a label is
+    trained. Filler and padding belong to no pair, and a batch of filler has no pairs. A pair that
+    is in the batch twice counts twice.
 
-    Logits are read `chunk` tokens at a time, in float32 at least, and again in the backward pass.
-    Beside the logits that takes memory for chunk * vocabulary values and for their gradient, twice
-    while its pieces are joined. On a GPU this waits for it: only the batch knows how many pairs
-    there are. ValueError for a batch without the columns of pairs or without labels, and for values
-    that are not the batch's.
+    Reads the logits `chunk` tokens at a time, in float32 at least, and again in the backward pass.
+    Besides the logits this needs memory for chunk * vocabulary values, and for the gradient of the
+    logits, twice while its parts are joined. Waits for a GPU, because the number of pairs depends
+    on the batch. ValueError for a batch without the pair columns or without labels, and for values
+    of another length than the batch.
 
     Example: sides of pair 7 with log-probabilities [-1, -2 | -4] of trained tokens -> chosen [-3],
     rejected [-4]
@@ -186,20 +187,20 @@ def pair_log_probs(values: Tensor, batch: PackedBatch, chunk: int = 1024) -> Pai
 
     labels, ids, sides = _pair_fields(batch)
     if values.dim() > 1 and len(values) == 1:
-        values = values[0]  # no pair fits into one token, so this is the dimension of sequences
+        values = values[0]  # a pair has two tokens or more, so this is the dimension of sequences
     if len(values) != len(labels) or values.dim() > 2:
         raise ValueError(
-            f"values have shape {[*values.shape]} and the batch {len(labels)} tokens; expected "
-            "logits [T, vocabulary] "
-            "or log-probabilities [T] of the next token, one for every token of the batch"
+            f"values have shape {[*values.shape]} and the batch has {len(labels)} tokens; expected "
+            "logits [T, vocabulary] or log-probabilities [T] of the next token, one for every "
+            "token of the batch"
         )
     labels, ids, sides = (array.to(values.device) for array in (labels, ids, sides))
     offsets = batch.torch().cu_seqlens.to(values.device).long()
     if int(offsets[-1]) != len(labels):
         raise ValueError(
             f"the batch has {len(labels)} tokens of {int(offsets[-1])}, so it is a "
-            "context-parallel slice; gather the "
-            "log-probabilities of all ranks and give the whole batch with them"
+            "context-parallel slice; gather the log-probabilities of all ranks and pass them with "
+            "the full batch"
         )
     trained = labels != NO_LOSS
     each = values if values.dim() == 1 else _label_log_probs(values, labels, chunk)
@@ -215,9 +216,8 @@ def _pair_fields(batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
     missing = [name for name in ("pair_ids", "pair_sides") if name not in batch.extra]
     if missing:
         raise ValueError(
-            f"the batch has no {' and no '.join(missing)}; give PackedLoader columns=['pair_ids', "
-            "'pair_sides'], with "
-            "shards that were built with --pair-columns"
+            f"the batch has no {' and no '.join(missing)}; build with --pair-columns, and use "
+            "PackedLoader(..., columns=['pair_ids', 'pair_sides'])"
         )
     if batch.labels is None:
         raise ValueError("the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'")
@@ -226,15 +226,18 @@ def _pair_fields(batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _paired_segments(ids: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
-    """Segments of the chosen sides, rising, and of their rejected sides, int64 [pairs].
+    """Segments of the chosen sides, ascending, and of their rejected sides, int64 [pairs].
 
-    A pair that is in the batch twice has its n-th chosen side with its n-th rejected one.
+    If a pair is in the batch twice, its n-th chosen side goes with its n-th rejected side.
+
     Example: ids=[4, 4, 2, 2, -1], sides=[1, 0, 0, 1, -1] -> [1, 2] and [0, 3]
     """
     import torch
 
     chosen, rejected = ((sides == side).nonzero().flatten() for side in (0, 1))
-    chosen, rejected = (at[ids[at].argsort(stable=True)] for at in (chosen, rejected))
+    chosen, rejected = (
+        segments[ids[segments].argsort(stable=True)] for segments in (chosen, rejected)
+    )
     if not torch.equal(ids[chosen], ids[rejected]):
         both = ids[chosen].tolist(), ids[rejected].tolist()
         pair = next(
@@ -244,28 +247,30 @@ def _paired_segments(ids: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
         )
         raise ValueError(
             f"pair {pair} has {both[0].count(pair)} chosen and {both[1].count(pair)} rejected "
-            "sides in the batch; "
-            "expected as many of each, so give the batch as PackedLoader made it"
+            "sides in the batch; expected equal numbers, so pass the batch as PackedLoader made it"
         )
     order = chosen.argsort()
     return chosen[order], rejected[order]
 
 
 def _label_log_probs(logits: Tensor, labels: Tensor, chunk: int) -> Tensor:
-    """Log-probability of each label under softmax(logits), [T], 0 where it is -100.
+    """Log-probability of each label under softmax(logits), [T]; 0 where the label is -100.
 
-    At least float32.
+    float32 at least.
     """
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.checkpoint import checkpoint
 
-    def of_chunk(part: Tensor, targets: Tensor) -> Tensor:
+    def chunk_log_probs(part: Tensor, targets: Tensor) -> Tensor:
         part = part.to(torch.promote_types(part.dtype, torch.float32))
         return -cross_entropy(part, targets, reduction="none", ignore_index=NO_LOSS)
 
-    # Not slices: the gradient of each slice is as large as all logits.
+    # split and not slices: the gradient of each slice would be as large as all logits.
     pieces = zip(logits.split(chunk), labels.split(chunk), strict=True)
     return torch.cat(
-        [checkpoint(of_chunk, part, targets, use_reentrant=False) for part, targets in pieces]
+        [
+            checkpoint(chunk_log_probs, part, targets, use_reentrant=False)
+            for part, targets in pieces
+        ]
     )

@@ -1,10 +1,8 @@
-"""One shard file, mapped: its record batches as views.
+"""One mapped shard file: its record batches as views, each pack checked once.
 
-Every pack is checked once, a record batch at a time.
-
-Nothing is read at construction but the schema. The boundaries of a record batch are checked in
-numpy passes when its first pack is asked for (under a microsecond per pack); a pack that fails
-raises when it is read, not before.
+Construction reads the schema only. The boundaries of a record batch are checked in numpy passes
+when its first pack is read (under a microsecond per pack). A bad pack raises when it is read, not
+before.
 """
 
 import os
@@ -27,11 +25,11 @@ _READAHEAD = 8 << 20
 
 
 class Field(NamedTuple):
-    """A column as packs have it, and as the file has it.
+    """A column of a pack, and the column of the file that stores it.
 
-    kind `lengths`: boundaries stored as segment lengths. dtype: of the pack's values; only token
-    columns of a dataset that others wrote may have another than the format's, and are cast as they
-    are copied.
+    kind `lengths`: boundaries stored as segment lengths. dtype: dtype of the pack's values. Only
+    token columns of a dataset from another packer may differ from the format's dtype; they are cast
+    when they are copied.
     """
 
     name: str
@@ -41,11 +39,11 @@ class Field(NamedTuple):
 
 
 class BatchRows:
-    """The packs of one record batch by column: `rows.get("tokens", 3)` is a view of pack 3's."""
+    """The packs of one record batch: `rows.get("tokens", 3)` is a view of the tokens of pack 3."""
 
     def __init__(self, views: dict[str, ListView]) -> None:
         self.views = views
-        # An element of a memoryview is a Python int, in a third of the time of a numpy scalar.
+        # Reading a Python int from a memoryview takes a third of the time of a numpy scalar.
         self._columns = {name: (view.offsets.data, view.values) for name, view in views.items()}
         self._longest: memoryview | None = None
 
@@ -54,12 +52,12 @@ class BatchRows:
         return values[offsets[row] : offsets[row + 1]]
 
     def longest_segment(self, row: int) -> int:
-        """Tokens of the longest segment of a pack; of all packs at once when first asked."""
+        """Tokens of the longest segment of a pack; the first call computes it for all packs."""
         if self._longest is None:
             offsets = self.views["cu_seqlens"].offsets
             lengths = np.diff(_flat(self.views["cu_seqlens"]), append=0)
-            # What follows a pack's last boundary is the next pack's 0: a negative length, never the
-            # longest.
+            # The last boundary of a pack is followed by the 0 of the next: a negative length, so it
+            # is never the longest.
             self._longest = np.maximum.reduceat(lengths, offsets[:-1] - offsets[0]).data
         return int(self._longest[row])
 
@@ -70,12 +68,10 @@ class BatchRows:
 class MappedShard:
     """The packs of one Arrow stream file.
 
-    where: its name in messages. packs: how many it must hold, if that is known.
+    where: its name in messages. packs: expected number of packs, if known. columns: expected
+    schema, if a manifest has it. mapping: function that maps the file, if it must be fetched first.
 
-    columns: what its schema must be, where a manifest says it. mapping: maps it, where it must be
-    brought here first.
-
-    FormatError if the file is not a whole stream, or does not hold these packs and fields.
+    FormatError if the file is not a complete stream, or does not have these packs and fields.
     """
 
     def __init__(
@@ -94,9 +90,8 @@ class MappedShard:
         self._packs = packs
         self._batches: list[pa.RecordBatch] | None = None
         self._starts: list[int] = []
-        self._rows: dict[
-            int, tuple[BatchRows, bool]
-        ] = {}  # of a record batch, and whether every pack in it is sound
+        # For each record batch read so far, and True if every pack in it is sound.
+        self._rows: dict[int, tuple[BatchRows, bool]] = {}
 
     def stream(self) -> pa.ipc.RecordBatchStreamReader:
         file = self._map()
@@ -116,7 +111,7 @@ class MappedShard:
 
     def _damaged(self, error: Exception) -> FormatError:
         return FormatError(
-            f"{self.file} is not a whole Arrow stream: {error}; restore the file or build again"
+            f"{self.file} is not a complete Arrow stream: {error}; restore the file or build again"
         )
 
     def __len__(self) -> int:
@@ -124,8 +119,8 @@ class MappedShard:
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
-        """Record batches that have a pack, mapped. Touches their headers, not their values."""
-        batches = self._batches  # another thread may release them meanwhile
+        """Mapped record batches, without empty ones. Reads their headers, not their values."""
+        batches = self._batches  # a local, because another thread may release them
         if batches is None:
             stream = self.stream()
             try:
@@ -142,28 +137,25 @@ class MappedShard:
         return batches
 
     def release(self) -> None:
-        """Open the file anew when it is next read; views of it stay valid."""
+        """Close the file until it is read again; views of it stay valid."""
         self._batches, self._rows = None, {}
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
-        """The record batch that holds a pack, and the pack's row in it.
-
-        FormatError if the pack is bad.
-        """
+        """The record batch of a pack, and the pack's row in it; FormatError for a bad pack."""
         batches = self.batches
         number = bisect_right(self._starts, pack) - 1
-        found = self._rows.get(number)
-        if found is None:
+        entry = self._rows.get(number)
+        if entry is None:
             views = {field.name: self._view(batches[number], field) for field in self.fields}
-            found = self._rows[number] = BatchRows(views), _all_sound(views, self.fields)
-        rows, sound = found
+            entry = self._rows[number] = BatchRows(views), _all_sound(views, self.fields)
+        rows, sound = entry
         row = pack - self._starts[number]
         if not sound:
             self._check({name: view.row(row) for name, view in rows.views.items()}, pack)
         return rows, row
 
     def longest(self) -> int:
-        """Tokens of the longest pack: a pass over the list offsets, where no manifest says it."""
+        """Tokens of the longest pack, from the list offsets, for outputs without a manifest."""
         views = (
             self._view(batch, field)
             for batch in self.batches
@@ -178,8 +170,8 @@ class MappedShard:
             return view
         if field.kind != "lengths":
             return view._replace(values=view.values.astype(field.dtype, copy=False))
-        # [3, 5] -> [0, 3, 8], for every pack at once: running sums over the batch, less the sum
-        # before each pack.
+        # [3, 5] -> [0, 3, 8], for all packs at once: running sums over the record batch, minus the
+        # sum before each pack.
         lengths = view.values[view.offsets[0] : view.offsets[-1]].astype(np.int64)
         offsets = view.offsets.astype(np.int64) - int(view.offsets[0])
         sums = np.concatenate([[0], np.cumsum(lengths)])
@@ -209,16 +201,13 @@ class MappedShard:
         real = row.get("segment_lengths")
         if real is not None and ((real < 0) | (real > np.diff(row["cu_seqlens"]))).any():
             raise FormatError(
-                f"{where}: a segment is shorter than the tokens that segment_lengths gives it, or "
-                "they are < 0"
+                f"{where}: a value of segment_lengths is below 0 or above the segment's length; "
+                "expected the tokens of the segment without padding"
             )
 
 
 def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
-    """True if every pack of a record batch holds what `MappedShard._check` checks.
-
-    A few passes, no loop.
-    """
+    """True if every pack of a record batch passes `MappedShard._check`, in a few numpy passes."""
     lengths, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
     if not (lengths > 0).all() or not (entries > 1).all():
         return False
@@ -232,9 +221,13 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
     rises = cu[1:] - cu[:-1]
     inside = np.ones(len(rises), np.bool_)
     inside[first[1:] - 1] = False  # from the end of one pack to the 0 of the next
-    own = _flat(views["segment_lengths"]) if "segment_lengths" in views else None
-    room = rises[inside]
-    return bool((room > 0).all() and (own is None or ((own >= 0) & (own <= room)).all()))
+    segments = rises[inside]
+    if not (segments > 0).all():
+        return False
+    if "segment_lengths" not in views:
+        return True
+    real = _flat(views["segment_lengths"])
+    return bool(((real >= 0) & (real <= segments)).all())
 
 
 def _flat(view: ListView) -> NDArray[Any]:
@@ -242,7 +235,7 @@ def _flat(view: ListView) -> NDArray[Any]:
 
 
 def will_need(file: Path) -> None:
-    """Ask the system to read a file into memory; nothing where it cannot be asked."""
+    """Ask the system to read a file into memory; no effect where posix_fadvise is missing."""
     if not hasattr(os, "posix_fadvise"):
         return
     handle = os.open(file, os.O_RDONLY)

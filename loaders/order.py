@@ -1,12 +1,10 @@
-"""The order of an epoch.
-
-Each pack's place is a pure function of the seed and the epoch.
+"""The order of an epoch: each pack's place is a pure function of the seed and the epoch.
 
 Shards are shuffled, then packs within each window of neighbouring shards: random enough to train
-on, local enough that the next window can be read ahead. The order is global. Ranks take their share
-of it afterwards, so a place in it is one integer and means the same at every world size. Random
-numbers are hashes of counters (splitmix64): no state, and no library whose next version draws
-others. Memory: a window's packs, eight bytes each.
+on, local enough that the next window can be read ahead. The order is global and ranks take their
+share of it, so a place is one integer with the same meaning at every world size. Random numbers are
+hashes of counters (splitmix64), so they have no state and depend on no library version. Memory:
+eight bytes for each pack of a window.
 """
 
 from bisect import bisect_right
@@ -20,9 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 class EpochOrder:
-    """Packs 0..n-1 in the order of one epoch.
-
-    order.take([0, 1]) are the numbers of the first two packs.
+    """Packs 0..n-1 in the order of one epoch; order.take([0, 1]) gives the first two packs.
 
     packs_per_shard: in stored order. window: shards whose packs are mixed; 0 keeps stored order.
     """
@@ -46,7 +42,7 @@ class EpochOrder:
         self._ends = list(
             accumulate(sum(packs_per_shard[shard] for shard in shards) for shards in self.windows)
         )
-        # Two: a batch may lie across the end of a window.
+        # Two, because a batch may cross the end of a window.
         self._packs_of = lru_cache(maxsize=2)(self._make_window)
 
     def window_at(self, place: int) -> int:
@@ -54,15 +50,15 @@ class EpochOrder:
         return bisect_right(self._ends, place)
 
     def take(self, places: NDArray[np.int64]) -> list[int]:
-        """Pack numbers at rising places of the order, each below `packs`."""
-        found: list[int] = []
+        """Pack numbers at ascending places of the order, each below `packs`."""
+        numbers: list[int] = []
         while len(places):
             window = self.window_at(int(places[0]))
             inside = int(np.searchsorted(places, self._ends[window]))
             first = self._ends[window - 1] if window else 0
-            found += self._packs_of(window)[places[:inside] - first].tolist()
+            numbers += self._packs_of(window)[places[:inside] - first].tolist()
             places = places[inside:]
-        return found
+        return numbers
 
     def _make_window(self, window: int) -> NDArray[np.int64]:
         shards = self.windows[window]
@@ -78,27 +74,25 @@ class EpochOrder:
 def rank_places(
     steps: NDArray[np.int64], batch: int, rank: int, world_size: int, start: int = 0
 ) -> NDArray[np.int64]:
-    """Places of a rank's packs in the global order: int64 [steps, batch], rising.
+    """Places of a rank's packs in the global order: int64 [steps, batch], ascending.
 
-    Global batch s is the batch * world_size places from start + s * batch * world_size; of these
-    rank r takes r, r + world_size, and so on. Example: steps [0, 1], batch 2, rank 0 of 3 -> [[0,
-    3], [6, 9]]
+    Global batch s is the batch * world_size places from start + s * batch * world_size. Rank r
+    takes places r, r + world_size, ... of these.
+
+    Example: steps [0, 1], batch 2, rank 0 of 3 -> [[0, 3], [6, 9]]
     """
     return start + rank + world_size * (steps[:, None] * batch + np.arange(batch))
 
 
 def _permutation(values: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-    """The values sorted by a keyed hash of each.
-
-    Every order as likely as every other, but for 2^-64 ties.
-    """
+    """Sort the values by a keyed hash: every order is equally likely, except for 2^-64 ties."""
     return values[np.argsort(_hash(values.astype(np.uint64) + np.uint64(key)), kind="stable")]
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Output function of splitmix64.
 
-    Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014.
+    Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014.
     """
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""One pack as a reader sees it: numpy views of its columns, and its segments."""
+"""One pack: numpy views of its columns, and its segments."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 
 class Segment(NamedTuple):
-    """A document, or a piece of one. tokens: its own, without padding at its end.
+    """A document, or a piece of one.
 
-    document_id: input row, -1 for filler. start: offset of its first own token in the document.
-    Either is None if the shards were written without that column.
+    document_id: input row, -1 for filler. start: offset in the document of the segment's first
+    token that no earlier piece has. Either is None if the shards have no such column. tokens:
+    without padding at the end.
     """
 
     document_id: int | None
@@ -25,7 +26,7 @@ class Segment(NamedTuple):
 class Pack:
     """One packed sequence.
 
-    columns: every column that was written, by name, as a read-only view of the file.
+    columns: every stored column by name, as a read-only view of the file.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -44,7 +45,7 @@ class Pack:
     def position_ids(self) -> NDArray[np.int32]:
         """Position ids, int32 [tokens], from 0 in every segment.
 
-        The stored column, or made from cu_seqlens when there is none.
+        Computed from cu_seqlens if the column is not stored.
         """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored
@@ -55,15 +56,15 @@ class Pack:
     def document_ids(self) -> NDArray[np.int64] | None:
         """Input row of each segment, int64 [segments].
 
-        -1 for filler; None if it was not written.
+        -1 for filler; None if the column is not stored.
         """
         return self.columns.get("document_ids")
 
     @property
     def document_starts(self) -> NDArray[np.int32] | None:
-        """Offset in its document of each segment's first own token, int32 [segments].
+        """Offset in its document of each segment's first new token, int32 [segments].
 
-        None if it was not written.
+        New: not repeated from an earlier piece (--stride). None if the column is not stored.
         """
         return self.columns.get("document_starts")
 
@@ -71,17 +72,17 @@ class Pack:
     def segment_lengths(self) -> NDArray[np.int32] | None:
         """Tokens of each segment without the padding at its end, int32 [segments].
 
-        None if nothing is padded.
+        None if no segment is padded.
         """
         return self.columns.get("segment_lengths")
 
     @property
     def labels(self) -> NDArray[np.int32] | None:
-        """int32 [tokens], unshifted, -100 where no loss; None if it was not written."""
+        """int32 [tokens], unshifted, -100 for no loss; None if the column is not stored."""
         return self.columns.get("labels")
 
     def segments(self) -> Iterator[Segment]:
-        """The segments in pack order, filler with them."""
+        """The segments in pack order, filler included."""
         first, lengths = self.cu_seqlens[:-1], self.segment_lengths
         last = self.cu_seqlens[1:] if lengths is None else first + lengths
         ids: Iterable[int | None] = (

@@ -1,7 +1,6 @@
-"""A `load_from_disk` directory without a manifest: which of its columns make packs.
+"""Columns of packs in a `load_from_disk` directory without a manifest, from any packer.
 
-Opens what any packer saved as lists of `tokens` and `cu_seqlens`, or as TRL saves them: `input_ids`
-and `seq_lengths`.
+Lists of `tokens` and `cu_seqlens`, or `input_ids` and `seq_lengths` as TRL names them.
 """
 
 from collections import Counter
@@ -14,15 +13,15 @@ from packprep.schemas.errors import FormatError
 
 from .mapped import Field
 
-# Columns by which a loss was meant to be masked. Labels are not guessed from them: it depends on
-# the trainer's options.
+# Columns that mask a loss. Labels are not derived from them, because that depends on the trainer's
+# options.
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
 
 
 def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
     """The fields of a saved dataset.
 
-    FormatError if tokens or boundaries are missing, or are no lists of integers.
+    FormatError if tokens or boundaries are missing, or are not lists of integers.
     """
     try:
         counts = Counter(schema.names)
@@ -30,8 +29,8 @@ def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
         raise FormatError(
             f"{where} has a column name that is not UTF-8: {error}; save it again"
         ) from None
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise FormatError(f"{where} has the column {twice[0]} twice; expected each name once")
+    if duplicates := [name for name, count in counts.items() if count > 1]:
+        raise FormatError(f"{where} has duplicate column {duplicates[0]}; expected unique names")
     names = set(schema.names)
     kinds: dict[str, Any] = {name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()}
     if {"input_ids", "seq_lengths"} <= names and not {"tokens", "cu_seqlens"} <= names:
@@ -51,13 +50,12 @@ def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
     if not {"tokens", "cu_seqlens"} <= {field.name for field in fields}:
         raise FormatError(
             f"{where} has the columns {', '.join(schema.names)}; expected tokens and cu_seqlens, "
-            "or input_ids and "
-            "seq_lengths as TRL packs them"
+            "or input_ids and seq_lengths as TRL packs them"
         )
     masks = [name for name in _MASKS if name in names]
     if masks and "labels" not in names:
         raise FormatError(
-            f"{where} has {masks[0]} but no labels; save it with labels, -100 where no loss is "
-            "wanted"
+            f"{where} has {masks[0]} but no labels; save it with labels, -100 for tokens without "
+            "loss"
         )
     return tuple(fields)

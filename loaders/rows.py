@@ -1,4 +1,4 @@
-"""A batch from plain rows of `load_from_disk`, so that every adapter is a collate_fn too."""
+"""A batch from rows of `load_from_disk`, which makes every adapter a collate_fn too."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -16,32 +16,32 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def batch_from_rows(rows: Rows) -> PackedBatch:
-    """The rows' packs, one behind the other: what PackedLoader makes of them, labels "hf".
+    """Batch of the packs of these rows, as PackedLoader makes it with labels="hf".
 
-    rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; also labels,
-    document_ids, segment_lengths, pair_ids and pair_sides if there are any. Lists, arrays or
-    tensors. FormatError if a row's boundaries are not its tokens'.
+    rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; optional are labels,
+    document_ids, segment_lengths, pair_ids and pair_sides. Values are lists, arrays or tensors.
+    FormatError if the boundaries of a row do not fit its tokens.
     """
     if not rows:
-        raise ValueError("a batch of no rows was asked for; expected one at least")
-    boundaries, at = [np.zeros(1, np.int32)], 0
+        raise ValueError("the batch has no rows; expected one or more")
+    boundaries, total = [np.zeros(1, np.int32)], 0
     for number, row in enumerate(rows):
         tokens, cu_seqlens = _tokens(row), _boundaries(row)
         check_boundaries(cu_seqlens, len(tokens), f"row {number} of the batch")
-        boundaries.append(cu_seqlens[1:] + np.int32(at))
-        at += len(tokens)
+        boundaries.append(cu_seqlens[1:] + np.int32(total))
+        total += len(tokens)
     cu_seqlens = np.concatenate(boundaries)
     tokens = np.concatenate([_tokens(row) for row in rows])
-    given = ["labels" in row for row in rows]
+    labelled = ["labels" in row for row in rows]
     labels = (
         np.concatenate([np.asarray(row["labels"], np.int64) for row in rows])
-        if all(given)
+        if all(labelled)
         else tokens.copy()
     )
-    if len(labels) != len(tokens) or any(given) != all(given):
+    if len(labels) != len(tokens) or any(labelled) != all(labelled):
         raise FormatError(
-            f"the rows have {len(labels)} labels for {len(tokens)} tokens; expected one each, or "
-            "none"
+            f"the rows have {len(labels)} labels for {len(tokens)} tokens; expected one per token, "
+            "or no labels in any row"
         )
     labels[cu_seqlens[:-1]] = NO_LOSS
     lengths = np.diff(cu_seqlens)
@@ -65,8 +65,7 @@ def _tokens(row: Mapping[str, Any]) -> Any:
     if "tokens" not in row and "input_ids" not in row:
         raise FormatError(
             f"a row has the columns {', '.join(row)}; expected tokens and cu_seqlens, or input_ids "
-            "and seq_lengths "
-            "(set remove_unused_columns=False if the trainer took them away)"
+            "and seq_lengths (set remove_unused_columns=False if the trainer removed them)"
         )
     return np.asarray(row["tokens"] if "tokens" in row else row["input_ids"], np.int64)
 

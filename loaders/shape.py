@@ -8,11 +8,11 @@ from .shards import PackedShards
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """Layout of the packs of a batch.
+    """Size of a batch.
 
-    tokens: at most, or, if fixed, always. multiple: the number of tokens is a multiple of this.
-    max_segments: entries of cu_seqlens are always one more than this; None: as many as there are.
-    filler: tokens of a filler pack.
+    tokens: tokens of every batch if fixed, else their maximum. multiple: the number of tokens is a
+    multiple of this. max_segments: cu_seqlens always has one entry more than this; None if its
+    length varies. filler: tokens of a filler pack.
     """
 
     tokens: int
@@ -32,7 +32,7 @@ def batch_shape(
     cp_layout: str,
     labels: str,
 ) -> BatchShape:
-    """The batch's shape, or a sentence why there is none."""
+    """Shape of a batch with these settings of PackedLoader; ValueError if there is none."""
     for name, value in (
         ("pad_to", pad_to),
         ("max_segments", max_segments),
@@ -49,7 +49,7 @@ def batch_shape(
     if cp_size > 1:
         if labels == "hf":
             raise ValueError(
-                "labels='hf' lose a label at the end of each slice with cp_size > 1; choose "
+                "labels='hf' loses a label at the end of each slice with cp_size > 1; choose "
                 "'shifted'"
             )
         if cp_layout == "zigzag":
@@ -57,9 +57,8 @@ def batch_shape(
             if shards.segment_multiple % filler:
                 raise ValueError(
                     f"the segments of {shards.path} have lengths that are a multiple of "
-                    f"{shards.segment_multiple}; "
-                    f"zigzag slices for cp_size={cp_size} need {filler}: build with "
-                    f"--pad-segment-to-multiple {filler}"
+                    f"{shards.segment_multiple}; zigzag slices for cp_size={cp_size} need "
+                    f"{filler}: build with --pad-segment-to-multiple {filler}"
                 )
         if pad_multiple % (2 * cp_size):
             multiple = pad_multiple * 2 * cp_size
@@ -67,8 +66,7 @@ def batch_shape(
     if pad_to is not None and (pad_to < packs_per_batch * shards.max_length or pad_to % multiple):
         raise ValueError(
             f"pad_to is {pad_to}; {packs_per_batch} packs of at most {shards.max_length} tokens "
-            f"need {largest} or "
-            f"more, a multiple of {multiple}"
+            f"need {largest} or more, a multiple of {multiple}"
         )
     fixed = pad_to is not None or max_segments is not None
     return BatchShape(
@@ -85,8 +83,10 @@ def column_kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:
     if kind == "token":
         return "token"
     if kind != "segment":
-        have = ", ".join(
+        names = ", ".join(
             name for name, kind in shards.column_kinds.items() if kind in ("token", "segment")
         )
-        raise ValueError(f"columns names {name!r}; {shards.path} has {have}")
+        raise ValueError(
+            f"{shards.path} has no column {name!r} of tokens or segments; columns may name {names}"
+        )
     return "segment"

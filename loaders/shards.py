@@ -1,9 +1,8 @@
-"""Packed shards as a sequence of packs, each a handful of numpy views into the mapped files.
+"""Packed shards as a sequence of packs, each a few numpy views of the mapped files.
 
-Opening reads the manifest and one schema per shard: no token is read, nothing is copied or
-allocated for the data. A pack costs a few microseconds and the page faults of its own tokens. Views
-stay valid as long as they are kept. A directory of `save_to_disk` that has no manifest is read too,
-if it holds packs (plain.py).
+Opening reads the manifest and one schema per shard, no tokens, and copies nothing. Reading a pack
+costs a few microseconds and the page faults of its tokens. Views stay valid as long as they are
+referenced. A `save_to_disk` directory without a manifest works too, if it holds packs (plain.py).
 """
 
 import json
@@ -34,21 +33,20 @@ from .plain import plain_fields
 class PackedShards:
     """The packs of one split of a packprep output.
 
-    `len`, `shards[i]`, iteration, all in stored order.
+    A sequence in stored order: `len(shards)`, `shards[i]`, iteration.
 
-    path: a directory that `packprep build` wrote, the directory of one split in it, or any
-    `load_from_disk` directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths;
-    or the URL of an output such as s3://bucket/packed, whose shards come into a local cache as they
-    are needed (see `RemoteOutput` for cache_dir and cache_size, bytes). split: which split to read;
-    needed only where documents were held out and there are several ("train" and "validation").
-    Checked at open: the manifest, and the size and schema of every shard of the split; as packs are
-    read: their list lengths and cu_seqlens. verify=True checks everything first: digests, surplus
-    files and every invariant of every pack.
+    path: an output of `packprep build`, the directory of one split in it, or any `load_from_disk`
+    directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an
+    output such as s3://bucket/packed, whose shards are fetched into a local cache when they are
+    needed (see `RemoteOutput` for cache_dir and cache_size, in bytes). split: name of the split;
+    required only if the output has several ("train" and "validation"). Opening checks the manifest,
+    and the size and schema of every shard of the split; reading a pack checks its list lengths and
+    cu_seqlens. verify=True checks everything at opening: digests, surplus files and every invariant
+    of every pack.
 
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
-    Raises FormatError for a file that is damaged, ValueError for a split that is not there. Pickles
-    as its path.
+    Raises FormatError for a damaged file, ValueError for an unknown split. Pickles as its path.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class PackedShards:
             self._verify(manifest)
 
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
-        """A shard whose size and schema are right; of one at a URL, when it is fetched."""
+        """Open a shard and check its size and schema, at a URL once it is fetched."""
         columns = manifest.columns
         fields = tuple(
             Field(column.name, column.name, column.kind, column.dtype) for column in columns
@@ -99,28 +97,22 @@ class PackedShards:
         return shard
 
     def _changed(self, manifest: Manifest) -> list[str]:
-        """Differences between the files and the manifest.
-
-        Fetching checks the digest of each.
-        """
+        """Differences between the files and the manifest; fetching a file checks its digest."""
         if self._remote is None:
             return check_files(Path(self.path), manifest, "sha256")
         return [
-            f"{self.path}/{name} is not in the manifest; expected nothing else there"
+            f"{self.path}/{name} is not in the manifest; expected only the files of the manifest"
             for name in self._remote.surplus()
         ]
 
     def _evicted(self, name: str) -> None:
-        """The cache dropped a file: without a mapping of it, its disk space is free."""
+        """Release the mapping of a file that the cache removed, which frees its disk space."""
         for shard in self._shards:
             if shard.where == name:
                 shard.release()
 
     def read_ahead(self, shards: Sequence[int]) -> None:
-        """Bring these shards, counted in stored order, closer.
-
-        From the store to the disk, from the disk to memory.
-        """
+        """Prefetch these shards, by stored number: from store to disk, from disk to memory."""
         for number in shards:
             shard = self._shards[number]
             if self._remote is not None:
@@ -131,7 +123,7 @@ class PackedShards:
     def _open_plain(self, directory: Path, split: str | None, verify: bool) -> None:
         if split is not None:
             raise ValueError(
-                f"{self.path} has no splits and split {split!r} was asked for; pass the path alone"
+                f"{self.path} has no splits, and split={split!r} was passed; leave split out"
             )
         if verify:
             raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
@@ -143,9 +135,8 @@ class PackedShards:
             self._shards.append(MappedShard(file, file.name, fields))
             if fields != (first := self._shards[0]).fields:
                 raise FormatError(
-                    f"{file.name} has other columns or types than {first.where}; expected the same "
-                    "in all files of "
-                    f"{self.path}"
+                    f"{file.name} and {first.where} have different columns or types; expected the "
+                    f"same in all files of {self.path}"
                 )
         self._ends = list(accumulate(map(len, self._shards)))
 
@@ -153,19 +144,16 @@ class PackedShards:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Pack:
-        """Pack `index`, counted from the end if negative.
-
-        IndexError outside the packs there are.
-        """
+        """Pack `index`, counted from the end if negative; IndexError outside the packs."""
         packs = len(self)
         if not -packs <= index < packs:
-            raise IndexError(f"pack {index} of {self.path} was asked for; it has {packs}")
+            raise IndexError(f"index {index} is out of range; {self.path} has {packs} packs")
         index %= packs
         rows, row = self.find(index)
         return Pack(rows.all(row))
 
     def find(self, index: int) -> tuple[BatchRows, int]:
-        """The record batch of pack `index` (0 or more), and the pack's row in it; checked."""
+        """The checked record batch of pack `index` (0 or more), and the pack's row in it."""
         shard = bisect_right(self._ends, index)
         return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))
 
@@ -186,7 +174,7 @@ class PackedShards:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the build; FormatError for a plain dataset, which has none."""
+        """The manifest of the build; FormatError for a dataset without one."""
         if self._manifest is None:
             raise FormatError(
                 f"{self.path} has no {MANIFEST}; expected the output of packprep build"
@@ -195,17 +183,14 @@ class PackedShards:
 
     @cached_property
     def max_length(self) -> int:
-        """Tokens of a pack at most: the manifest's, or the longest there is."""
+        """Maximum tokens of a pack: from the manifest, or of the longest pack without one."""
         if self._manifest is not None:
             return self._manifest.max_length
         return max((shard.longest() for shard in self._shards), default=1)
 
     @property
     def segment_multiple(self) -> int:
-        """Number that every segment's length is a multiple of.
-
-        The value of pad_segment_to_multiple, 1 where nothing says it.
-        """
+        """Every segment's length is a multiple of this: pad_segment_to_multiple, by default 1."""
         options = (
             self._manifest.data["inputs"].get("options", {}) if self._manifest is not None else {}
         )
@@ -213,7 +198,7 @@ class PackedShards:
 
     @cached_property
     def fingerprint(self) -> int:
-        """Below 2^60: equal for equal packs in equal order, wherever they lie.
+        """Number below 2^60, equal for the same packs in the same order, at any path.
 
         From the shards' digests, or, without a manifest, from their names, sizes and packs.
         """
@@ -251,10 +236,7 @@ class PackedShards:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The build's report.json, checked against the manifest.
-
-        FormatError if the output has none.
-        """
+        """report.json of the build, checked against the manifest; FormatError if it is missing."""
         for entry in self.manifest.all_files:
             if entry.path == "report.json":
                 file = self._file(entry)
@@ -268,7 +250,7 @@ class PackedShards:
         )
 
     def _file(self, entry: FileEntry) -> Path:
-        """A file of the output that is not a shard, its digest checked."""
+        """Path of a file of the output, with its digest checked."""
         return (
             self._remote.fetch(entry)
             if self._remote is not None
@@ -276,7 +258,7 @@ class PackedShards:
         )
 
     def _verify(self, manifest: Manifest) -> None:
-        """Every invariant of every pack, and the numbers of tokens and segments."""
+        """Check every invariant of every pack, and the numbers of tokens and segments."""
         segments = 0
         for shard, entry in zip(self._shards, manifest.shards(str(self.split)), strict=True):
             first = tokens = 0
@@ -306,7 +288,7 @@ class PackedShards:
 
 
 def _find(path: Path, split: str | None) -> tuple[Path, str | None]:
-    """The directory of the manifest, and the split if `path` is the directory of one."""
+    """Directory of the manifest, and the split if `path` is the directory of a split."""
     if not (path / MANIFEST).exists() and (path.parent / MANIFEST).exists():
         return path.parent, split or path.name
     return path, split
@@ -317,8 +299,8 @@ def _choose(manifest: Manifest, split: str | None, path: str | Path) -> str:
     if split is None and len(names) == 1:
         return names[0]
     if split not in names:
-        asked = "no split was chosen" if split is None else f"split {split!r} was asked for"
+        choice = "no split was chosen" if split is None else f"split={split!r} was passed"
         raise ValueError(
-            f"{path} has the splits {', '.join(names)} and {asked}; pass split={names[0]!r}"
+            f"{path} has the splits {', '.join(names)}, and {choice}; pass split={names[0]!r}"
         )
     return split

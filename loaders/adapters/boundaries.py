@@ -10,7 +10,7 @@ from .fields import as_tensors
 
 
 def to_seq_idx(batch: PackedBatch | Rows) -> Tensor:
-    """int32 [1, T]: each token's segment, from 0, for state-space models (Mamba's seq_idx)."""
+    """Number of each token's segment, from 0, int32 [1, T]: seq_idx of state-space models."""
     import torch
 
     batch = as_tensors(batch)
@@ -24,7 +24,7 @@ def to_flex_block_mask(
 ) -> Any:
     """FlexAttention's BlockMask for q, k, v of [1, heads, T, head_dim].
 
-    Every token sees its own segment, as `varlen_attention` does with the same causal and window.
+    Every token sees its own segment, as in `varlen_attention` with the same causal and window.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -47,7 +47,7 @@ def to_flex_block_mask(
 def segment_numbers(batch: PackedBatch) -> Tensor:
     """Number of each token's segment, from 1, int32 [1, T].
 
-    0 on filler, which comes behind all others in each pack.
+    0 on filler, which is last in each pack.
     """
     import torch
 
@@ -58,7 +58,7 @@ def segment_numbers(batch: PackedBatch) -> Tensor:
     if real is None and batch.segment_lengths is not None:
         real = batch.segment_lengths > 0
     if real is not None:
-        # Filler of one pack may stand before another pack: numbers of documents stay consecutive.
+        # Filler of one pack may precede another pack; the numbers of documents stay consecutive.
         numbers = real.cumsum(0, dtype=torch.int32) * real
     return torch.repeat_interleave(numbers, batch.cu_seqlens.diff(), output_size=len(batch))[None]
 
@@ -66,15 +66,17 @@ def segment_numbers(batch: PackedBatch) -> Tensor:
 def block_diagonal_mask(mask: Tensor, dtype: Any, window: int | None = None) -> Tensor:
     """Additive mask, float [1, 1, T, T], of an int [1, T] mask.
 
-    0 where a token sees another, the dtype's least value elsewhere.
+    0 where a token sees another, the dtype's lowest value elsewhere.
 
-    window: a token sees that many, itself among them, as transformers counts.
+    window: tokens that a token sees, itself included, as in transformers.
     """
     import torch
 
     same = (mask[:, None, :] == mask[:, :, None]) & (mask[:, None, :] != 0)
-    place = torch.arange(mask.shape[1], device=mask.device)
-    back = place[:, None] - place[None, :]
-    seen = same & (back >= 0) if window is None else same & (back >= 0) & (back < window)
-    least = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
-    return torch.where(seen, torch.zeros((), dtype=dtype, device=mask.device), least)[:, None]
+    position = torch.arange(mask.shape[1], device=mask.device)
+    distance = position[:, None] - position[None, :]
+    seen = same & (distance >= 0)
+    if window is not None:
+        seen &= distance < window
+    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
+    return torch.where(seen, torch.zeros((), dtype=dtype, device=mask.device), lowest)[:, None]

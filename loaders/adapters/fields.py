@@ -20,8 +20,8 @@ def labels_of(batch: PackedBatch, kind: LabelKind) -> Tensor:
 def sequence_fields(batch: PackedBatch) -> dict[str, Any]:
     """Fields input_ids, position_ids and unshifted labels, int64 [1, T].
 
-    No labels where the batch has none. use_cache is False: transformers before 5 turns the cache on
-    in a Trainer, every version in a bare call.
+    No labels if the batch has none. use_cache is False: transformers before 5 turns the cache on in
+    a Trainer, and every version does in a bare call.
     """
     fields = {
         "input_ids": batch.tokens[None],

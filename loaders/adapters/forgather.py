@@ -12,7 +12,8 @@ def to_forgather(batch: PackedBatch | Rows) -> dict[str, Any]:
 
     input_ids, labels, position_ids int64 [1, T].
 
-    Do not give its own collator these shards' rows: there document_starts means offsets in the
-    pack, not in documents. Proven with the models and Trainers of transformers 4.57.6 and 5.23.
+    Do not give the rows of these shards to Forgather's own collator: it reads document_starts as
+    offsets in the pack, and here they are offsets in documents. Tested with the models and Trainers
+    of transformers 4.57.6 and 5.23.
     """
     return sequence_fields(as_tensors(batch))

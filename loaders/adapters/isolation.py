@@ -1,11 +1,9 @@
-"""A measured test that a model keeps the documents of a pack apart.
+"""A test that a model keeps the documents of a pack apart, by measuring its logits.
 
-It depends on the way the model is called, so it is measured and not assumed.
-
-Runs the model on the pack and on each document alone, and compares logits. If they differ, some
-token saw another document, or had another position: usually an argument that is missing or one too
-many, and no library says so. Run it once on a small batch before a long training, with the
-attention implementation and the arguments that will be used.
+It runs the model on the pack and on each document alone, and compares logits. If they differ, a
+token saw another document, or had another position. The usual reason is a missing argument, or one
+too many, and no library reports it. Run the test once on a small batch before a long training, with
+the attention implementation and the arguments of that training.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +17,8 @@ from ..batch import PackedBatch
 from ..rows import batch_from_rows
 from .transformers import to_hf, to_hf_4d
 
-# Sound models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the least of the known
-# leaks is 4e-4.
+# Isolated models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the smallest known
+# leak is 4e-4.
 _TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 
 
@@ -28,11 +26,11 @@ _TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 class Isolation:
     """Result of verify_isolation.
 
-    largest: the largest difference of a logit; inf where one is NaN. leaking: the same in a call
-    that says nothing of documents. tolerance: the share of it that counts as equal. segment: where
-    the largest is, None if there is none. cause: the likely reason in a sentence, None if all is
-    within tolerance. hazards: everything about the call that is known to lose boundaries, or time,
-    with some attention or model, even if not with this one.
+    largest: the largest difference of a logit; inf if a logit is NaN. leaking: the same in a call
+    without boundaries. tolerance: the share of `leaking` that counts as equal. segment: the segment
+    with the largest difference, None if all logits are equal. cause: the likely reason in a
+    sentence, None if all differences are within tolerance. hazards: arguments of the call that lose
+    boundaries, or time, with some attention or model, even if not with this one.
     """
 
     largest: float
@@ -49,8 +47,8 @@ class Isolation:
     def __str__(self) -> str:
         without = f"{self.leaking:.1e} without boundaries"
         if self.isolated:
-            but = f"; but {self.hazards[0]}" if self.hazards else ""
-            return f"isolated: logits differ by {self.largest:.1e} at most, by {without}{but}"
+            hazard = f"; but {self.hazards[0]}" if self.hazards else ""
+            return f"isolated: logits differ by {self.largest:.1e} at most, by {without}{hazard}"
         return (
             f"leak: logits of segment {self.segment} differ by {self.largest:.1e}, by "
             f"{without}; {self.cause}"
@@ -60,8 +58,8 @@ class Isolation:
 class _Documents(NamedTuple):
     """The segments of a batch, its rows end to end.
 
-    tokens: [B * T]. width: T. bounds: 0, then the end of each segment, none empty. compared: for
-    each segment, false for filler.
+    tokens: [B * T]. width: T. bounds: 0, then the end of each segment; no segment is empty.
+    compared: a bool for each segment, False for filler.
     """
 
     tokens: Any
@@ -79,18 +77,18 @@ def verify_isolation(
 ) -> Isolation:
     """Compare the model's logits on the packed batch with those on each of its documents alone.
 
-    model: a causal LM whose output has .logits [B, T, vocabulary], or is that. batch: a
-    PackedBatch, or what a trainer hands to the model: a dict from its own dataloader, whose
-    documents are those of its cu_seq_lens_q, seq_idx and position_ids. inputs: how you call it, as
-    in `model(**inputs(batch))`; the adapter that you train with, by default to_hf for a PackedBatch
-    and nothing for a dict. tolerance: what counts as equal, as a share of the difference that a
-    call without boundaries makes; by default 1e-4, or 0.05 where the model computes in bfloat16,
-    float16 or TF32. A weak leak hides in short floats, so use float32 where you can.
+    model: a causal LM that returns logits [B, T, vocabulary], or an output with .logits. batch: a
+    PackedBatch, or a dict that a trainer passes to the model, from its own dataloader; its
+    documents are read from cu_seq_lens_q, seq_idx and position_ids. inputs: the adapter that you
+    train with, called as `model(**inputs(batch))`; by default to_hf for a PackedBatch and none for
+    a dict. tolerance: difference that counts as equal, as a share of the difference in a call
+    without boundaries; by default 1e-4, or 0.05 if the model computes in bfloat16, float16 or TF32.
+    Rounding in short floats can hide a weak leak, so use float32 if you can.
 
-    Runs without gradients, in evaluation mode (dropout differs by chance): a forward pass per
-    document and two of the pack. Documents that end in padding are compared whole; filler is not
-    compared, in a dict what has no label. ValueError for a batch in which no document has another
-    before it, or that says nothing of boundaries.
+    Runs without gradients, in evaluation mode (dropout is random): a forward pass for each document
+    and two for the pack. Documents that end in padding are compared as a whole. Filler is not
+    compared; in a dict, filler is a segment without labels. ValueError for a batch without
+    boundaries, or with no document that has another before it.
     """
     import torch
 
@@ -99,7 +97,9 @@ def verify_isolation(
         call = dict(inputs(batch))
     else:
         call = to_hf(batch) if isinstance(batch, PackedBatch) else dict(batch)
-    documents = _of_batch(batch) if isinstance(batch, PackedBatch) else _of_mapping(call)
+    documents = (
+        _documents_of_batch(batch) if isinstance(batch, PackedBatch) else _documents_of_call(call)
+    )
     call.pop("labels", None)
     training = model.training
     model.eval()
@@ -107,13 +107,13 @@ def verify_isolation(
         with torch.no_grad():
             with _Precision(model) as precision:
                 packed = _logits(model, call, len(documents.tokens))
-            blind = _plain(model, call, documents.tokens.reshape(-1, documents.width))
+            unbounded = _plain(model, call, documents.tokens.reshape(-1, documents.width))
             largest, leaking, segment = 0.0, 0.0, None
             for number, (start, end) in enumerate(pairwise(documents.bounds)):
                 if documents.compared[number]:
                     alone = _plain(model, call, documents.tokens[None, start:end])
                     leak, difference = (
-                        _difference(blind[start:end], alone),
+                        _difference(unbounded[start:end], alone),
                         _difference(packed[start:end], alone),
                     )
                     leaking = max(leaking, 0.0 if leak == float("inf") else leak)
@@ -139,7 +139,7 @@ def verify_isolation(
     )
 
 
-def _of_batch(batch: PackedBatch) -> _Documents:
+def _documents_of_batch(batch: PackedBatch) -> _Documents:
     bounds = batch.cu_seqlens.unique_consecutive().tolist()
     real = [True] * batch.num_segments
     if batch.document_ids is not None:
@@ -149,8 +149,8 @@ def _of_batch(batch: PackedBatch) -> _Documents:
     return _checked(_Documents(batch.tokens, len(batch), bounds, real))
 
 
-def _of_mapping(call: Mapping[str, Any]) -> _Documents:
-    """The documents of a call: one begins wherever any of its boundaries says so."""
+def _documents_of_call(call: Mapping[str, Any]) -> _Documents:
+    """The documents of a call: one begins wherever any of its three boundary fields says so."""
     tokens = call["input_ids"]
     rows, width = tokens.shape
     begins = tokens.new_zeros(rows * width).bool()
@@ -159,8 +159,8 @@ def _of_mapping(call: Mapping[str, Any]) -> _Documents:
     if all(boundary is None for boundary in boundaries):
         raise ValueError(
             f"the batch has {', '.join(call)}; expected position_ids, cu_seq_lens_q or seq_idx, "
-            "which say where "
-            "documents begin: without any of them each token sees all before it in its row"
+            "which mark where documents begin; without them each token sees all tokens before it "
+            "in its row"
         )
     ends, numbers, positions = boundaries
     if ends is not None:
@@ -183,7 +183,7 @@ def _checked(documents: _Documents) -> _Documents:
         for start, compared in zip(documents.bounds, documents.compared, strict=False)
     ):
         raise ValueError(
-            "no document of the batch has another before it, so none could leak; give a batch with "
+            "no document of the batch has another before it, so none can leak; use a batch with "
             "several documents"
         )
     return documents
@@ -196,31 +196,28 @@ def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
     logits = logits.reshape(-1, logits.shape[-1])
     if len(logits) != tokens:
         raise ValueError(
-            f"the model gave {len(logits)} logits for {tokens} tokens; expected one each"
+            f"the model returned {len(logits)} logits for {tokens} tokens; expected one per token"
         )
     return logits
 
 
 def _plain(model: Any, call: Mapping[str, Any], rows: Any) -> Any:
-    """Logits of rows of tokens, called with as little as can be.
-
-    Nothing that could leak or be lost.
-    """
+    """Logits of rows of tokens, in a call with no argument that could leak or be lost."""
     name = "input_ids" if "input_ids" in call else next(iter(call))
-    quiet = {"use_cache": False} if "use_cache" in call or hasattr(model, "config") else {}
-    return _logits(model, {name: rows} | quiet, rows.numel())
+    no_cache = {"use_cache": False} if "use_cache" in call or hasattr(model, "config") else {}
+    return _logits(model, {name: rows} | no_cache, rows.numel())
 
 
 def _difference(logits: Any, others: Any) -> float:
-    """The largest of a logit. A NaN is a difference too: rows that no kernel wrote."""
+    """Largest difference of a logit; inf for a NaN, which is in rows that no kernel wrote."""
     difference = (logits.float() - others.float()).abs().max()
     return float("inf") if bool(difference.isnan()) else float(difference)
 
 
 class _Precision:
-    """Note whether any module of the model gives bfloat16 or float16, while it is entered.
+    """Context that sets `short` if a module of the model returns bfloat16 or float16.
 
-    As under autocast.
+    This sees autocast too.
     """
 
     def __init__(self, model: Any) -> None:
@@ -245,22 +242,21 @@ class _Precision:
 def _advice(
     model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float
 ) -> str:
-    """The remedy where nothing is wrong with the call, found by trying a 4-D mask."""
+    """Likely cause and fix if the arguments of the call are right; tries a 4-D mask."""
     if _isolated_by_mask(model, call, documents, segment, limit):
         return (
-            "the model does not hand position_ids on to its attention mask; call it with "
+            "the model does not pass position_ids to its attention mask; call it with "
             "to_hf_4d(batch, model.config), or use flash-attention"
         )
     if "seq_idx" not in call:
         return (
-            "attention or another layer mixes tokens across boundaries; give seq_idx to "
-            "state-space and convolution "
-            "layers, as to_hf does, and install the kernels that read it (causal_conv1d, mamba_ssm)"
+            "attention or another layer mixes tokens across boundaries; pass seq_idx to "
+            "state-space and convolution layers, as to_hf does, and install the kernels that read "
+            "it (causal_conv1d, mamba_ssm)"
         )
     return (
-        "attention or another layer mixes tokens across boundaries and does not heed seq_idx, so "
-        "do not train this "
-        "model on packs; docs/isolation.md lists models"
+        "attention or another layer mixes tokens across boundaries and ignores seq_idx; do not "
+        "train this model on packs; docs/train/isolation.md lists models"
     )
 
 
@@ -277,7 +273,7 @@ def _isolated_by_mask(
     start, end = bounds[segment : segment + 2]
     try:
         logits = _logits(model, masked, len(documents.tokens))
-    except Exception:  # a model may refuse a mask in any way
+    except Exception:  # a model may reject a mask with any error
         return False
     return (
         _difference(logits[start:end], _plain(model, call, documents.tokens[None, start:end]))
@@ -290,7 +286,7 @@ def _is_flash(model: Any) -> bool:
 
 
 def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iterator[str]:
-    """Known causes in this call of lost boundaries in transformers, the most harmful first."""
+    """Arguments of this call that lose boundaries in transformers, the most harmful first."""
     import torch
 
     boundaries = call.get("cu_seq_lens_q")
@@ -299,13 +295,12 @@ def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iter
     segments = len(documents.bounds) - 1
     if isinstance(mask, torch.Tensor) and mask.dim() == 2:
         yield (
-            "an attention_mask is given, and it makes transformers ignore packed boundaries, "
-            "whatever else is given; "
-            "leave it out"
+            "the call has an attention_mask, which makes transformers ignore packed boundaries, "
+            "whatever the other arguments are; leave it out"
         )
     if positions is None:
         yield (
-            "position_ids are missing, so positions run on across documents; give those of the "
+            "position_ids are missing, so positions continue across documents; pass those of the "
             "batch"
         )
     else:
@@ -314,34 +309,32 @@ def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iter
             flat
             != torch.cat([torch.arange(end - start) for start, end in pairwise(documents.bounds)])
         ).any():
-            if at := int(flat[0]):
+            if first := int(flat[0]):
                 yield (
-                    f"position_ids start at {at} and not at 0, which hides the first segment; "
-                    "number each segment "
-                    "from 0"
+                    f"position_ids start at {first} and not at 0, which hides the first segment; "
+                    "number each segment from 0"
                 )
             else:
                 yield (
                     f"position_ids make {int((flat == 0).sum())} segments and cu_seqlens "
-                    f"{segments}; number each "
-                    "segment, padding too, from 0"
+                    f"{segments}; number each segment, padding too, from 0"
                 )
     if (
         call.get("use_cache", getattr(getattr(model, "config", None), "use_cache", None))
         and mask is None
     ):
         yield (
-            "use_cache is on, and with a cache transformers does not look for boundaries; pass "
+            "use_cache is on, and with a cache transformers ignores boundaries; pass "
             "use_cache=False"
         )
     if boundaries is None:
         if _is_flash(model):
             yield (
-                "cu_seq_lens_q and _k are missing; give them, and max_length_q and _k, as to_hf "
+                "cu_seq_lens_q and _k are missing; pass them, and max_length_q and _k, as to_hf "
                 "does"
             )
     elif boundaries.unique_consecutive().tolist() != documents.bounds:
         yield (
             f"cu_seq_lens_q make {len(boundaries) - 1} segments and the batch has {segments}; "
-            "give its own"
+            "pass the boundaries of the batch"
         )

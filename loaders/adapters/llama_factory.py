@@ -13,11 +13,11 @@ def to_llama_factory(batch: PackedBatch | Rows, *, mask_dtype: Any = None) -> di
 
     input_ids, position_ids, labels int64 [1, T]; use_cache False.
 
-    mask_dtype: None for flash-attention, where LLaMA-Factory drops the mask too; SDPA, eager and
-    flex are right as well. The model's dtype for what LLaMA-Factory gives SDPA and eager:
-    attention_mask of that dtype [1, 1, T, T], 0 where a token sees another and the dtype's least
-    value elsewhere. That is T * T values; rows of filler see nothing. Proven with the models and
-    Trainers of transformers 4.57.6 and 5.23; the mask equals LLaMA-Factory 0.9.5's.
+    mask_dtype: None for flash-attention, where LLaMA-Factory drops the mask too; None is also right
+    for SDPA, eager and flex. The model's dtype adds the mask that LLaMA-Factory gives SDPA and
+    eager: attention_mask of that dtype [1, 1, T, T], 0 where a token sees another and the dtype's
+    lowest value elsewhere. It has T * T values; filler sees nothing. Tested with the models and
+    Trainers of transformers 4.57.6 and 5.23; the mask equals that of LLaMA-Factory 0.9.5.
     """
     batch = as_tensors(batch)
     mask = (

@@ -17,10 +17,10 @@ def to_megatron(batch: PackedBatch | Rows) -> dict[str, Any]:
     packed_seq_params, the keyword arguments of PackedSeqParams.
 
     cu_seqlens_q and _kv: int32 [S + 1]; where segments end in padding they count real tokens, and
-    the _padded ones say where segments lie. max_seqlen_q and _kv: int. total_tokens: int, T, from
-    which hybrid models number the segments for their state-space layers; left out where the
-    installed Megatron-Core is older than 0.17 and has no such field. Proven with PackedSeqParams of
-    Megatron-Core 0.16.1, and the rule of its main (d98e8a64).
+    cu_seqlens_q_padded and _kv_padded are the boundaries with padding. max_seqlen_q and _kv: int.
+    total_tokens: int, T, from which hybrid models number the segments for their state-space layers;
+    left out if the installed Megatron-Core is older than 0.17 and has no such field. Tested with
+    PackedSeqParams of Megatron-Core 0.16.1; follows the code of its main branch (d98e8a64).
     """
     import torch
 
@@ -42,7 +42,7 @@ def to_megatron(batch: PackedBatch | Rows) -> dict[str, Any]:
     return {
         "tokens": batch.tokens[None],
         "position_ids": batch.position_ids[None],
-        # Megatron looks labels up before it masks them.
+        # Megatron looks up every label before it applies the mask, so -100 would be out of range.
         "labels": torch.where(labels == NO_LOSS, 0, labels)[None],
         "loss_mask": (labels != NO_LOSS).float()[None],
         "packed_seq_params": params,
@@ -51,7 +51,7 @@ def to_megatron(batch: PackedBatch | Rows) -> dict[str, Any]:
 
 @cache
 def _takes_total_tokens() -> bool:
-    """False only where a Megatron-Core is installed whose PackedSeqParams has no total_tokens."""
+    """Return False only if the installed Megatron-Core has no PackedSeqParams.total_tokens."""
     try:
         from megatron.core.packed_seq_params import PackedSeqParams
     except ImportError:

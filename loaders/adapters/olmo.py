@@ -15,9 +15,9 @@ def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
     input_ids, labels of the next token int64 [n, T], doc_lens int32 [n, S], max_doc_lens list of n
     ints.
 
-    Rows give an instance each, as OLMo-core counts them: shorter ones end in a document of padding,
-    and doc_lens in 0 where a row has fewer documents. A PackedBatch is one instance, n = 1: use
-    packs_per_batch=1, or rows. Proven with the collator and get_cumulative_document_lengths of
+    Each row is one instance, as OLMo-core counts them. A shorter row ends in a document of padding;
+    doc_lens of a row with fewer documents end in 0. A PackedBatch is one instance, n = 1: use
+    packs_per_batch=1, or rows. Tested with the collator and get_cumulative_document_lengths of
     OLMo-core 3.0.0.
     """
     import torch
@@ -30,8 +30,7 @@ def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
     )
     longest = max(map(len, packs))
     short = [longest - len(pack) for pack in packs]
-    # Padding is a document: OLMo-core makes offsets through all rows of doc_lens, so each row must
-    # add up to T.
+    # Padding is a document: OLMo-core sums doc_lens across all rows, so each row must add up to T.
     lengths = [
         pad(pack.cu_seqlens.diff(), (0, int(room > 0)), value=room)
         for pack, room in zip(packs, short, strict=True)

@@ -14,11 +14,10 @@ def to_torchtitan(
 
     ({"input", "positions"}, labels of the next token), all int64.
 
-    version: "0.3" for release 0.3.0, [1, T]; "main" for what follows (since 73aed7f6c), [T]. There
-    is no default, for main takes [1, T] without an error and merges the documents. The trainer
-    makes its masks from positions, for Flex and Varlen attention; with its SDPA documents see each
-    other. Proven with create_varlen_metadata_for_document of 0.3.0, and the rule of main
-    (b5bcd76c).
+    version: "0.3" for release 0.3.0, [1, T]; "main" for later code (since 73aed7f6c), [T]. There is
+    no default: main accepts [1, T] without an error and merges the documents. The trainer makes its
+    masks for Flex and Varlen attention from positions; with its SDPA, documents see each other.
+    Tested with create_varlen_metadata_for_document of 0.3.0; "main" follows the code of b5bcd76c.
     """
     if version not in ("0.3", "main"):
         raise ValueError(

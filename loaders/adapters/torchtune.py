@@ -17,10 +17,10 @@ def to_torchtune(
 
     tokens, labels, input_pos int64 [1, T], labels unshifted, mask.
 
-    mask: bool [1, T, T], True where a token sees another; of a batch on a GPU a BlockMask, as
-    torchtune makes there. padding_idx, ignore_idx: torchtune's recipes pass them to a collate_fn.
-    Nothing is padded, so padding_idx has no effect; ignore_idx is the label without loss. Proven
-    with PackedDataset and models of torchtune 0.6.1.
+    mask: bool [1, T, T], True where a token sees another; for a batch on a GPU a BlockMask, as in
+    torchtune. padding_idx, ignore_idx: torchtune's recipes pass them to a collate_fn. Nothing is
+    padded, so padding_idx has no effect; ignore_idx is the label without loss. Tested with
+    PackedDataset and models of torchtune 0.6.1.
     """
     batch = as_tensors(batch)
     labels = labels_of(batch, "hf")

@@ -1,9 +1,9 @@
 """Measure which calls keep documents apart in which transformers models, on tiny models.
 
 \b
-python scripts/checks/families.py                                prints the table
-python scripts/checks/families.py --family gpt_oss --family opt  prints two rows
-python scripts/checks/families.py --page docs/isolation.md       writes it to the page
+python scripts/checks/families.py                                 prints the table
+python scripts/checks/families.py --family gpt_oss --family opt   prints two rows
+python scripts/checks/families.py --page docs/train/isolation.md writes it to the page
 
 Builds a random float32 model of each family on the CPU: two layers, windows of 4 tokens, weights
 large enough to show a leak. Compares its logits on a pack of four documents with those on each

@@ -401,7 +401,7 @@ def test_rows_that_are_no_packs_are_a_sentence(row: dict[str, Any], message: str
 def save_plain(directory: Path, table: pa.Table) -> Path:
     """Save as save_to_disk does: an Arrow stream and state.json, no manifest."""
     directory.mkdir()
-    with pa.ipc.new_stream(directory / "data-00000-of-00001.arrow", table.schema) as writer:
+    with pa.ipc.new_stream(str(directory / "data-00000-of-00001.arrow"), table.schema) as writer:
         writer.write_table(table, max_chunksize=2)
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0"}
     (directory / "state.json").write_text(json.dumps(state))
@@ -444,7 +444,7 @@ def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
     packs = {"tokens": [[1, 2]], "cu_seqlens": [[0, 2]]}
     directory = save_plain(tmp_path / "plain", pa.table(packs | {"document_ids": [[7]]}))
     other = pa.table(packs)
-    with pa.ipc.new_stream(directory / "b.arrow", other.schema) as writer:
+    with pa.ipc.new_stream(str(directory / "b.arrow"), other.schema) as writer:
         writer.write_table(other)
     names = [{"filename": name} for name in ("data-00000-of-00001.arrow", "b.arrow")]
     (directory / "state.json").write_text(json.dumps({"_data_files": names}))
