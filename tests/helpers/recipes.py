@@ -1,9 +1,9 @@
-"""The README's recipes for trainers, each run for three steps with a tiny Llama.
+"""Recipes for trainers, from docs/train/ and for each adapter, each run for three steps.
 
-The losses must be those of each document alone.
+The losses must be those of the documents alone. The model is a tiny Llama.
 
-`test_loader_recipes.py` runs them with what is installed, `trainers.py` with the versions of
-`scripts/check_trainers`.
+`tests/loaders/adapters/test_recipes.py` runs them with the installed libraries, `trainers.py` with
+the versions of `scripts/check_trainers`.
 """
 
 import importlib
@@ -39,7 +39,7 @@ from packprep.schemas import STANDARD_COLUMNS
 from .tiny_shards import PLAIN, write_output
 from .torch_models import VOCABULARY, documents, pack_of, tiny_llama
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGES = Path(__file__).parents[2] / "docs" / "train"
 STEPS = 3
 RATE = 0.01
 PACKS = [[7, 12, 5], [9, 3, 14, 2], [20, 6]]
@@ -187,25 +187,53 @@ def hf_trainer(
     ], alone(shards)
 
 
-def readme(word: str) -> str:
-    """The block of Python in the README that has this word."""
+def page_block(page: str, word: str) -> str:
+    """The block of Python in a page of docs/train/ that contains the word."""
+    text = (PAGES / page).read_text()
     (block,) = [
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block
+        block
+        for block in re.findall(r"```python[^\n]*\n(.*?)```", text, re.DOTALL)
+        if word in block
     ]
     return str(block)
 
 
-def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """Run the README's block with other folders, another optimizer and a record of the losses."""
-    code = readme(word).replace('"demo/packed"', repr(str(shards)))
-    code = re.sub(r'\(\s*"out", ', lambda _: f"({str(folder)!r}, **settings, ", code)
-    code = re.sub(r"= (\w*Trainer)\(", r"= recorded(\1)(", code)
-    settings = SETTINGS | ({"bf16": False} if "SFTConfig" in code else {})
+def replaced(code: str, pairs: Mapping[str, str]) -> str:
+    """The code with each text replaced; AssertionError if a text is not in it."""
+    for old, new in pairs.items():
+        assert old in code, old
+        code = code.replace(old, new)
+    return code
+
+
+def page_trainer(page: str, word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """Run a script of a page.
+
+    Unchanged except for its folders, its model, the optimizer, and a record of the losses.
+    """
+    code = page_block(page, word)
+    pairs = {
+        '"packed"': repr(str(shards)),
+        '"out"': repr(str(folder)),
+        "model = LlamaForCausalLM(config)": "model = llama()",
+    }
+    if '"model"' in code:
+        pairs['"model"'] = repr(str(folder / "model"))
+    if "AutoTokenizer" in code:
+        pairs['AutoTokenizer.from_pretrained("data/tokenizer")'] = "tokenizer()"
+    code = replaced(code, pairs)
+    code, trainers = re.subn(r"= (\w*Trainer)\(", r"= recorded(\1)(", code)
+    code, arguments = re.subn(r"\b(TrainingArguments|SFTConfig)\(", r"with_settings(\1)(", code)
+    assert trainers == arguments == 1
+
+    def with_settings(arguments: Any) -> Callable[..., Any]:
+        return lambda folder, **own: arguments(folder, **(own | SETTINGS))
+
     names: dict[str, Any] = {
-        "model": llama(),
-        "tokenizer": tokenizer(),
-        "settings": settings,
+        "llama": llama,
+        "tokenizer": tokenizer,
         "recorded": recorded,
+        "with_settings": with_settings,
     }
     exec(code, names)
     return names["trainer"].losses, alone(shards)
@@ -233,13 +261,9 @@ def source_of(package: str, path: str) -> Path:
 
 
 def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """The README's rows for Axolotl with Axolotl's collator, one pack at a time."""
-    exec(
-        readme("to_axolotl")
-        .replace('"demo/packed"', repr(str(shards)))
-        .replace('"demo/axolotl"', repr(str(folder / "rows"))),
-        {},
-    )
+    """Rows of the page for Axolotl through Axolotl's own collator, a pack at a time."""
+    names = {'"packed"': repr(str(shards)), '"axolotl-rows"': repr(str(folder / "rows"))}
+    exec(replaced(page_block("axolotl.md", "def axolotl_row"), names), {})
     path = source_of("axolotl", "utils/collators/batching.py")
     spec = importlib.util.spec_from_file_location("axolotl_batching", path)
     assert spec is not None
@@ -300,10 +324,15 @@ RECIPES: dict[str, Recipe] = {
         f"transformers Trainer, {name}": partial(hf_trainer, collator)
         for name, collator in COLLATORS.items()
     },
-    "transformers Trainer of the README": partial(readme_trainer, "TrainingArguments("),
-    "trl SFTTrainer of the README, to_trl_row": partial(readme_trainer, "padding_free=True"),
-    "trl SFTTrainer of the README, to_trl": partial(readme_trainer, "data_collator=to_trl,"),
-    "axolotl collator on the README's rows": axolotl,
+    "transformers Trainer of the page": partial(
+        page_trainer, "transformers.md", "TrainingArguments("
+    ),
+    "transformers Trainer of the page, to_llama_factory": partial(
+        page_trainer, "llama-factory.md", "TrainingArguments("
+    ),
+    "trl SFTTrainer of the page, to_trl_row": partial(page_trainer, "trl.md", "padding_free=True"),
+    "trl SFTTrainer of the page, to_trl": partial(page_trainer, "trl.md", "data_collator=to_trl,"),
+    "axolotl collator on the rows of the page": axolotl,
     "torchtune model, to_torchtune": torchtune,
 }
 # Recipes that leak: the comparison must see it.

@@ -259,7 +259,7 @@ def test_a_state_of_another_dataset_or_version_is_refused(
     other = numbered(tmp_path / "other", [7, 22])
     state = PackedLoader(other, 1).state_dict()
     with pytest.raises(
-        FormatError, match=r"the state is of a dataset with fingerprint [0-9a-f]+; .* has [0-9a-f]+"
+        FormatError, match=r"the loader's state belongs to shards with fingerprint [0-9a-f]+; .* has [0-9a-f]+"
     ):
         PackedLoader(shards, 1).load_state_dict(state)
     with pytest.raises(FormatError, match="state has version 2; expected 1"):
@@ -277,7 +277,7 @@ def test_a_batch_by_number_is_that_of_the_iteration(shards: PackedShards) -> Non
     loader = PackedLoader(shards, 3, rank=1, world_size=2)
     by_number = [packs_of(loader[step]) for step in range(len(loader))]
     assert by_number == [packs_of(batch) for batch in loader]
-    with pytest.raises(IndexError, match="step 4 was asked for; the epoch has 4"):
+    with pytest.raises(IndexError, match="step 4 is out of range; the epoch has 4 steps"):
         loader[4]
 
 
@@ -301,9 +301,9 @@ def test_a_loader_pickles_without_its_buffers(shards: PackedShards) -> None:
         ({"max_segments": 0}, "max_segments is 0; expected 1 or more"),
         (
             {"columns": ["cu_seqlens"]},
-            "columns names 'cu_seqlens'; .* has tokens, position_ids, document_ids",
+            "has no column 'cu_seqlens' of tokens or segments; columns may name tokens, pos",
         ),
-        ({"cp_size": 2}, "labels='hf' lose a label at the end of each slice"),
+        ({"cp_size": 2}, "labels='hf' loses a label at the end of each slice"),
         (
             {"cp_size": 2, "labels": "shifted", "cp_layout": "zigzag"},
             r"multiple of 1; zigzag slices for cp_size=2 need 4: build with "

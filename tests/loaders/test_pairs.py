@@ -372,13 +372,13 @@ def with_side(batch: PackedBatch, segment: int, side: int) -> PackedBatch:
             {"columns": ()},
             None,
             (),
-            r"no pair_ids and no pair_sides; give PackedLoader columns=\['pair_ids', 'pair_s",
+            r"no pair_ids and no pair_sides; build with --pair-columns, and use PackedLoader",
         ),
         (
             {},
             lambda batch: without(batch, "pair_sides"),
             (),
-            "the batch has no pair_sides; give PackedLoader columns=",
+            "the batch has no pair_sides; build with --pair-columns, and use PackedLoader",
         ),
         (
             {"labels": "none"},
@@ -390,10 +390,10 @@ def with_side(batch: PackedBatch, segment: int, side: int) -> PackedBatch:
             {},
             None,
             (103,),
-            r"values have shape \[103\] and the batch 112 tokens; expected logits \[T, "
+            r"values have shape \[103\] and the batch has 112 tokens; expected logits \[T, "
             r"vocabulary\]",
         ),
-        ({}, None, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch 112 tokens"),
+        ({}, None, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch has 112 tokens"),
         (
             {},
             lambda batch: with_side(batch, 1, -1),

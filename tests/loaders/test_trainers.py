@@ -165,41 +165,43 @@ def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_sta
     batches: Any = DataLoader(dataset, batch_size=None, **in_workers(workers))
     with pytest.raises(
         ValueError,
-        match="step 0 was asked for and the loaded state is at pack 3; iterate the loader or",
+        match="step 0 was read and the loaded state is at pack 3; iterate the loader or",
     ):
         next(iter(batches))
     assert packs_of(loader[1]) == packs_of(next(iterator))
 
 
-def test_the_loop_of_the_readme_checks_isolation_and_shuffles_each_epoch(
-    shards: Path, capsys: pytest.CaptureFixture[str]
+def test_the_loop_of_the_page_checks_isolation_and_shuffles_each_epoch(
+    shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = (
-        (ROOT / "README.md")
-        .read_text()
-        .split("## Train on it")[1]
-        .split("```python\n")[1]
-        .split("```")[0]
-    )
-    code = (
-        code.replace("demo/packed", str(shards))
-        .replace('"cuda"', '"cpu"')
-        .replace(", pin_memory=True", "")
-    )
+    page = (ROOT / "docs" / "train" / "transformers.md").read_text()
+    code = page.split('```python file="loop.py"\n')[1].split("```")[0]
+    for old, new in {
+        '"packed"': repr(str(shards)),
+        "EPOCHS, LAST_STEP = 2, int(sys.argv[1])": "EPOCHS, LAST_STEP = 3, 18",
+        "model = LlamaForCausalLM(config)": "model = given_model",
+    }.items():
+        assert old in code
+        code = code.replace(old, new)
     assert "inputs=to_hf" in code
     model, calls = tiny_llama(), list[Any]()
     model.register_forward_pre_hook(
         lambda _, __, call: calls.append(call["input_ids"].tolist()), with_kwargs=True
     )
-    names: dict[str, Any] = {"rank": 0, "world_size": 1, "model": model}
-    exec(code, names)
-    assert capsys.readouterr().out.startswith("isolated: ")
+    monkeypatch.chdir(tmp_path)  # it writes its checkpoint there
+    with pytest.raises(SystemExit):
+        exec(code, {"given_model": model})
+    assert capsys.readouterr().out.startswith("True\n")
     first, second, third = (calls[-steps:][:6] for steps in (18, 12, 6))
     assert first != second != third != first
     assert sorted(token for (row,) in first for token in row) == sorted(
         token for (row,) in third for token in row
     )
-    assert (names["state"]["epoch"], names["state"]["packs"]) == (2, 24)
+    state = torch.load(tmp_path / "checkpoint.pt")
+    assert (state["step"], state["loader"]["epoch"], state["loader"]["packs"]) == (18, 2, 24)
 
 
 def test_a_batch_becomes_tensors_of_the_same_memory(shards: Path) -> None:

@@ -290,7 +290,7 @@ def test_the_4d_form_keeps_the_windows_of_the_config() -> None:
     }
     with pytest.raises(
         ValueError,
-        match="the model has layers of chunked attention, which a 4-D mask does not give",
+        match="the model has layers with chunked attention, which a 4-D mask cannot express",
     ):
         to_hf_4d(example(), config_of(layer_types=["chunked_attention"]))
 

@@ -159,7 +159,7 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
     "a mask of ones": (
         "sdpa",
         lambda b: to_hf(b) | {"attention_mask": torch.ones(1, len(b), dtype=torch.int64)},
-        "an attention_mask is given",
+        "the call has an attention_mask",
     ),
     "a mask of segment numbers": (
         "sdpa",
@@ -171,12 +171,12 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
                 ]
             }
         ),
-        "an attention_mask is given",
+        "the call has an attention_mask",
     ),
     "a mask with padding, on the flash path, whatever else is given": (
         "flash",
         lambda b: to_hf(b) | {"attention_mask": mask_with_pads(b)},
-        "an attention_mask is given",
+        "the call has an attention_mask",
     ),
     "no positions": ("sdpa", lambda b: without(b, "position_ids"), "position_ids are missing"),
     "a first segment that starts at 20, on the flash path without boundaries": (
@@ -194,7 +194,7 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
             | dict.fromkeys(KWARGS[:2], torch.tensor([0, 128], dtype=torch.int32))
             | {"max_length_q": 128}
         ),
-        "cu_seq_lens_q make 1 segments and the batch has 4; give its own",
+        "cu_seq_lens_q make 1 segments and the batch has 4; pass the boundaries",
     ),
 }
 
@@ -275,7 +275,7 @@ def test_the_model_stays_as_it_was(batch: PackedBatch) -> None:
 
 def test_logits_that_are_fewer_than_tokens_are_a_sentence(batch: PackedBatch) -> None:
     with pytest.raises(
-        ValueError, match="the model gave 1 logits for 128 tokens; expected one each"
+        ValueError, match="the model returned 1 logits for 128 tokens; expected one per token"
     ):
         verify_isolation(tiny_llama(), batch, inputs=lambda b: to_hf(b) | {"logits_to_keep": 1})
 
@@ -356,7 +356,7 @@ def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: Pa
 
 def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None:
     found = verify_isolation(families.tiny_model("mamba2", "eager"), batch)
-    assert "another layer mixes tokens across boundaries and does not heed seq_idx" in str(found)
+    assert "another layer mixes tokens across boundaries and ignores seq_idx" in str(found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -404,7 +404,7 @@ def test_filler_is_not_compared(padded: PackedBatch) -> None:
 def test_a_batch_in_which_nothing_can_leak_is_a_sentence(tmp_path: Path) -> None:
     lone = batch_of(tmp_path / "out", [9], pad_to=512)
     with pytest.raises(
-        ValueError, match="no document of the batch has another before it, so none could leak"
+        ValueError, match="no document of the batch has another before it, so none can leak"
     ):
         verify_isolation(tiny_llama(), lone)
 
@@ -426,7 +426,7 @@ def test_a_dict_of_a_trainer_is_checked_as_it_is(padded: PackedBatch, trainer: s
     leak = verify_isolation(
         tiny_llama(), TRAINERS[trainer](padded) | {"attention_mask": torch.ones(1, 168).long()}
     )
-    assert "an attention_mask is given" in str(leak)
+    assert "the call has an attention_mask" in str(leak)
 
 
 def test_a_leak_of_a_dict_is_found_where_only_the_call_lost_the_boundaries(
@@ -436,7 +436,7 @@ def test_a_leak_of_a_dict_is_found_where_only_the_call_lost_the_boundaries(
         "max_length_q": 128
     }
     found = verify_isolation(FlashStub(monkeypatch).model(), to_hf(batch) | merged)
-    assert "cu_seq_lens_q make 1 segments and the batch has 4; give its own" in str(found)
+    assert "cu_seq_lens_q make 1 segments and the batch has 4; pass the boundaries" in str(found)
     found = verify_isolation(tiny_llama(), without(batch, "position_ids"))
     assert "position_ids are missing" in str(found)
 

@@ -1,4 +1,4 @@
-"""Each recipe of the README trains on packs as on the documents alone.
+"""Each recipe of docs/train/ trains on packs as on the documents alone.
 
 With the installed transformers and TRL.
 """
