@@ -290,7 +290,7 @@ def test_a_dtype_or_head_dim_that_a_kernel_lacks_is_a_sentence() -> None:
     ("change", "message"),
     [
         ({"k": (10, 2, 16)}, r"q, k and v are \[10, 4, 8\], \[10, 2, 16\], \[10, 2, 8\]; expected"),
-        ({"k": (10, 3, 8), "v": (10, 3, 8)}, "q has 4 heads; expected a multiple of the 3 kv_heads"),
+        ({"k": (10, 3, 8), "v": (10, 3, 8)}, "q has 4 heads; expected a multiple of the 3"),
         ({"cu": torch.tensor([0, 10])}, r"cu_seqlens is torch\.int64 \[2\]; expected torch\.int32"),
     ],
 )

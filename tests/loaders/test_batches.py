@@ -449,7 +449,7 @@ def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
     names = [{"filename": name} for name in ("data-00000-of-00001.arrow", "b.arrow")]
     (directory / "state.json").write_text(json.dumps({"_data_files": names}))
     with pytest.raises(
-        FormatError, match=r"^b\.arrow and data-00000-of-00001\.arrow have different columns or types"
+        FormatError, match=r"^b\.arrow and data-00000-of-00001\.arrow have different columns"
     ):
         PackedShards(directory)
 
@@ -565,7 +565,7 @@ def test_slices_for_context_parallel_ranks() -> None:
     ):
         context_indices(cu, 0, 4, "zigzag")
     with pytest.raises(
-        ValueError, match="12 tokens are not a multiple of cp_size=5; pass cp_size=5 to PackedLoader"
+        ValueError, match="12 tokens are not a multiple of cp_size=5; pass cp_size=5 to"
     ):
         context_indices(cu, 0, 5, "contiguous")
     with pytest.raises(ValueError, match="cp_rank is 2; expected 0 to 1"):

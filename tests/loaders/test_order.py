@@ -259,7 +259,7 @@ def test_a_state_of_another_dataset_or_version_is_refused(
     other = numbered(tmp_path / "other", [7, 22])
     state = PackedLoader(other, 1).state_dict()
     with pytest.raises(
-        FormatError, match=r"the loader's state belongs to shards with fingerprint [0-9a-f]+; .* has [0-9a-f]+"
+        FormatError, match=r"state belongs to shards with fingerprint [0-9a-f]+; .* has [0-9a-f]+"
     ):
         PackedLoader(shards, 1).load_state_dict(state)
     with pytest.raises(FormatError, match="state has version 2; expected 1"):

@@ -349,7 +349,7 @@ def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: Pa
     assert not found.isolated
     assert found.cause is not None
     assert (
-        "give seq_idx to state-space and convolution layers, as to_hf does, and install the kernels"
+        "pass seq_idx to state-space and convolution layers, as to_hf does, and install the kernels"
         in found.cause
     )
 
