@@ -454,7 +454,7 @@ def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
         PackedShards(directory)
 
 
-def test_padding_is_told_from_documents_where_no_ids_are_stored(tmp_path: Path) -> None:
+def test_padding_is_recognised_without_stored_document_ids(tmp_path: Path) -> None:
     table = pa.table({"input_ids": [[1, 2, 3], [4, 5]], "seq_lengths": [[2, 1], [2]]})
     shards = PackedShards(save_plain(tmp_path / "plain", table))
     first, last = (

@@ -288,7 +288,7 @@ def test_a_list_of_the_wrong_length_is_found_as_the_pack_is_read(out: Path, tmp_
         PackedShards(out)[3]
 
 
-def test_verify_names_the_pack_of_a_value_that_reading_does_not_look_at(tmp_path: Path) -> None:
+def test_verify_names_the_pack_of_a_value_that_reading_does_not_check(tmp_path: Path) -> None:
     rows = [*ROWS[:2], {**ROWS[2], "position_ids": [0, 0, 1]}]
     write_output(tmp_path / "out", {"train": [rows]})
     assert len([*PackedShards(tmp_path / "out")]) == 3

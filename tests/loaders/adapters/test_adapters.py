@@ -174,7 +174,7 @@ def test_rows_of_load_from_disk_give_what_the_loader_gives(adapter: Any) -> None
         assert plain(adapter([*rows.with_format(form)])) == plain(adapter(both))
 
 
-def test_one_tensor_stands_for_queries_and_keys() -> None:
+def test_queries_and_keys_share_one_boundary_tensor() -> None:
     fields = to_hf(example())
     assert fields["cu_seq_lens_q"] is fields["cu_seq_lens_k"]
 

@@ -291,7 +291,7 @@ def verdicts(cells: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "opt", "mpt", "bloom", "bamba", "mamba2"])
-def test_the_page_of_families_says_what_is_measured_today(family: str) -> None:
+def test_the_page_of_families_shows_what_is_measured_now(family: str) -> None:
     assert verdicts(families.row(family)) == verdicts(in_the_page(family))
 
 
@@ -354,7 +354,7 @@ def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: Pa
     )
 
 
-def test_a_model_that_does_not_heed_seq_idx_is_named(batch: PackedBatch) -> None:
+def test_a_model_that_ignores_seq_idx_is_named(batch: PackedBatch) -> None:
     found = verify_isolation(families.tiny_model("mamba2", "eager"), batch)
     assert "another layer mixes tokens across boundaries and ignores seq_idx" in str(found)
 
