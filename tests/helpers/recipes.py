@@ -52,6 +52,7 @@ SETTINGS: dict[str, Any] = {
     # every step trains on all packs, so their order has no effect
     "per_device_train_batch_size": len(PACKS),
     "num_train_epochs": STEPS,
+    "max_steps": -1,  # epochs decide
     "optim": "sgd",
     "learning_rate": RATE,
     "lr_scheduler_type": "constant",

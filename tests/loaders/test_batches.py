@@ -222,7 +222,7 @@ def test_too_many_segments_for_max_segments_are_a_sentence(tmp_path: Path) -> No
     write_output(tmp_path / "out", {"train": [ROWS]})
     with pytest.raises(
         ValueError,
-        match=r"a batch of 1 packs has \d segments with its padding and max_segments is 2; r",
+        match=r"a batch of 1 packs has \d segments with its padding, and max_segments is 2; ",
     ):
         [*PackedLoader(PackedShards(tmp_path / "out"), 1, max_segments=2, pad_to=12)]
 

@@ -171,7 +171,7 @@ def test_a_split_is_chosen_by_name_or_by_its_directory(both: Path) -> None:
     )
     with pytest.raises(
         ValueError,
-        match="has the splits train, validation and no split was chosen; pass split='train'",
+        match="has the splits train, validation, and no split was chosen; pass split='train'",
     ):
         PackedShards(both)
     with pytest.raises(ValueError, match="split='test' was passed"):
@@ -308,7 +308,7 @@ def test_a_segment_length_that_leaves_its_segment_is_found_as_the_pack_is_read(
         )
         with pytest.raises(
             FormatError,
-            match=r"pack 0: a segment is shorter than the tokens that segment_lengths gives",
+            match=r"pack 0: a value of segment_lengths is below 0 or above",
         ):
             PackedShards(out)[0]
 
