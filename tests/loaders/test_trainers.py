@@ -315,7 +315,7 @@ def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
         assert type(batch) is dict
         found.append(verify_isolation(trainer.model, batch))
     assert found[0].isolated, str(found[0])
-    assert "an attention_mask is given" in str(found[1])
+    assert "the call has an attention_mask" in str(found[1])
 
 
 @needs_shared_data
