@@ -13,7 +13,7 @@ def run(tmp_path: Path, markdown: str) -> Path:
     """The folder of a page that has been run."""
     folder = tmp_path / "work"
     folder.mkdir()
-    run_page(blocks_of(markdown, "page.md"), folder, tmp_path / "cache")
+    run_page(blocks_of(markdown, "page.md"), folder, tmp_path / "cache", tmp_path / "sample")
     return folder
 
 

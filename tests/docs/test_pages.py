@@ -1,5 +1,6 @@
 """Every block of shell and Python of README and docs runs, or its fence says why it cannot."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,22 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which all workers of a test run keep the sample data."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sample"
+
+
 @pytest.mark.parametrize("path", PAGES, ids=_name)
 def test_the_blocks_of_a_page_run_from_top_to_bottom(
-    path: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+    path: Path, sample: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     blocks = load(path)
     folder, cache = tmp_path / "work", tmp_path / "cache"
     folder.mkdir()
     try:
-        run_page(blocks, folder, cache)
+        run_page(blocks, folder, cache, sample)
     finally:
         shutil.rmtree(tmp_path, ignore_errors=True)
     code = [block for block in blocks if block.is_code]

@@ -1,0 +1,233 @@
+r"""Writes the generated pages of the reference: docs/reference/cli.md and docs/reference/options.md.
+
+\b
+python scripts/docs/reference.py            writes them
+python scripts/docs/reference.py --check    exits 1 where a page is not what it would write
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+import click
+
+from packprep.cli.commands.build import build_options, default_of
+from packprep.cli.main import COMMANDS, cli
+from packprep.config.build_config import BuildConfig
+from packprep.config.options import Stage
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "reference"
+EXAMPLES = Path(__file__).parent / "cli_examples.md"
+GENERATED = "<!-- Written by scripts/docs/reference.py. Change the code, not this page. -->\n"
+WIDTH = 90
+
+STAGES: dict[Stage, str] = {
+    "read": "which rows are read, and how they are divided among tasks",
+    "rows": "what one row is",
+    "tokens": "the token ids of a row",
+    "segments": "how documents are filtered and cut",
+    "plan": "which segments share a pack",
+    "order": "the order of the packs",
+    "output": "windows, splits, columns and files",
+    "run": "how the build runs; it never changes the shards",
+    "once": "this run alone; `build.yaml` of the output does not keep it",
+}
+
+CLI = f"""# Command line
+
+{GENERATED}
+Every command prints its help with `--help` or `-h`. The examples on this page run from top to bottom
+in an empty folder.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | `verify`, `check`: something is wrong |
+| 2 | wrong usage or bad input: one sentence names the option, or file and row |
+| 3 | stopped by the system, such as a full disk; the same command resumes |
+| 130 | stopped by Ctrl-C; the same command resumes |
+
+Results go to standard output. Progress and errors go to standard error.
+
+Commands, options and choices (`--strategy <TAB>`) complete in the shell with one line in its
+start-up file:
+
+```text
+eval "$(_PACKPREP_COMPLETE=bash_source packprep)"   # ~/.bashrc, bash 4.4 or newer
+eval "$(_PACKPREP_COMPLETE=zsh_source packprep)"    # ~/.zshrc, after compinit
+_PACKPREP_COMPLETE=fish_source packprep | source    # ~/.config/fish/config.fish
+```
+"""
+
+OPTIONS = f"""# Options
+
+{GENERATED}
+The options of `packprep build`, grouped as in its `--help`. Each is also a key of a YAML file and an
+argument of `packprep.BuildConfig`.
+
+- **YAML.** `packprep build -c FILE` reads the options from a file. Without a source on the command
+  line, `packprep.yaml` in the working folder is read. `-` and `_` are the same in a key. The command
+  line wins over the file.
+- **Sizes** are bytes, or text such as `500MB` and `4GB`.
+- **Lists** are a YAML list, or text with commas. On the command line, they are text with commas;
+  `--carry` is given once per column.
+- **Switches** are `true` or `false` in YAML, `--append` or `--no-append` on the command line.
+- **Own value per source** marks options that a table in `sources` may set for one source alone, see
+  [Mixes](../mixes.md).
+
+The stage of an option says which part of a build it decides:
+
+| stage | it decides |
+|---|---|
+{{stages}}
+
+Options of the stages `run` and `once` never change the bytes of the shards.
+"""
+
+
+def pages() -> dict[Path, str]:
+    """The text of each generated page."""
+    return {FOLDER / "cli.md": cli_page(), FOLDER / "options.md": options_page()}
+
+
+def cli_page() -> str:
+    """All commands in the order of `packprep --help`: example, then help."""
+    parts = [CLI]
+    examples = _examples()
+    for name, line in COMMANDS.items():
+        parts.append(f"## {name}\n\n{line}\n\n{examples[name]}\n\n```text\n{help_of(name)}\n```\n")
+    return "\n".join(parts)
+
+
+def help_of(name: str) -> str:
+    """The help page of a command, as a terminal of WIDTH columns shows it."""
+    parent = click.Context(cli, info_name="packprep", terminal_width=WIDTH)
+    command = cli.get_command(parent, name)
+    assert command is not None
+    settings = command.context_settings | {"help_option_names": ["-h", "--help"]}
+    context = click.Context(
+        command, info_name=name, parent=parent, terminal_width=WIDTH, **settings
+    )
+    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+
+def _examples() -> dict[str, str]:
+    """The Markdown of each section of EXAMPLES by its title."""
+    sections = re.split(r"^## (\w+)\n", EXAMPLES.read_text(), flags=re.MULTILINE)[1:]
+    return {
+        name: text.strip() for name, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+
+
+def options_page() -> str:
+    """Every field of BuildConfig under the headings of `packprep build --help`."""
+    stages = "\n".join(f"| {stage} | {text} |" for stage, text in STAGES.items())
+    parts = [OPTIONS.format(stages=stages)]
+    spellings = {
+        parameter.name: parameter for parameter in _flags() if isinstance(parameter, click.Option)
+    }
+    groups: dict[str, list[dataclasses.Field[Any]]] = {}
+    for spec in dataclasses.fields(BuildConfig):
+        groups.setdefault(spec.metadata["group"], []).append(spec)
+    for group, specs in groups.items():
+        parts.append(f"## {group}\n")
+        parts += [_option(spec, spellings.get(spec.name)) for spec in specs]
+    return "\n".join(parts)
+
+
+def _flags() -> Iterator[click.Parameter]:
+    command = click.Command("build")
+    build_options("sources")(command)
+    yield from command.params
+
+
+def _option(spec: "dataclasses.Field[Any]", flag: click.Option | None) -> str:
+    """The section of one option."""
+    text = spec.metadata["help"]
+    rows = [f"- **Command line**: `{_typed(spec, flag)}`", f"- **YAML**: `{_yaml(spec)}`"]
+    rows.append(f"- **Type**: {_type(spec)}")
+    rows.append(f"- **Default**: {_default(spec)}")
+    rows.append(f"- **Stage**: {spec.metadata['stage']}")
+    if spec.metadata["per_source"]:
+        rows.append("- **Own value per source**: yes")
+    return f"### {spec.name}\n\n{_markdown(text)}\n\n" + "\n".join(rows) + "\n"
+
+
+def _markdown(text: str) -> str:
+    """Help text whose special characters Markdown shows as they are."""
+    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*[a-z])", r"`\1`", text)
+    pieces = re.split(r"(`[^`]*`)", text)
+    pieces[::2] = [re.sub(r"([\\*_<\[{])", r"\\\1", piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def _typed(spec: "dataclasses.Field[Any]", flag: click.Option | None) -> str:
+    """The option as it is typed."""
+    if flag is None:
+        return f"{spec.metadata['metavar']}..."
+    names = " ".join(f"{name}," for name in flag.opts[:-1]) + (" " if len(flag.opts) > 1 else "")
+    if flag.secondary_opts:
+        return f"{flag.opts[-1]}, {flag.secondary_opts[-1]}"
+    value = "|".join(get_args(spec.type)) if _is_choice(spec) else spec.metadata["metavar"]
+    return f"{names}{flag.opts[-1]} {value}"
+
+
+def _yaml(spec: "dataclasses.Field[Any]") -> str:
+    """The option as a line of a YAML file, with its default where it has one."""
+    default = default_of(spec)
+    if isinstance(spec.default, tuple):
+        values = ", ".join(spec.default) or f"{spec.metadata['metavar'].removesuffix(',...')}"
+        return f"{spec.name}: [{values}]"
+    if spec.type is bool:
+        return f"{spec.name}: true"
+    if spec.name in ("num_proc", "max_memory"):
+        return f"{spec.name}: {'16GB' if spec.metadata['size'] else 8}"
+    return f"{spec.name}: {default or spec.metadata['metavar']}"
+
+
+def _is_choice(spec: "dataclasses.Field[Any]") -> bool:
+    return get_origin(spec.type) is Literal
+
+
+def _type(spec: "dataclasses.Field[Any]") -> str:
+    """The type in words."""
+    if spec.metadata["size"]:
+        return "size"
+    if _is_choice(spec):
+        return "one of " + ", ".join(f"`{choice}`" for choice in get_args(spec.type))
+    if isinstance(spec.default, tuple):
+        return "list"
+    kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
+    words = {int: "whole number", float: "number", bool: "switch"}
+    return next((word for kind, word in words.items() if kind in kinds), "text")
+
+
+def _default(spec: "dataclasses.Field[Any]") -> str:
+    if spec.type is bool:
+        return "off"
+    default = default_of(spec)
+    if spec.name in ("num_proc", "max_memory"):
+        return default
+    if spec.name in ("sources", "output", "tokenizer"):
+        return "none; `tokenizer` is not needed with `input_ids_column`" if spec.name == "tokenizer" else "none, it must be given"
+    return f"`{default}`" if default else "none"
+
+
+@click.command(help=__doc__)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 where a page differs.")
+def main(check: bool) -> None:
+    wrong = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    for path in wrong:
+        click.echo(f"{path.relative_to(ROOT)} {'differs' if check else 'written'}")
+        if not check:
+            path.write_text(pages()[path])
+    sys.exit(1 if check and wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
