@@ -1,4 +1,4 @@
-r"""Writes the generated pages of the reference: docs/reference/cli.md and docs/reference/options.md.
+r"""Writes the generated pages of the reference: cli.md and options.md in docs/reference.
 
 \b
 python scripts/docs/reference.py            writes them
@@ -41,8 +41,12 @@ STAGES: dict[Stage, str] = {
 CLI = f"""# Command line
 
 {GENERATED}
-Every command prints its help with `--help` or `-h`. The examples on this page run from top to bottom
-in an empty folder.
+Every command prints its help with `--help` or `-h`. The examples on this page run from top to
+bottom in an empty folder, with the data that this command writes:
+
+```console
+$ packprep sample data
+```
 
 | exit code | meaning |
 |---|---|
@@ -67,18 +71,18 @@ _PACKPREP_COMPLETE=fish_source packprep | source    # ~/.config/fish/config.fish
 OPTIONS = f"""# Options
 
 {GENERATED}
-The options of `packprep build`, grouped as in its `--help`. Each is also a key of a YAML file and an
-argument of `packprep.BuildConfig`.
+The options of `packprep build`, grouped as in its `--help`. Each is also a key of a YAML file and
+an argument of `packprep.BuildConfig`.
 
 - **YAML.** `packprep build -c FILE` reads the options from a file. Without a source on the command
-  line, `packprep.yaml` in the working folder is read. `-` and `_` are the same in a key. The command
-  line wins over the file.
+  line, `packprep.yaml` in the working folder is read. `-` and `_` are the same in a key. The
+  command line wins over the file.
 - **Sizes** are bytes, or text such as `500MB` and `4GB`.
 - **Lists** are a YAML list, or text with commas. On the command line, they are text with commas;
   `--carry` is given once per column.
 - **Switches** are `true` or `false` in YAML, `--append` or `--no-append` on the command line.
-- **Own value per source** marks options that a table in `sources` may set for one source alone, see
-  [Mixes](../mixes.md).
+- **Own value per source** marks an option that a table in `sources` may set for one source alone,
+  see [Mixes](../mixes.md).
 
 The stage of an option says which part of a build it decides:
 
@@ -119,9 +123,7 @@ def help_of(name: str) -> str:
 def _examples() -> dict[str, str]:
     """The Markdown of each section of EXAMPLES by its title."""
     sections = re.split(r"^## (\w+)\n", EXAMPLES.read_text(), flags=re.MULTILINE)[1:]
-    return {
-        name: text.strip() for name, text in zip(sections[::2], sections[1::2], strict=True)
-    }
+    return {name: text.strip() for name, text in zip(sections[::2], sections[1::2], strict=True)}
 
 
 def options_page() -> str:
@@ -149,12 +151,12 @@ def _flags() -> Iterator[click.Parameter]:
 def _option(spec: "dataclasses.Field[Any]", flag: click.Option | None) -> str:
     """The section of one option."""
     text = spec.metadata["help"]
-    rows = [f"- **Command line**: `{_typed(spec, flag)}`", f"- **YAML**: `{_yaml(spec)}`"]
-    rows.append(f"- **Type**: {_type(spec)}")
-    rows.append(f"- **Default**: {_default(spec)}")
-    rows.append(f"- **Stage**: {spec.metadata['stage']}")
-    if spec.metadata["per_source"]:
-        rows.append("- **Own value per source**: yes")
+    default = _default(spec)
+    rows = [
+        f"- `{_typed(spec, flag)}`; in YAML `{_yaml(spec)}`",
+        f"- {_type(spec)}{', ' + default if default else ''}; stage {spec.metadata['stage']}"
+        + ("; own value per source" if spec.metadata["per_source"] else ""),
+    ]
     return f"### {spec.name}\n\n{_markdown(text)}\n\n" + "\n".join(rows) + "\n"
 
 
@@ -181,7 +183,8 @@ def _yaml(spec: "dataclasses.Field[Any]") -> str:
     """The option as a line of a YAML file, with its default where it has one."""
     default = default_of(spec)
     if isinstance(spec.default, tuple):
-        values = ", ".join(spec.default) or f"{spec.metadata['metavar'].removesuffix(',...')}"
+        metavar = spec.metadata["metavar"].removesuffix(",...").partition("[")[0]
+        values = ", ".join(spec.default or metavar.split(","))
         return f"{spec.name}: [{values}]"
     if spec.type is bool:
         return f"{spec.name}: true"
@@ -208,20 +211,27 @@ def _type(spec: "dataclasses.Field[Any]") -> str:
 
 
 def _default(spec: "dataclasses.Field[Any]") -> str:
+    """The default in words; empty where there is none."""
+    if spec.name in ("sources", "output", "tokenizer"):
+        return (
+            "required, unless `input_ids_column` is given"
+            if spec.name == "tokenizer"
+            else "required"
+        )
     if spec.type is bool:
-        return "off"
+        return "default off"
     default = default_of(spec)
     if spec.name in ("num_proc", "max_memory"):
-        return default
-    if spec.name in ("sources", "output", "tokenizer"):
-        return "none; `tokenizer` is not needed with `input_ids_column`" if spec.name == "tokenizer" else "none, it must be given"
-    return f"`{default}`" if default else "none"
+        return f"default {default}"
+    return f"default `{default}`" if default else ""
 
 
 @click.command(help=__doc__)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 where a page differs.")
 def main(check: bool) -> None:
-    wrong = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    wrong = [
+        path for path, text in pages().items() if not path.exists() or path.read_text() != text
+    ]
     for path in wrong:
         click.echo(f"{path.relative_to(ROOT)} {'differs' if check else 'written'}")
         if not check:

@@ -1,0 +1,81 @@
+"""The generated pages of the reference are those that the code writes."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+import yaml
+
+from packprep.cli.main import COMMANDS
+from packprep.config.build_config import BuildConfig
+from packprep.config.options import Stage
+from packprep.config.yaml_file import from_yaml
+
+from .blocks import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts" / "docs"))
+
+import reference
+
+PAGES = reference.pages()
+FIELDS = {spec.name: spec for spec in dataclasses.fields(BuildConfig)}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_generated_page_is_the_one_that_the_code_writes(path: Path) -> None:
+    assert path.read_text() == PAGES[path], "run scripts/docs/reference.py"
+
+
+def test_the_command_line_page_has_every_command_in_the_order_of_help() -> None:
+    text = PAGES[ROOT / "docs/reference/cli.md"]
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_page_shows_the_help_of_a_command(name: str) -> None:
+    help_page = reference.help_of(name)
+    assert help_page.startswith(f"Usage: packprep {name} ")
+    assert help_page in PAGES[ROOT / "docs/reference/cli.md"]
+
+
+def test_the_options_page_has_a_section_for_every_option() -> None:
+    text = PAGES[ROOT / "docs/reference/options.md"]
+    assert sorted(line[4:] for line in text.splitlines() if line.startswith("### ")) == sorted(
+        FIELDS
+    )
+
+
+def test_every_stage_is_described() -> None:
+    assert list(reference.STAGES) == list(get_args(Stage))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_yaml_spelling_of_an_option_is_read(name: str, tmp_path: Path) -> None:
+    spelling = reference._yaml(FIELDS[name])
+    path = tmp_path / "build.yaml"
+    path.write_text(spelling)
+    assert from_yaml(path) == {name: yaml.safe_load(spelling)[name]}
+    if isinstance(FIELDS[name].default, (int, float, str, tuple)) and FIELDS[name].default:
+        required = {"sources": ("a.jsonl",), "output": "packed", "tokenizer": "t.json"}
+        config = BuildConfig(**(required | from_yaml(path)))
+        default = BuildConfig(**required)
+        assert name in ("num_proc", "max_memory") or getattr(config, name) == getattr(default, name)
+
+
+def test_check_fails_for_a_page_that_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    page = tmp_path / "page.md"
+    page.write_text("old")
+    monkeypatch.setattr(reference, "ROOT", tmp_path)
+    monkeypatch.setattr(reference, "pages", lambda: {page: "new"})
+    command: click.Command = reference.main
+    done = CliRunner().invoke(command, ["--check"])
+    assert (done.exit_code, done.output, page.read_text()) == (1, "page.md differs\n", "old")
+    done = CliRunner().invoke(command, [])
+    assert (done.exit_code, done.output, page.read_text()) == (0, "page.md written\n", "new")
