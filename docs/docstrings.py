@@ -1,10 +1,15 @@
-"""Makes Markdown of docstrings, which are plain text with examples."""
+"""Prepares docstrings and defaults for mkdocstrings.
+
+Docstrings are plain text with examples. The default of an option is the first argument of a call.
+"""
 
 import re
 from typing import Any
 
 import griffe
 
+OPTION = "option"
+"""The function of packprep/config/options.py that makes the fields of BuildConfig."""
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 _CODE = re.compile(r"(`[^`]+`)")
 
@@ -34,3 +39,6 @@ class PlainDocstrings(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = markdown_of(obj.docstring.value)
+        value = obj.value if isinstance(obj, griffe.Attribute) else None
+        if isinstance(value, griffe.ExprCall) and str(value.function) == OPTION:
+            obj.value = value.arguments[0]

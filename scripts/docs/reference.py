@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 EXAMPLES = Path(__file__).parent / "cli_examples.md"
 GENERATED = "<!-- Written by scripts/docs/reference.py. Change the code, not this page. -->\n"
-WIDTH = 90
+WIDTH = 80
 
 STAGES: dict[Stage, str] = {
     "read": "which rows are read, and how they are divided among tasks",
