@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+WIDTH = 366  # pixels: a phone shows it without making it smaller
 INK, LINE = "#1f2328", "#57606a"
 COLOURS = ("#ddf4ff", "#dafbe1", "#fff8c5", "#fbefff")
 EDGES = ("#0969da", "#1a7f37", "#9a6700", "#8250df")
@@ -33,76 +34,67 @@ def main(images: Path) -> None:
 
 
 def flow() -> str:
-    """The five stages, and what lies between them."""
-    stages = (
-        ("read", "sources", "units of text"),
-        ("tokenize", "units", "token files"),
-        ("plan", "lengths only", "packs"),
-        ("write", "packs", "shards"),
-        ("sign off", "shards, account", "manifest"),
+    """The five stages, one below the other, and what lies between them."""
+    stages = ("read", "tokenize", "plan", "write", "sign off")
+    between = (
+        "units of text, 64 MB each",
+        "token files",
+        "packs: the segments of each",
+        "shards, each with a receipt",
+        "account, report, manifest",
     )
-    parts: list[str] = []
-    for number, (name, before, after) in enumerate(stages):
-        left = 10 + number * 150
-        parts += box(left, 30, 120, 74, number % 4)
-        parts += text(left + 60, 54, name, bold=True)
-        parts += text(left + 60, 74, f"in: {before}", size=11)
-        parts += text(left + 60, 92, f"out: {after}", size=11)
-        if number:
-            parts += arrow(left - 28, 67, left - 3)
-    parts += text(370, 130, "OUT.incomplete until the manifest is written, then OUT", size=12)
-    return svg(750, 145, parts)
+    parts = [*text(75, 22, "sources", size=13), *arrow_down(75, 28, 42)]
+    for number, (name, after) in enumerate(zip(stages, between, strict=True)):
+        top = 44 + number * 62
+        parts += box(20, top, 110, 38, number % 4)
+        parts += text(75, top + 24, name, bold=True)
+        parts += arrow_down(75, top + 38, top + 60)
+        parts += text(145, top + 54, after, size=13, anchor="start")
+    parts += text(75, 372, "OUT", bold=True)
+    parts += text(145, 372, "complete, by one rename", size=13, anchor="start")
+    return svg(WIDTH, 386, parts)
 
 
 def pack() -> str:
     """A pack of 16 tokens with three segments."""
-    lengths, size, left = (6, 5, 5), 40, 110
-    parts = [
-        *text(left - 12, 45, "tokens", anchor="end"),
-        *text(left - 12, 85, "positions", anchor="end"),
-    ]
+    lengths, size, left = (6, 5, 5), 21, 14
+    parts = text(left, 18, "tokens of one pack (B: BOS, E: EOS)", size=13, anchor="start")
+    parts += text(left + 5, 88, "position_ids", size=13, anchor="start")
+    parts += text(left + 5, 142, "cu_seqlens", size=13, anchor="start")
     start = 0
     for number, length in enumerate(lengths):
         for place in range(length):
             x = left + (start + place) * size
             symbol = "B" if not place else "E" if place == length - 1 else "·"
-            parts += box(x, 25, size - 3, 30, number, round_=3)
-            parts += text(x + size / 2 - 1, 45, symbol)
-            parts += text(x + size / 2 - 1, 85, str(place), size=12)
-        middle = left + (start + length / 2) * size
-        parts += text(middle, 15, f"segment {number}", size=12)
+            parts += box(x, 44, size - 2, 24, number, round_=3)
+            parts += text(x + size / 2 - 1, 61, symbol, size=13)
+            parts += text(x + size / 2 - 1, 108, str(place), size=12)
+        parts += text(left + (start + length / 2) * size, 38, f"segment {number}", size=12)
         start += length
-    parts += text(left - 20, 122, "cu_seqlens", anchor="end")
     for end in (0, 6, 11, 16):
-        x = left + end * size - 2
-        parts.append(f"<path d='M{x} 60V105' stroke='{LINE}' stroke-dasharray='3 3'/>")
-        parts += text(x, 122, str(end), size=12)
-    parts += text(
-        left + 8 * size, 148, "B: BOS, E: EOS. Attention stays within a segment.", size=12
-    )
-    return svg(left + 16 * size + 20, 160, parts)
+        x = left + end * size - 1
+        parts.append(f"<path d='M{x} 44V146' stroke='{LINE}' stroke-dasharray='3 3'/>")
+        parts += text(x, 162, str(end), size=12)
+    return svg(WIDTH, 174, parts)
 
 
 def windows() -> str:
     """Sources, their units, and the windows that the units make."""
-    parts = [
-        *text(80, 40, "sources", anchor="end"),
-        *text(80, 95, "units", anchor="end"),
-        *text(80, 150, "windows", anchor="end"),
-    ]
-    left = 100
-    for number, (name, units) in enumerate((("a.jsonl", 5), ("b.jsonl.gz", 3), ("c.parquet", 4))):
-        width = units * 50
-        parts += box(left, 20, width - 6, 34, number)
-        parts += text(left + width / 2 - 3, 42, name, size=12)
+    left, size = 12, 29
+    parts = text(left, 20, "sources", size=13, anchor="start")
+    parts += text(left, 88, "units of text", size=13, anchor="start")
+    parts += text(left, 150, "windows, each planned by itself", size=13, anchor="start")
+    x = left
+    for number, (name, units) in enumerate((("a.jsonl", 5), ("b.gz", 3), ("c.parquet", 4))):
+        parts += box(x, 28, units * size - 5, 34, number)
+        parts += text(x + units * size / 2 - 3, 50, name, size=12)
         for unit in range(units):
-            parts += box(left + unit * 50, 75, 44, 30, number, round_=3)
-        left += width
+            parts += box(x + unit * size, 96, size - 5, 26, number, round_=3)
+        x += units * size
     for window in range(3):
-        x = 100 + window * 200
-        parts += box(x, 130, 194, 34, 3)
-        parts += text(x + 97, 152, f"window {window}: planned by itself", size=12)
-    return svg(715, 180, parts)
+        parts += box(left + window * 4 * size, 158, 4 * size - 5, 32, 3)
+        parts += text(left + (window * 4 + 2) * size - 3, 179, f"window {window}", size=12)
+    return svg(WIDTH, 202, parts)
 
 
 def box(x: float, y: float, width: float, height: float, colour: int, round_: int = 6) -> list[str]:
@@ -122,10 +114,10 @@ def text(
     ]
 
 
-def arrow(x: float, y: float, end: float) -> list[str]:
+def arrow_down(x: float, y: float, end: float) -> list[str]:
     return [
-        f"<path d='M{x:g} {y:g}H{end - 5:g}' stroke='{LINE}' stroke-width='1.5'/>",
-        f"<path d='M{end:g} {y:g}l-8 -4v8z' fill='{LINE}'/>",
+        f"<path d='M{x:g} {y:g}V{end - 5:g}' stroke='{LINE}' stroke-width='1.5'/>",
+        f"<path d='M{x:g} {end:g}l-4 -8h8z' fill='{LINE}'/>",
     ]
 
 
