@@ -90,7 +90,7 @@ def test_the_line_of_the_readme_makes_bash_complete_strategies() -> None:
     ):
         pytest.skip("there is no bash of version 5 here")
     line = 'eval "$(_PACKPREP_COMPLETE=bash_source packprep)"'
-    assert line in (Path(__file__).parents[2] / "README.md").read_text()
+    assert line in (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text()
     script = (
         f"{line}\n"
         "complete -p packprep\n"
