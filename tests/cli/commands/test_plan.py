@@ -89,7 +89,7 @@ def test_json_has_the_same_and_steps(here: Path) -> None:
     ]
     assert all(plan["steps_per_epoch"] == plan["packs"] // 4 for plan in found["plans"])
     assert set(found["best"]) == {"padding", "loss", "cuts", "bias", "straggler", "bytes"}
-    assert found["notes"][0].startswith("build s: no tokenizing, as the tokens are there")
+    assert found["notes"][0].startswith("build s: no tokenizing, because the tokens exist")
 
 
 def test_a_plan_of_text_has_the_utilization_of_the_build_and_takes_its_options(here: Path) -> None:
