@@ -311,7 +311,7 @@ def test_a_build_that_was_passed_over_publishes_nothing(
         patch.setattr(stages, "sign", sleeps)
         with pytest.raises(
             StoppedError,
-            match=r"packed is being built by process [0-9]+ on elsewhere now, after this",
+            match=r"packed is being built by process [0-9]+ on elsewhere now, because this",
         ):
             build(BuildConfig(**corpus))
     assert output.store.list() == {}
