@@ -82,9 +82,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def report_of(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / "report.json").read_text())
-    return found
+def report_of(output: Path) -> Any:
+    return json.loads((output / "report.json").read_text())
 
 
 def numbers(value: Any) -> Any:

@@ -29,6 +29,7 @@ from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, shard_schema
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.report import DocumentsPerPack, Report
 from packprep.schemas.storage.writing import write_file, write_manifest
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
@@ -47,7 +48,7 @@ class _Part:
 
     path: Output
     manifest: Manifest
-    report: dict[str, Any]
+    report: Report
     shift: int
     level: Literal["size", "sha256"] = "sha256"  # what is checked of its shards
 
@@ -365,7 +366,7 @@ def generations(manifest: Manifest) -> list[dict[str, Any]]:
     return found
 
 
-def _documents_per_pack(parts: Sequence[_Part]) -> dict[str, int]:
+def _documents_per_pack(parts: Sequence[_Part]) -> DocumentsPerPack:
     counts: Counter[int] = Counter()
     for part in parts:
         found = measure_output(part.path).documents_per_pack

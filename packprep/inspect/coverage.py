@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.report import Report
 from packprep.schemas.validate import BatchView
 from packprep.support.arrays import Int64
 
@@ -312,7 +313,7 @@ class Coverage:
         seen: NDArray[np.bool_] = (self._seen[documents >> 3] & _bit(documents)) != 0
         return seen
 
-    def finish(self, report: Mapping[str, Any] | None, findings: Findings) -> None:
+    def finish(self, report: Report | None, findings: Findings) -> None:
         """Compare the counts with the manifest's ledger and, by source, with report.json."""
         if self.knows_documents:
             self._count_copies(findings)
@@ -429,7 +430,7 @@ class Coverage:
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
 
-    def _compare_sources(self, report: Mapping[str, Any], findings: Findings) -> None:
+    def _compare_sources(self, report: Report, findings: Findings) -> None:
         """Documents and tokens of each source as report.json counts them."""
         try:
             for number, said in enumerate(report["sources"]):

@@ -198,7 +198,8 @@ def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
     FormatError where a shard is damaged.
     """
     windows: dict[str, list[int]] = {}
-    for window in (find_report(output, manifest) or {}).get("windows", []):
+    report = find_report(output, manifest)
+    for window in [] if report is None else report.get("windows", []):
         windows.setdefault(window["split"], []).append(window["packs"])
     for split, counts in manifest.splits.items():
         sizes = windows.get(split, [])

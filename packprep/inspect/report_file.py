@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.report import Report
 from packprep.support.errors import InputError
 
 NAME = "report.json"
 
 
-def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any]:
+def read_report(path: Output, manifest: Manifest | None = None) -> Report:
     """The report of an output, or of a report.json by itself. InputError where it is none.
 
     manifest: the output's, where it is read already.
@@ -24,7 +25,7 @@ def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any
                 f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build"
             )
     else:
-        report = read_json(path, f"a {NAME} or an output of packprep build")
+        report = _read(path, f"a {NAME} or an output of packprep build")
     if "report_version" not in report:
         raise InputError(
             f"{path} is no report of packprep: it has no report_version; expected a {NAME}"
@@ -32,13 +33,17 @@ def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any
     return report
 
 
-def find_report(output: Output, manifest: Manifest) -> dict[str, Any] | None:
+def find_report(output: Output, manifest: Manifest) -> Report | None:
     """The report that the manifest lists; None where it lists none.
 
     FormatError where the file is another one.
     """
     found = [entry for entry in manifest.all_files if entry.path == NAME]
-    return read_json(check_file(output, found[0], "sha256"), f"a {NAME}") if found else None
+    return _read(check_file(output, found[0], "sha256"), f"a {NAME}") if found else None
+
+
+def _read(path: Path, expected: str) -> Report:
+    return cast("Report", read_json(path, expected))
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
 from packprep.packing.account import Sums
 from packprep.schemas.manifest import Manifest, Output
+from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
 
 _FILL_SHARES = (
@@ -225,7 +226,7 @@ def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+def source_rows(report: Report) -> list[tuple[str, ...]]:
     """A row per source: name.
 
     documents: all, empty, skipped, dropped; tokens: in, packed, lost; BOS and EOS rates.
@@ -243,6 +244,7 @@ def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
             tokens["tokens_in"],
             Sums.of_ledger(tokens).tokens_kept,
         )
-        rates = (f"{source[key]:.2%}" if key in source else "" for key in ("bos_rate", "eos_rate"))
-        rows.append((source["name"], *(f"{count:,}" for count in counts), named or "0", *rates))
+        rates = [source.get("bos_rate"), source.get("eos_rate")]
+        shown = ("" if rate is None else f"{rate:.2%}" for rate in rates)
+        rows.append((source["name"], *(f"{count:,}" for count in counts), named or "0", *shown))
     return rows

@@ -14,9 +14,8 @@ A directory without a manifest, saved by TRL or any other packer, is checked for
 
 import contextlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +42,7 @@ from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.listed import SURPLUS
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.report import Report
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress, Silent
@@ -241,7 +241,7 @@ def _check_shard(
     return checked
 
 
-def _report(files: Files, manifest: Manifest, findings: Findings) -> Mapping[str, Any] | None:
+def _report(files: Files, manifest: Manifest, findings: Findings) -> Report | None:
     """report.json, compared with the manifest; None where it is not there or says nothing."""
     try:
         report = json.loads(files.read("report.json"))
@@ -262,7 +262,7 @@ def _report(files: Files, manifest: Manifest, findings: Findings) -> Mapping[str
         if found != said:
             what = f"it has {key} {found}; the manifest says {said}"
             findings.add(Finding(kind="report", file="report.json", what=what))
-    return report if isinstance(report, dict) else None
+    return cast("Report", report) if isinstance(report, dict) else None
 
 
 def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -> None:

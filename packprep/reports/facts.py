@@ -3,7 +3,7 @@
 It is read once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -16,6 +16,7 @@ from packprep.preview.replan import replan
 from packprep.preview.sweep import Row
 from packprep.reports.charts import Histogram, Link, amounts, histogram, percents
 from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.report import Ledger, Report
 from packprep.support.progress import Progress
 
 COLORS = 8
@@ -44,7 +45,7 @@ class Facts:
 
     output: Output
     manifest: Manifest
-    report: dict[str, Any]
+    report: Report
     measured: Measured
     outcomes: list[Row]
 
@@ -54,8 +55,7 @@ class Facts:
 
         The step time of one is of no interest.
         """
-        found: int = self.report["straggler_ranks"]
-        return found
+        return self.report["straggler_ranks"]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def gather(output: Output, progress: Progress | None = None) -> Facts:
     )
 
 
-def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
+def lost(tokens: Ledger) -> dict[str, int]:
     """Tokens of a ledger wanted in packs and in none, by reason in words."""
     counts = {"cut off: longer than a pack": tokens["truncated"]}
     dropped = {
@@ -206,10 +206,9 @@ def _words(reason: str) -> str:
     return Dropped(reason).words if reason in set(Dropped) else reason.replace("_", " ")
 
 
-def not_drawn(tokens: Mapping[str, Any]) -> int:
+def not_drawn(tokens: Ledger) -> int:
     """Tokens that a mix left aside to hold its shares; these are not lost."""
-    count: int = tokens["dropped"].get(Dropped.NOT_DRAWN, 0)
-    return count
+    return tokens["dropped"].get(Dropped.NOT_DRAWN, 0)
 
 
 def short_names(names: Sequence[str]) -> list[str]:

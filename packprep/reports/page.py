@@ -8,7 +8,6 @@ here are the words.
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
 from packprep.reports.charts import drawing, flow, pack_bars
 from packprep.reports.facts import Facts, lost, not_drawn, percent, short, visible
+from packprep.schemas.report import Ledger
 from packprep.schemas.storage.writing import write_file
 from packprep.support.version import __version__
 
@@ -100,7 +100,7 @@ def render(facts: Facts) -> str:
     )
 
 
-def _account(tokens: Mapping[str, Any]) -> dict[str, Any]:
+def _account(tokens: Ledger) -> dict[str, Any]:
     put_in = {
         "tokens of the input": tokens["tokens_in"],
         "+ repeated where pieces overlap": tokens["overlap"],
@@ -183,7 +183,7 @@ def _cards(facts: Facts) -> list[dict[str, str]]:
     ]
 
 
-def _gone(tokens: Mapping[str, Any]) -> tuple[int, int, float]:
+def _gone(tokens: Ledger) -> tuple[int, int, float]:
     """Tokens lost, tokens that were wanted in the packs, and the one as a share of the other."""
     drawn = Sums.of_ledger(tokens).drawn
     return drawn.tokens_lost, drawn.tokens_in, drawn.tokens_lost_share

@@ -67,7 +67,7 @@ def test_every_reason_can_be_held_by_the_gate_and_has_words_on_the_page() -> Non
         words = (
             {} if reason is Dropped.NOT_DRAWN else {f"dropped: {reason.words}": 3}
         )  # not drawn is not lost
-        assert lost({"truncated": 0, "dropped": {reason.value: 3}}) == words
+        assert lost(Sums(dropped=Counter({reason.value: 3})).ledger) == words
 
 
 def test_a_reason_of_a_later_version_is_shown_and_added_as_it_is() -> None:
@@ -109,7 +109,7 @@ def test_places_of_packs_of_different_lengths_do_not_add_up() -> None:
 
 
 def test_figures_of_nothing_say_that_nothing_is_wasted_or_lost() -> None:
-    nothing = Sums(max_length=8, loss_tokens=0).figures()
+    nothing: dict[str, object] = {**Sums(max_length=8, loss_tokens=0).figures()}
     del nothing["tokens"]
     assert nothing == {
         "bos_rate": 0.0,

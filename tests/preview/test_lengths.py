@@ -56,6 +56,12 @@ def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {name: getattr(row, name) for name in FIGURES}
 
 
+def built(options: dict[str, Any]) -> dict[str, Any]:
+    """The same of the build."""
+    report = dict(read_report(options["output"]))
+    return {name: report[name] for name in FIGURES}
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -78,8 +84,7 @@ def test_a_plan_of_text_has_exactly_the_figures_of_the_build(
 ) -> None:
     foreseen = figures(corpus, **more)
     build(files.config(**corpus | more))
-    report = read_report(corpus["output"])
-    assert foreseen == {name: report[name] for name in FIGURES}
+    assert foreseen == built(corpus)
 
 
 def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path: Path) -> None:
@@ -90,7 +95,7 @@ def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path:
     }
     foreseen = figures(options)
     build(files.config(**options))
-    assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
+    assert foreseen == built(corpus)
     assert figures(options | {"group_column": None}) != foreseen
 
 
@@ -102,7 +107,7 @@ def test_rows_of_ids_are_planned_as_they_are_built(corpus: dict[str, Any], tmp_p
     }
     foreseen = figures(options)
     build(files.config(**options))
-    assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
+    assert foreseen == built(corpus)
     with read(options, 0.5) as some:
         assert 0 < some.documents < len(rows)
 
@@ -146,7 +151,7 @@ def test_a_token_store_is_filled_by_a_plan_used_by_a_build_and_planned_by_itself
 
     build(files.config(**corpus, keep_tokens=store), progress=Listening())
     assert said == [f"tokens reused from {key}: no text was read"]
-    assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
+    assert foreseen == built(corpus)
     assert figures(corpus, keep_tokens=store) == foreseen
     for place in (store, key):
         assert figures(corpus, sources=place) == foreseen
@@ -185,9 +190,8 @@ def test_an_output_is_planned_again_with_its_own_figures(
     corpus: dict[str, Any], more: dict[str, Any]
 ) -> None:
     build(files.config(**corpus | more))
-    report = read_report(corpus["output"])
     again = figures(corpus | more, sources=corpus["output"], holdout=0.0)
-    assert again == {name: report[name] for name in FIGURES}
+    assert again == built(corpus)
 
 
 def test_an_output_says_what_it_cannot_bring_back(corpus: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from packprep.reports.facts import Facts, gather
 from packprep.reports.page import as_data, clip, render, write_page
+from packprep.schemas.report import Report, ReportSource
 from tests.helpers.chromium import Chromium, Visit, find_chromium
 from tests.helpers.tiny_shards import GOLDEN
 
@@ -156,10 +157,11 @@ def test_names_that_look_like_html_or_a_template_are_text(
         "</style></title><svg onload=x>",
     ]
     hostile += ["{{ 7*7 }}", "{% raw %}", "a&amp;b", "\u202egnp", "x" * 300, "\udce9"]
-    report = dict(facts.report)
-    report["sources"] = [
-        source | {"name": name} for source, name in zip(report["sources"], hostile, strict=True)
+    sources: list[ReportSource] = [
+        {**source, "name": name}
+        for source, name in zip(facts.report["sources"], hostile, strict=True)
     ]
+    report: Report = {**facts.report, "sources": sources}
     plain, doctored = (
         Tags(render(facts)),
         Facts(facts.output, facts.manifest, report, facts.measured, facts.outcomes),
