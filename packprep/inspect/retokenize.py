@@ -8,45 +8,35 @@ length. Sources are opened here and nowhere else after a build, only after their
 and read up to the last row that is wanted.
 """
 
-import re
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import options_in
-from packprep.engines.parity import choose_engine
-from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
-from packprep.inspect.coverage import Coverage, Policy
+from packprep.inspect.coverage import Coverage
+from packprep.inspect.policy import Policy
+from packprep.inspect.reencode import (
+    SHAPING,
+    build_options,
+    encoded_rows,
+    find_source,
+    find_tokenizer,
+)
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
-from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.manifest import Manifest
-from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import BatchView
-from packprep.sources.reading import read_rows, row_shape
-from packprep.sources.resolve import resolve
-from packprep.sources.source import Source
-from packprep.sources.units import Part
 from packprep.support.arrays import Int32
-from packprep.support.errors import ConfigError, PackprepError
+from packprep.support.errors import PackprepError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress
-from packprep.tokens.encode import cut_text, encode_table
-
-# Options that decide which tokens of a text are in packs; a merged output keeps those its parts
-# agree on.
-_SHAPING = options_in("rows", "tokens", "segments")
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,7 @@ def compare(
             "documents against their sources: the shards have no document_ids"
         )
         return
-    shaping = _SHAPING & BuildConfig().identity().keys()
+    shaping = SHAPING & BuildConfig().identity().keys()
     if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
         what = (
             f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
@@ -114,8 +104,8 @@ def compare(
         verdict.not_checked.append(f"documents against their sources: {what}")
         return
     try:
-        config = _config(coverage.manifest)
-        loaded = _tokenizer(coverage, config, tokenizer, root)
+        config = build_options(coverage.manifest)
+        loaded = find_tokenizer(coverage, config, tokenizer, root)
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
         return
@@ -127,9 +117,9 @@ def compare(
             if not len(rows):
                 continue
             try:
-                source = _source(coverage.manifest, number, name, config, root, Path(scratch))
+                source = find_source(coverage.manifest, number, name, config, root, Path(scratch))
                 wanted = rows - int(coverage.sources.firsts[number])
-                for row, ids in _encoded(source, wanted, loaded, config, Path(scratch)):
+                for row, ids in encoded_rows(source, wanted, loaded, config, Path(scratch)):
                     document = row + int(coverage.sources.firsts[number])
                     _compare(
                         document,
@@ -144,144 +134,6 @@ def compare(
             except PackprepError as error:
                 verdict.findings.add(Finding(kind="source", what=str(error)))
     verdict.sampled = compared
-
-
-def _config(manifest: Manifest) -> BuildConfig:
-    """The options of the build, as far as they shape tokens.
-
-    ConfigError for options this packprep does not know.
-    """
-    options = dict(manifest.data["inputs"]["options"])
-    options.pop("planner", None)
-    known = {field.name for field in fields(BuildConfig)}
-    if unknown := sorted(set(options) - known):
-        raise ConfigError(
-            f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
-            "newer one"
-        )
-    given = manifest.run.get("given", {})
-    more = {
-        key: given[key]
-        for key in ("name", "split", "revision", "tokenizer_revision")
-        if given.get(key)
-    }
-    return BuildConfig(**options | more | {"group_column": None})
-
-
-def _tokenizer(
-    coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
-) -> Tokenizer:
-    """The tokenizer of the build.
-
-    Of rows that are token ids, only what was added to them, which the manifest says.
-    """
-    if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
-        return _with_template(coverage.manifest, config, moved, root)
-    if config.input_ids_column is None:
-        return recorded_tokenizer(
-            coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos
-        )
-    bos, eos = (
-        None if id_ is None else Special("", id_)
-        for id_ in (coverage.policy.bos, coverage.policy.eos)
-    )
-    return Tokenizer(
-        json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0
-    )
-
-
-def _with_template(
-    manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None
-) -> Tokenizer:
-    """The tokenizer with the chat template of the build.
-
-    ConfigError where that is not to be found.
-    """
-    from packprep.chat.template import load_chat_template
-
-    tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
-    file = manifest.run.get("given", {}).get("chat_template")
-    path = None if file is None else Path(root or "", file)
-    template = load_chat_template(
-        tokenizer, path, date=config.template_date, variables=config.variables()
-    )
-    if template.as_dict() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
-        where = path or "the tokenizer's chat template"
-        raise ConfigError(
-            f"{where} is not the chat template of this output; restore it to compare documents"
-        )
-    return with_template(tokenizer, template)
-
-
-def _source(
-    manifest: Manifest,
-    number: int,
-    name: str,
-    config: BuildConfig,
-    root: str | Path | None,
-    scratch: Path,
-) -> Source:
-    """A source as it is now. ConfigError where it is missing or has changed."""
-    said = manifest.data["inputs"]["sources"][number]
-    if name == "standard input" and said.get("kind") == "json":
-        raise ConfigError("standard input cannot be read again, so its documents were not compared")
-    elsewhere = said.get("kind") == "hub" or is_url(name)
-    path = name if elsewhere else str(Path(root or "", name))
-    if not elsewhere and not Path(path).exists():
-        where = (
-            ""
-            if Path(name).is_absolute()
-            else "; run where the build ran, or say with --root where paths start"
-        )
-        raise ConfigError(f"the source {path} does not exist{where}")
-    found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)
-    if len(found) != 1 or found[0].sha256 != said["sha256"]:
-        raise ConfigError(
-            f"the source {path} has changed since the build; its documents were not compared"
-        )
-    return found[0]
-
-
-def _encoded(
-    source: Source,
-    rows: NDArray[np.int64],
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    scratch: Path,
-) -> Iterator[tuple[int, Int32]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending.
-
-    No ids where the row has no usable text.
-    """
-    columns, engine = ["ids"], None
-    if config.input_ids_column is None:
-        columns = ["text", "trained", "specials"] if config.chats else ["text"]
-        columns += (
-            [f"second_{name}".removesuffix("_text") for name in columns]
-            if config.pair_columns
-            else []
-        )
-        engine = choose_engine(
-            "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
-        )
-    shape = row_shape([source], config, scratch, tokenizer)
-    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
-    first = 0
-    for table in read_rows(source, config, scratch, shape):
-        begin, end = np.searchsorted(rows, [first, first + len(table)])
-        if begin < end:
-            text = table.select(columns).take(pa.array(rows[begin:end] - first))
-            for place, name in enumerate(columns):
-                if name in ("text", "second"):
-                    text = text.set_column(place, name, text[name].cast(pa.large_string()))
-            if pattern is not None:
-                text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
-            encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
-            for row, ids in zip(rows[begin:end].tolist(), encoded["tokens"], strict=True):
-                yield row, ids.values.to_numpy()
-        first += len(table)
-        if end == len(rows):
-            return
 
 
 def _compare(

@@ -26,7 +26,8 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.preview.lengths import of_files, sample_engine
+from packprep.preview.lengths import sample_engine
+from packprep.preview.stored_lengths import of_files
 from packprep.preview.sweep import sweep_configs
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking

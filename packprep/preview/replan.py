@@ -14,7 +14,8 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.options import STRATEGY_NAMES, options_in
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
-from packprep.preview.sweep import CutWindow, Row, of_lengths, row_of
+from packprep.preview.sweep import Row, row_of
+from packprep.preview.window_plan import CutWindow, of_lengths
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent

@@ -14,65 +14,26 @@ tenth of the sample each.
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, column_bytes
-from packprep.packing.account import Dropped, Sums
-from packprep.packing.kernels.gather import Pointers
-from packprep.packing.plan import PackPlan
+from packprep.packing.account import Sums
+from packprep.preview.window_plan import CutWindow, WindowDocuments
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.documents import Documents
-from packprep.windows.placement import Packs
-from packprep.windows.planner import cut_documents, plan_segments, remainders, resized, window_seed
-from packprep.windows.segments import DocumentAccount, Segments, TooLongError
+from packprep.windows.planner import cut_documents, remainders
+from packprep.windows.segments import TooLongError
 
 TILED = 10_000_000  # documents up to which a sample is repeated
 _GROUPS = 10  # of the jackknife
-_MUCH = 0.01  # of the tokens lost
 _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
-
-
-@dataclass(frozen=True)
-class WindowDocuments:
-    """Documents that are planned together: window `number` of a split."""
-
-    split: str
-    number: int
-    documents: Documents
-
-    @property
-    def tokens(self) -> int:
-        return int(self.documents.length.sum(dtype=np.int64))
-
-    def take(self, kept: NDArray[Any]) -> "WindowDocuments":
-        """The documents that a mask or an array of places keeps."""
-        return replace(self, documents=self.documents.take(kept))
-
-    def repeated(self, copies: int) -> "WindowDocuments":
-        return self if copies == 1 else self.take(np.tile(np.arange(len(self.documents)), copies))
-
-
-def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocuments:
-    """A window of documents of which the lengths alone are known, [documents], 0 for none."""
-    source = np.zeros(len(length), np.int32)
-    documents = Documents(
-        id=np.arange(len(length)),
-        tokens=Pointers.null(len(length)),
-        length=length,
-        source=source,
-        group=None,
-    )
-    return WindowDocuments(split, number, documents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,85 +180,6 @@ def _named(config: BuildConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
 
 
-@dataclass(frozen=True)
-class CutWindow:
-    """Segments of a window that several strategies share, and their bound once a plan found it."""
-
-    segments: Segments
-    account: DocumentAccount
-    bound: int | None = None
-
-    def plan(self, window: WindowDocuments, config: BuildConfig) -> "Planned":
-        seed = window_seed(config, window.number, int(window.split == "validation"))
-        segments, account, plan = plan_segments(
-            window.documents, self.segments, self.account, config, seed
-        )
-        packs = Packs(
-            documents=window.documents,
-            segments=segments,
-            padded=plan.lengths,
-            order=plan.order,
-            offsets=plan.offsets,
-        )
-        return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A window planned."""
-
-    packs: Packs
-    plan: PackPlan
-    account: DocumentAccount
-    bound: int
-
-    def sums(self, config: BuildConfig, change: int = 0) -> Sums:
-        """Its sums, as a build counts them. change: packs to add or leave out."""
-        written, account = resized(self.packs, change, config), self.account
-        lengths, padded = written.segments.lengths, written.padded
-        real = (
-            written.order[written.order >= 0] if change else slice(None)
-        )  # without a change all segments are there
-        kept, fillers = (
-            int(lengths[real].sum(dtype=np.int64)),
-            int((written.order < 0).sum()) if change else 0,
-        )
-        stored = int(padded[real].sum(dtype=np.int64)) + fillers
-        dropped = Counter[str](
-            {Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()}
-        )
-        dropped[Dropped.REMAINDER] = _sum(lengths) - kept
-        packs, segments = len(written), len(written.order)
-        return Sums(
-            tokens_in=_sum(written.documents.length),
-            overlap=_sum(account.overlap),
-            continuation_bos=_sum(account.continuation_bos),
-            filler=stored - kept,
-            tokens_packed=stored,
-            truncated=_sum(account.truncated),
-            dropped=dropped,
-            segments=segments,
-            max_length=config.max_length,
-            packs=packs,
-            planned=len(self.packs),
-            bound=self.bound,
-            bias=[self.plan.bias * segments],
-            straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
-        )
-
-    @property
-    def cut(self) -> int:
-        """Documents in several pieces, and those with tokens cut off."""
-        segments = self.packs.segments
-        cut = self.account.truncated > 0
-        cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
-        return int(np.count_nonzero(cut))
-
-
-def _sum(counts: NDArray[Any]) -> int:
-    return int(counts.sum(dtype=np.int64))
-
-
 def _changes(
     windows: Sequence[WindowDocuments], config: BuildConfig, tokenizer: Tokenizer
 ) -> list[int]:
@@ -377,52 +259,3 @@ def _scaled(row: Row, scale: float) -> Row:
         **{name: round(getattr(row, name) * scale) for name in counts},
         seconds=row.seconds * scale,
     )
-
-
-_MEASURES: dict[str, Callable[[Row], float]] = {
-    "padding": lambda row: -row.utilization,
-    "loss": lambda row: row.tokens_lost,
-    "cuts": lambda row: row.cut,
-    "bias": lambda row: abs(row.bias),
-    "straggler": lambda row: row.straggler,
-    "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
-}
-"""The figure that is least in the best row, by goal."""
-
-
-def best(rows: Sequence[Row]) -> dict[str, int]:
-    """The number of the best row for each goal.
-
-    Of equal rows the one that loses, pads and cuts less. {} without rows.
-
-    A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be
-    made to look good in every other column by throwing documents away. padding: highest
-    utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths
-    mix most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
-    """
-    planned = _comparable(rows)
-
-    def after(row: Row) -> tuple[float, ...]:
-        return row.tokens_lost, -row.utilization, row.cut, abs(row.bias), row.straggler
-
-    return {
-        goal: min(planned, key=lambda number: (measure(rows[number]), *after(rows[number])))
-        for goal, measure in _MEASURES.items()
-        if planned
-    }
-
-
-def ties(rows: Sequence[Row]) -> list[str]:
-    """Goals for which several rows are best, exactly equal.
-
-    `best` names one of them by their other figures.
-    """
-    planned = [rows[number] for number in _comparable(rows)]
-    values = {goal: sorted(map(measure, planned)) for goal, measure in _MEASURES.items()}
-    return [goal for goal, least in values.items() if len(least) > 1 and least[0] == least[1]]
-
-
-def _comparable(rows: Sequence[Row]) -> list[int]:
-    """Numbers of the rows that can be best for something."""
-    planned = [number for number, row in enumerate(rows) if not row.problem]
-    return [number for number in planned if rows[number].tokens_lost_share <= _MUCH] or planned

@@ -9,18 +9,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
 from packprep.inspect.histograms import Counts, log_edges
 from packprep.support.arrays import Int64
 
-_BAR = 10  # width of the bars at both ends of a flow
-_SLOT = 40  # at least so much height for a label of two lines
 _GAP = 8
-_FLOW_HEIGHT = 260  # of all tokens together
-_THIN = 1.5  # what is there at all stays visible
+THIN = 1.5  # what is there at all stays visible
 _ROOM = 1000  # width of a pack's picture
 _VISIBLE = 4.0  # segments narrower than this are drawn together with their neighbours
 _EPSILON = 1e-9
@@ -28,126 +24,6 @@ _BINS, _TICKS = 24, 8  # of a histogram, at most
 _WIDTH, _HEIGHT = 360, 174  # of a histogram
 _ABOVE, _BELOW = 16, 26  # rows for text in it
 _LETTER = 7.0  # width of a digit in the text under it, on a phone, where it is largest
-
-
-@dataclass(frozen=True)
-class Link:
-    """`tokens` that flow from `source` to `outcome`.
-
-    kind and color name classes of the page's style.
-    """
-
-    source: str
-    outcome: str
-    tokens: int
-    color: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Node:
-    """A bar at one side of a flow, with its label at (label_x, label_y)."""
-
-    name: str
-    tokens: int
-    share: float
-    css: str
-    x: float
-    y: float
-    height: float
-    label_x: float
-    anchor: str
-
-    @property
-    def label_y(self) -> float:
-        return self.y + max(self.height / 2, 12)
-
-
-@dataclass(frozen=True)
-class Ribbon:
-    """A band from a source to an outcome: the path of an SVG."""
-
-    path: str
-    css: str
-    link: Link
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Sources on the left, outcomes on the right, bands between them.
-
-    A band is as high as it has tokens.
-    """
-
-    width: int
-    height: int
-    nodes: list[Node]
-    ribbons: list[Ribbon]
-    bar: int = _BAR
-
-
-def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tuple[str, int, str]]:
-    """Name, tokens and class of each source or outcome.
-
-    In the order they first appear in the links.
-    """
-    tokens: dict[str, int] = {}
-    css: dict[str, str] = {}
-    for link in links:
-        name = getattr(link, side)
-        tokens[name] = tokens.get(name, 0) + link.tokens
-        css.setdefault(name, link.color if side == "source" else link.kind)
-    return [(name, count, css[name]) for name, count in tokens.items()]
-
-
-def flow(links: Sequence[Link], width: int) -> Flow:
-    """Places of a flow of this width, in the order of the links."""
-    links = [link for link in links if link.tokens]
-    total = sum(link.tokens for link in links)
-    scale = _FLOW_HEIGHT / max(total, 1)
-    sides: tuple[Literal["source", "outcome"], ...] = ("source", "outcome")
-    nodes, places = [], []
-    for side in sides:
-        y, at = 2.0, {}
-        for name, tokens, css in sums(links, side):
-            height = max(_THIN, tokens * scale)
-            at[name] = y
-            nodes.append(
-                Node(
-                    name=name,
-                    tokens=tokens,
-                    share=tokens / total,
-                    y=y,
-                    height=height,
-                    css=css,
-                    x=0 if side == "source" else width - _BAR,
-                    label_x=_BAR + 8 if side == "source" else width - _BAR - 8,
-                    anchor="start" if side == "source" else "end",
-                )
-            )
-            y += max(height, _SLOT) + _GAP
-        places.append(at)
-    ribbons = []
-    for link in links:
-        thick = max(_THIN, link.tokens * scale)
-        left, right = places[0][link.source], places[1][link.outcome]
-        ribbons.append(
-            Ribbon(
-                _band(_BAR, left, width - _BAR, right, thick), link.color + " " + link.kind, link
-            )
-        )
-        places[0][link.source] += link.tokens * scale
-        places[1][link.outcome] += link.tokens * scale
-    bottom = max((node.y + max(node.height, _SLOT) for node in nodes), default=0.0)
-    return Flow(width, math.ceil(bottom), nodes, ribbons)
-
-
-def _band(x: float, y: float, to_x: float, to_y: float, thick: float) -> str:
-    middle = (x + to_x) / 2
-    return (
-        f"M{x:g} {y:.1f}C{middle:g} {y:.1f} {middle:g} {to_y:.1f} {to_x:g} {to_y:.1f}v{thick:.1f}"
-        f"C{middle:g} {to_y + thick:.1f} {middle:g} {y + thick:.1f} {x:g} {y + thick:.1f}z"
-    )
 
 
 @dataclass(frozen=True)
@@ -383,9 +259,7 @@ def drawing(shown: Histogram) -> Drawing:
     """Places of the bars of a histogram, and of what is under them."""
     bins = len(shown.bins)
     step, room = _WIDTH / bins, _HEIGHT - _BELOW - _ABOVE
-    tall = [
-        max(_THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins
-    ]
+    tall = [max(THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins]
     bars = [
         Bar(each, i * step + 0.5, _HEIGHT - _BELOW - tall[i], max(step - 1, 0.5), tall[i])
         for i, each in enumerate(shown.bins)

@@ -14,7 +14,8 @@ from packprep.inspect.report_file import read_report
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.replan import replan
 from packprep.preview.sweep import Row
-from packprep.reports.charts import Histogram, Link, amounts, histogram, percents
+from packprep.reports.charts import Histogram, amounts, histogram, percents
+from packprep.reports.flows import Link
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.report import Ledger, Report
 from packprep.support.progress import Progress
@@ -248,3 +249,8 @@ def percent(share: float) -> str:
     if 0 < share < 0.0001:
         return "<0.01%"
     return "99.99%" if 0.9999 < share < 1 else f"{share:.2%}".replace(".00%", "%")
+
+
+def decimals(value: float) -> str:
+    """Two decimals, and no minus before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"

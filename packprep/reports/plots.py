@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packprep.reports.charts import sums
 from packprep.reports.facts import Facts, percent
+from packprep.reports.flows import sums
 from packprep.support.errors import ConfigError
 
 _BLUE, _RED, _GREY = "#2f6fde", "#cf222e", "#818b98"

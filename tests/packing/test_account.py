@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
-from packprep.preview.sweep import CutWindow, WindowDocuments
+from packprep.preview.window_plan import CutWindow, WindowDocuments
 from packprep.reports.facts import lost
 from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger

@@ -10,7 +10,8 @@ import pytest
 
 from packprep import build
 from packprep.inspect.report_file import read_report
-from packprep.preview.lengths import Lengths, read_lengths, write_rate
+from packprep.preview.lengths import read_lengths, write_rate
+from packprep.preview.stored_lengths import Lengths
 from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent

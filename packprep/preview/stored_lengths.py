@@ -1,0 +1,216 @@
+"""Lengths of documents that an array, a token store or a finished output holds already."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
+from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.inspect.histograms import read_windows
+from packprep.packing.account import Sums
+from packprep.preview.window_plan import WindowDocuments, of_lengths
+from packprep.schemas.columns import Column
+from packprep.schemas.manifest import Output, read_manifest
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.hashing import Purpose, drawn, stream
+from packprep.support.redact import redacted
+from packprep.tokens.store import STORED, TokenFile, stored
+from packprep.windows.documents import (
+    carried_columns,
+    file_schema,
+    form_windows,
+    held_out,
+    read_documents,
+)
+
+_OWN = (
+    "tokens",
+    "cu_seqlens",
+    "segment_lengths",
+    *COLUMN_CHOICE,
+)  # columns that a layout adds by itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Lengths to plan.
+
+    origin: where it is from, in words. tokenizer: its BOS and EOS are those of the documents.
+
+    carried: columns that the documents have beside their tokens. share: of the documents that were
+    drawn, 1 for all. scale: how many times larger the whole is. tokenize_seconds: what tokenizing
+    all of the text takes, from doing it or a share of it; None where that is done.
+    """
+
+    origin: str
+    windows: Sequence[WindowDocuments]
+    tokenizer: Tokenizer
+    carried: Sequence[Column] = ()
+    share: float = 1.0
+    scale: float = 1.0
+    tokenize_seconds: float | None = None
+
+    @property
+    def documents(self) -> int:
+        return sum(len(window.documents) for window in self.windows)
+
+    @property
+    def longest(self) -> int:
+        lengths = [window.documents.length for window in self.windows]
+        return max((int(length.max()) for length in lengths if len(length)), default=0)
+
+
+def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read as an array: {error}; expected what numpy.save writes"
+        ) from None
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
+        found = (
+            f"{values.dtype} of shape {values.shape}"
+            if isinstance(values, np.ndarray)
+            else "several arrays"
+        )
+        raise InputError(
+            f"{path} holds {found}; expected whole numbers, [documents]: the tokens of each"
+        )
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) < 2**31:
+        wrong = int(np.flatnonzero((values < 0) | (values >= 2**31))[0])
+        raise InputError(
+            f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
+        )
+    _refuse_groups(path, config)
+    whole = of_lengths("train", 0, values.astype(np.int32))
+    return Lengths(
+        origin=redacted(str(path)), windows=_splits([whole], config), tokenizer=_policy({})
+    )
+
+
+def _refuse_groups(path: Output, config: BuildConfig) -> None:
+    if config.group_column is not None:
+        raise ConfigError(
+            f"group_column needs a column, and {path} holds lengths only; plan the sources instead"
+        )
+
+
+def lengths_of_output(path: Output, config: BuildConfig) -> Lengths:
+    _refuse_groups(path, config)
+    manifest = read_manifest(path)
+    windows = [
+        of_lengths(packs.split, packs.window, packs.document_lengths().astype(np.int32))
+        for packs in read_windows(path, manifest)
+    ]
+    lost = Sums.of_ledger(manifest.ledger).tokens_lost
+    without = f", without the {lost:,} tokens it lost" if lost else ""
+    return Lengths(
+        origin=redacted(f"{path}{without}"),
+        windows=windows,
+        tokenizer=_policy(manifest.data["inputs"].get("tokenizer", {})),
+        carried=[column for column in manifest.columns if column.name not in _OWN],
+    )
+
+
+def find_store(path: Path) -> Path | None:
+    """The token store at a path: one, or the only one in a directory of --keep-tokens.
+
+    None where there is none.
+    """
+    if (path / STORED).exists():
+        return path
+    found = sorted(child.parent for child in path.glob(f"*/{STORED}")) if path.is_dir() else []
+    if len(found) > 1:
+        raise InputError(
+            f"{path} has the tokens of {len(found)} inputs; name one of "
+            f"{', '.join(map(str, found))}"
+        )
+    return found[0] if found else None
+
+
+def lengths_of_store(store: Path, config: BuildConfig) -> Lengths:
+    files = stored(store, digests=False)
+    if files is None:
+        raise InputError(f"{store} is no whole token store; build with --keep-tokens again")
+    tokenizer = _policy({}) if config.tokenizer is None else load_build_tokenizer(config)
+    return of_files(f"tokens at {store}", store, files, tokenizer, config)
+
+
+def of_files(
+    origin: str,
+    directory: Path,
+    files: Sequence[TokenFile],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+) -> Lengths:
+    """The windows that a build makes of these token files."""
+    formed = form_windows(files, config)
+    windows = [
+        WindowDocuments("train", number, read_documents(directory, members))
+        for number, members in enumerate(formed)
+    ]
+    if config.group_column is not None and any(
+        window.documents.group is None for window in windows
+    ):
+        raise InputError(f"{directory} was made without --group-column; build it with that option")
+    carried = carried_columns(file_schema(directory, files))
+    return Lengths(
+        origin=redacted(origin),
+        windows=_splits(windows, config),
+        tokenizer=tokenizer,
+        carried=carried,
+    )
+
+
+def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[WindowDocuments]:
+    """The windows of each split, in the order of a build."""
+    if not config.holdout:
+        return list(windows)
+    held = [held_out(window.documents.id, config) for window in windows]
+    train = [window.take(~out) for window, out in zip(windows, held, strict=True)]
+    return train + [
+        replace(window.take(out), split="validation")
+        for window, out in zip(windows, held, strict=True)
+    ]
+
+
+def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
+    """A share of the documents; the whole is known, so what a sample says is scaled by tokens."""
+    if share == 1:
+        return lengths
+    windows = [
+        window.take(
+            drawn(
+                stream(config.seed, Purpose.PLAN_LENGTHS, number),
+                np.arange(len(window.documents)),
+                share,
+            )
+        )
+        for number, window in enumerate(lengths.windows)
+    ]
+    whole, part = (sum(window.tokens for window in some) for some in (lengths.windows, windows))
+    return replace(lengths, windows=windows, share=share, scale=scale_of(whole, part, share))
+
+
+def scale_of(whole: int, part: int, share: float) -> float:
+    if not part:
+        raise InputError(
+            f"a sample of {share:.3%} has no document with tokens; choose a larger --sample"
+        )
+    return whole / part
+
+
+def _policy(facts: Mapping[str, Any]) -> Tokenizer:
+    """A tokenizer of which only BOS and EOS are known, as a manifest has them.
+
+    Neither where nothing is known.
+    """
+    bos, eos = (
+        Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None
+        for end in ("bos", "eos")
+    )
+    return Tokenizer(json=b"{}", sha256="", vocab_size=1, bos=bos, eos=eos, pad_id=0)

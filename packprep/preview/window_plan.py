@@ -1,0 +1,129 @@
+"""One window planned from the lengths of its documents, as a build plans it."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.config.build_config import BuildConfig
+from packprep.packing.account import Dropped, Sums
+from packprep.packing.kernels.gather import Pointers
+from packprep.packing.plan import PackPlan
+from packprep.windows.documents import Documents
+from packprep.windows.placement import Packs
+from packprep.windows.planner import plan_segments, resized, window_seed
+from packprep.windows.segments import DocumentAccount, Segments
+
+
+@dataclass(frozen=True)
+class WindowDocuments:
+    """Documents that are planned together: window `number` of a split."""
+
+    split: str
+    number: int
+    documents: Documents
+
+    @property
+    def tokens(self) -> int:
+        return int(self.documents.length.sum(dtype=np.int64))
+
+    def take(self, kept: NDArray[Any]) -> "WindowDocuments":
+        """The documents that a mask or an array of places keeps."""
+        return replace(self, documents=self.documents.take(kept))
+
+    def repeated(self, copies: int) -> "WindowDocuments":
+        return self if copies == 1 else self.take(np.tile(np.arange(len(self.documents)), copies))
+
+
+def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocuments:
+    """A window of documents of which the lengths alone are known, [documents], 0 for none."""
+    source = np.zeros(len(length), np.int32)
+    documents = Documents(
+        id=np.arange(len(length)),
+        tokens=Pointers.null(len(length)),
+        length=length,
+        source=source,
+        group=None,
+    )
+    return WindowDocuments(split, number, documents)
+
+
+@dataclass(frozen=True)
+class CutWindow:
+    """Segments of a window that several strategies share, and their bound once a plan found it."""
+
+    segments: Segments
+    account: DocumentAccount
+    bound: int | None = None
+
+    def plan(self, window: WindowDocuments, config: BuildConfig) -> "Planned":
+        seed = window_seed(config, window.number, int(window.split == "validation"))
+        segments, account, plan = plan_segments(
+            window.documents, self.segments, self.account, config, seed
+        )
+        packs = Packs(
+            documents=window.documents,
+            segments=segments,
+            padded=plan.lengths,
+            order=plan.order,
+            offsets=plan.offsets,
+        )
+        return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A window planned."""
+
+    packs: Packs
+    plan: PackPlan
+    account: DocumentAccount
+    bound: int
+
+    def sums(self, config: BuildConfig, change: int = 0) -> Sums:
+        """Its sums, as a build counts them. change: packs to add or leave out."""
+        written, account = resized(self.packs, change, config), self.account
+        lengths, padded = written.segments.lengths, written.padded
+        real = (
+            written.order[written.order >= 0] if change else slice(None)
+        )  # without a change all segments are there
+        kept, fillers = (
+            int(lengths[real].sum(dtype=np.int64)),
+            int((written.order < 0).sum()) if change else 0,
+        )
+        stored = int(padded[real].sum(dtype=np.int64)) + fillers
+        dropped = Counter[str](
+            {Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()}
+        )
+        dropped[Dropped.REMAINDER] = _sum(lengths) - kept
+        packs, segments = len(written), len(written.order)
+        return Sums(
+            tokens_in=_sum(written.documents.length),
+            overlap=_sum(account.overlap),
+            continuation_bos=_sum(account.continuation_bos),
+            filler=stored - kept,
+            tokens_packed=stored,
+            truncated=_sum(account.truncated),
+            dropped=dropped,
+            segments=segments,
+            max_length=config.max_length,
+            packs=packs,
+            planned=len(self.packs),
+            bound=self.bound,
+            bias=[self.plan.bias * segments],
+            straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
+        )
+
+    @property
+    def cut(self) -> int:
+        """Documents in several pieces, and those with tokens cut off."""
+        segments = self.packs.segments
+        cut = self.account.truncated > 0
+        cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
+        return int(np.count_nonzero(cut))
+
+
+def _sum(counts: NDArray[Any]) -> int:
+    return int(counts.sum(dtype=np.int64))
