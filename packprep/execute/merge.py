@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.histograms import measure_output
+from packprep.inspect.provenance import Sources
 from packprep.inspect.report_file import read_report
 from packprep.output.directory import publish
 from packprep.output.report import percentiles
@@ -348,8 +349,9 @@ def _sign(
     ]:
         data["repeated"] = summed(repeated)
     run = parts[-1].manifest.run | {
-        "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],
-        "verified_documents": sum(part.manifest.run["verified_documents"] for part in parts),
+        # An output of another writer may lack these: the run part of a manifest is free.
+        "source_paths": [name for part in parts for name in Sources(part.manifest).names],
+        "verified_documents": sum(part.manifest.run.get("verified_documents", 0) for part in parts),
         "files": [file_entry(staging, path) for path in (*files, staging / "report.json")],
     }
     return write_manifest(staging, data, run)
