@@ -1,6 +1,6 @@
-"""The flow of tokens from sources to outcomes: bars at both sides and bands between them.
+"""Flow chart of tokens, from sources on the left to outcomes on the right.
 
-Numbers in, places in pixels out; page.html draws them.
+Numbers in, positions in pixels out; page.html draws them.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Literal
 from packprep.reports.charts import THIN
 
 _BAR = 10  # width of the bars at both ends of a flow
-_SLOT = 40  # at least so much height for a label of two lines
+_SLOT = 40  # minimum height of a node: a label has two lines
 _GAP = 8
 _FLOW_HEIGHT = 260  # of all tokens together
 
@@ -62,7 +62,7 @@ class Ribbon:
 class Flow:
     """Sources on the left, outcomes on the right, bands between them.
 
-    A band is as high as it has tokens.
+    The height of a band is its number of tokens.
     """
 
     width: int
@@ -73,10 +73,7 @@ class Flow:
 
 
 def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tuple[str, int, str]]:
-    """Name, tokens and class of each source or outcome.
-
-    In the order they first appear in the links.
-    """
+    """Name, tokens and class of each source or outcome, in the order of the links."""
     tokens: dict[str, int] = {}
     css: dict[str, str] = {}
     for link in links:
@@ -87,17 +84,17 @@ def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tupl
 
 
 def flow(links: Sequence[Link], width: int) -> Flow:
-    """Places of a flow of this width, in the order of the links."""
+    """Positions in a flow chart of this width, in the order of the links."""
     links = [link for link in links if link.tokens]
     total = sum(link.tokens for link in links)
     scale = _FLOW_HEIGHT / max(total, 1)
     sides: tuple[Literal["source", "outcome"], ...] = ("source", "outcome")
     nodes, places = [], []
     for side in sides:
-        y, at = 2.0, {}
+        y, tops = 2.0, {}
         for name, tokens, css in sums(links, side):
             height = max(THIN, tokens * scale)
-            at[name] = y
+            tops[name] = y
             nodes.append(
                 Node(
                     name=name,
@@ -112,7 +109,7 @@ def flow(links: Sequence[Link], width: int) -> Flow:
                 )
             )
             y += max(height, _SLOT) + _GAP
-        places.append(at)
+        places.append(tops)
     ribbons = []
     for link in links:
         thick = max(THIN, link.tokens * scale)

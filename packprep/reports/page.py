@@ -1,9 +1,9 @@
 """The report of an output as one HTML page.
 
-No script, nothing loaded, everything escaped, for screens of any width.
+It has no script, loads nothing, escapes everything, and fits screens of any width.
 
-page.html and page.css beside this file are what it looks like, charts.py says where things stand;
-here are the words.
+page.html and page.css hold the layout, charts.py and flows.py the geometry, summary.py the cards
+and findings.
 """
 
 import base64
@@ -32,16 +32,16 @@ _WIDE, _NARROW = 1080, 356  # pixels: a desktop, a phone of 390 less its margins
 
 
 def write_page(facts: Facts, path: Path) -> Path:
-    """Write the page at `path`, whole or not at all."""
+    """Write the page to `path`, in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, render(facts).encode())
     return path
 
 
 def as_data(facts: Facts) -> dict[str, Any]:
-    """Data of the page for machines.
+    """Data of the page as plain JSON values.
 
-    Histograms as [value, count] pairs, strategies, and report.json itself.
+    report.json, histograms as [value, count] pairs, and the strategies.
     """
     counts = ("documents", "segments", "documents_per_pack", "fill", "cost")
     figures = ("strategy", "packs", "bound", "utilization", "bias", "straggler", "cut", "gap")
@@ -61,7 +61,7 @@ def as_data(facts: Facts) -> dict[str, Any]:
 
 
 def render(facts: Facts) -> str:
-    """The page."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "n": _thousands,
@@ -105,7 +105,7 @@ def _account(tokens: Ledger) -> dict[str, Any]:
     put_in = {
         "tokens of the input": tokens["tokens_in"],
         "+ repeated where pieces overlap": tokens["overlap"],
-        "+ BOS of later pieces": tokens["continuation_bos"],
+        "+ BOS added to later pieces": tokens["continuation_bos"],
         "+ padding": tokens["filler"],
     }
     came_out = {"= in the packs": tokens["tokens_packed"]} | {
@@ -121,9 +121,9 @@ def _account(tokens: Ledger) -> dict[str, Any]:
 
 
 def _undivided(facts: Facts) -> str:
-    """A sentence in place of a picture of one band, of one source that is all in the packs.
+    """Sentence that replaces the flow chart if it would have a single band; else "".
 
-    Else nothing.
+    That is the case if there is one source and all of its tokens are in the packs.
     """
     links = facts.links()
     if len(facts.names) > 1 or any(link.kind in ("lost", "undrawn") for link in links):
@@ -133,12 +133,12 @@ def _undivided(facts: Facts) -> str:
         for what, count in _account(facts.report["tokens"])["rows"]
         if what[0] == "+"
     ]
-    beside = ", ".join(f"{count:,} of {what}" for what, count in rows)
+    added = ", ".join(f"{count:,} of {what}" for what, count in rows)
     every = (
         f"All {facts.report['tokens']['tokens_in']:,} tokens of "
         f"{''.join(facts.names) or 'the input'} are in the packs"
     )
-    return f"{every}, beside {beside}." if beside else f"{every}."
+    return f"{every}, plus {added}." if added else f"{every}."
 
 
 def _legend(facts: Facts) -> list[dict[str, str]]:
@@ -147,7 +147,7 @@ def _legend(facts: Facts) -> list[dict[str, str]]:
 
 
 def _packs(facts: Facts) -> list[dict[str, Any]]:
-    """Pictures of the first packs of the first split."""
+    """Charts of the first packs of the first split."""
     split = next(iter(facts.manifest.splits))
     found: list[dict[str, Any]] = []
     for batch in read_batches(facts.output, facts.manifest, split):
@@ -159,7 +159,7 @@ def _packs(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[str, Any]:
-    """One pack: its segments, each followed by the padding it ends in."""
+    """Chart of one pack: its segments, each followed by its padding."""
     lengths: list[int] = []
     css: list[str] = []
     titles: list[str] = []
@@ -189,7 +189,7 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
 
 
 def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None, str]:
-    """Number of the source that gives a segment its colour, and what the segment is."""
+    """Source that colours a segment, or None, and the title of the segment."""
     if batch.document is None or batch.document[segment] < 0:
         return None, "a document"
     document = int(batch.document[segment])
@@ -197,7 +197,7 @@ def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None
     source = int(np.searchsorted(firsts, document, side="right")) - 1
     start = 0 if batch.start is None else int(batch.start[segment])
     title = f"{facts.names[source]} row {document - firsts[source]:,}" + (
-        f" from its token {start:,}" if start else ""
+        f" from token {start:,}" if start else ""
     )
     return (source if len(firsts) > 1 else None), title
 
