@@ -15,9 +15,9 @@ from packprep.schemas.manifest import Manifest
 WHOLE_DOCUMENTS = tuple(reason for reason in Dropped if reason.takes == "whole documents")
 _TAILS = tuple(
     reason for reason in Dropped if reason.takes == "tails"
-)  # any other may take whatever part
-# Options that say how documents were cut, filters and labels apart: a merged output keeps those its
-# parts agree on.
+)  # any other reason may take any part
+# Options that say how documents were cut, without filters and labels. A merged output keeps only
+# those that all of its parts agree on.
 _CUTTING = options_in("segments") - {
     "max_length",
     "min_len",
@@ -29,15 +29,17 @@ _CUTTING = options_in("segments") - {
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Facts of a manifest on cut documents and their BOS and EOS.
+    """Settings of a manifest on cut documents, and on BOS and EOS.
 
-    bos, eos: id or None.
+    bos, eos: id or None. says_ends: the manifest has BOS and EOS. says_cuts: it says how documents
+    were cut; the manifest of a merge may not. repeated: copies beyond the first of documents in a
+    mix. pairs: a document is two segments.
     """
 
     bos: int | None
     eos: int | None
-    says_ends: bool  # whether the manifest says what BOS and EOS are
-    says_cuts: bool  # whether it says how documents were cut: one that merge made may not
+    says_ends: bool
+    says_cuts: bool
     max_length: int
     wrapped: bool
     overflow: str
@@ -46,12 +48,12 @@ class Policy:
     cut_left: bool
     dropped: Mapping[str, int]
     truncated: int
-    repeated: int  # copies of documents beyond the first, of a mix
-    pairs: bool  # a document is two segments
+    repeated: int
+    pairs: bool
 
     @staticmethod
     def from_manifest(manifest: Manifest) -> "Policy":
-        """FormatError for values no build writes."""
+        """Read the policy. Raises FormatError for values that no build writes."""
         options, tokenizer = (
             manifest.data["inputs"].get("options"),
             manifest.data["inputs"].get("tokenizer"),
@@ -81,10 +83,10 @@ class Policy:
 
     @property
     def any_part_may_lack(self) -> bool:
-        """True if any document may lack any part.
+        """True if any part of any document may be missing.
 
-        Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, or pairs were
-        truncated, each on both of its sides.
+        Packs (packs_multiple_of) or segments (min_loss_tokens) were dropped, or both sides of
+        pairs were truncated.
         """
         return (self.pairs and self.truncated > 0) or bool(
             set(self.dropped) - {*WHOLE_DOCUMENTS, *_TAILS}
@@ -92,12 +94,12 @@ class Policy:
 
     @property
     def one_piece(self) -> bool:
-        """True if a segment is all that is left of a document, whatever its begin."""
+        """True if each document has at most one segment, wherever the segment starts."""
         return self.cut_left and not (self.wrapped or self.pairs)
 
     @property
     def copies_may_lack_beginnings(self) -> bool:
-        """True if a mix repeats documents and copies cannot be counted by their beginnings."""
+        """True if copies of documents cannot be counted by their first segments."""
         return self.repeated > 0 and (
             self.any_part_may_lack or (self.cut_left and not self.one_piece)
         )

@@ -1,6 +1,6 @@
-"""Rows of a source, read and encoded again as the build did it.
+"""Rows of a source, read and encoded again as in the build.
 
-A source is opened only after its digest is right, and read up to the last row that is wanted.
+A source is opened only if its digest is right, and read up to the last wanted row.
 """
 
 import re
@@ -30,15 +30,15 @@ from packprep.support.arrays import Int32
 from packprep.support.errors import ConfigError
 from packprep.tokens.encode import cut_text, encode_table
 
-# Options that decide which tokens of a text are in packs; a merged output keeps those its parts
-# agree on.
+# Options that decide which tokens of a text are in packs. A merged output keeps only those that all
+# of its parts agree on.
 SHAPING = options_in("rows", "tokens", "segments")
 
 
-def build_options(manifest: Manifest) -> BuildConfig:
-    """The options of the build, as far as they shape tokens.
+def recorded_config(manifest: Manifest) -> BuildConfig:
+    """The options of the build that shape tokens.
 
-    ConfigError for options this packprep does not know.
+    Raises ConfigError for an option that this packprep does not know.
     """
     options = dict(manifest.data["inputs"]["options"])
     options.pop("planner", None)
@@ -60,10 +60,7 @@ def build_options(manifest: Manifest) -> BuildConfig:
 def find_tokenizer(
     coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
 ) -> Tokenizer:
-    """The tokenizer of the build.
-
-    Of rows that are token ids, only what was added to them, which the manifest says.
-    """
+    """The tokenizer of the build. If rows are token ids, only its BOS and EOS are known."""
     if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
         return _with_template(coverage.manifest, config, moved, root)
     if config.input_ids_column is None:
@@ -82,10 +79,7 @@ def find_tokenizer(
 def _with_template(
     manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None
 ) -> Tokenizer:
-    """The tokenizer with the chat template of the build.
-
-    ConfigError where that is not to be found.
-    """
+    """The tokenizer with the chat template of the build. Raises ConfigError if it has another."""
     from packprep.chat.template import load_chat_template
 
     tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
@@ -110,25 +104,27 @@ def find_source(
     root: str | Path | None,
     scratch: Path,
 ) -> Source:
-    """A source as it is now. ConfigError where it is missing or has changed."""
-    said = manifest.data["inputs"]["sources"][number]
-    if name == "standard input" and said.get("kind") == "json":
+    """Find a source of the build. Raises ConfigError if it is missing or has changed."""
+    recorded = manifest.data["inputs"]["sources"][number]
+    if name == "standard input" and recorded.get("kind") == "json":
         raise ConfigError("standard input cannot be read again, so its documents were not compared")
-    elsewhere = said.get("kind") == "hub" or is_url(name)
-    path = name if elsewhere else str(Path(root or "", name))
-    if not elsewhere and not Path(path).exists():
+    is_remote = recorded.get("kind") == "hub" or is_url(name)
+    path = name if is_remote else str(Path(root or "", name))
+    if not is_remote and not Path(path).exists():
         where = (
             ""
             if Path(name).is_absolute()
-            else "; run where the build ran, or say with --root where paths start"
+            else "; run in the folder of the build, or give that folder with --root"
         )
         raise ConfigError(f"the source {path} does not exist{where}")
-    found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)
-    if len(found) != 1 or found[0].sha256 != said["sha256"]:
+    sources = resolve(
+        replace(config, sources=({"path": path} | recorded.get("reading", {}),)), scratch
+    )
+    if len(sources) != 1 or sources[0].sha256 != recorded["sha256"]:
         raise ConfigError(
             f"the source {path} has changed since the build; its documents were not compared"
         )
-    return found[0]
+    return sources[0]
 
 
 def encoded_rows(
@@ -138,9 +134,9 @@ def encoded_rows(
     config: BuildConfig,
     scratch: Path,
 ) -> Iterator[tuple[int, Int32]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending.
+    """(row, ids with BOS and EOS) of the given rows, which ascend.
 
-    No ids where the row has no usable text.
+    A row without usable text has no ids.
     """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
@@ -159,7 +155,7 @@ def encoded_rows(
     for table in read_rows(source, config, scratch, shape):
         begin, end = np.searchsorted(rows, [first, first + len(table)])
         if begin < end:
-            text = table.select(columns).take(pa.array(rows[begin:end] - first))
+            text = table.select(columns).take(rows[begin:end] - first)
             for place, name in enumerate(columns):
                 if name in ("text", "second"):
                     text = text.set_column(place, name, text[name].cast(pa.large_string()))

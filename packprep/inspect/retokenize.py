@@ -1,11 +1,8 @@
-"""A sample of documents tokenized again and compared id by id.
+"""Compare a sample of documents with their sources, id by id.
 
-They are read from their sources and go through the reference engine.
-
-The sample is drawn over input rows, so it finds both a document whose tokens are wrong and one that
-is not there: what the options say of each row (dropped, cut, split) is worked out anew from its
-length. Sources are opened here and nowhere else after a build, only after their digest is right,
-and read up to the last row that is wanted.
+Each is read from its source and tokenized by the reference engine. The sample is drawn from input
+rows, so it finds wrong tokens and missing documents. The options and the length of a row say
+whether it must be dropped, cut or split.
 """
 
 import tempfile
@@ -24,10 +21,10 @@ from packprep.inspect.coverage import Coverage
 from packprep.inspect.policy import Policy
 from packprep.inspect.reencode import (
     SHAPING,
-    build_options,
     encoded_rows,
     find_source,
     find_tokenizer,
+    recorded_config,
 )
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
@@ -41,7 +38,7 @@ from packprep.support.progress import Progress
 
 @dataclass(frozen=True)
 class _Piece:
-    """A segment of a sampled document. ids: its own tokens, a continuation BOS left out."""
+    """A segment of a sampled document. ids: without a continuation BOS."""
 
     start: int
     ids: Int32
@@ -49,15 +46,12 @@ class _Piece:
 
 
 class Sample:
-    """Rows to compare, and their segments, collected while shards are read.
-
-    Several threads may read.
-    """
+    """Rows to compare, and their segments, collected while several threads read the shards."""
 
     def __init__(
         self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()
     ) -> None:
-        """leave_out: documents that must not be tokenized here."""
+        """Draw `size` rows. leave_out: documents that must not be tokenized in this process."""
         self.coverage = coverage
         total = coverage.sources.total
         chosen = np.arange(total)
@@ -86,10 +80,7 @@ class Sample:
 def compare(
     sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress
 ) -> None:
-    """Tokenize the sampled rows again and report differences to `verdict`.
-
-    Also sources that are missing or changed.
-    """
+    """Tokenize the sampled rows again; add differences and changed sources to `verdict`."""
     coverage = sample.coverage
     if not coverage.knows_documents:
         verdict.not_checked.append(
@@ -98,13 +89,11 @@ def compare(
         return
     shaping = SHAPING & BuildConfig().identity().keys()
     if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
-        what = (
-            f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
-        )
+        what = f"the manifest has no {', '.join(sorted(missing))}: the merged outputs differ in it"
         verdict.not_checked.append(f"documents against their sources: {what}")
         return
     try:
-        config = build_options(coverage.manifest)
+        config = recorded_config(coverage.manifest)
         loaded = find_tokenizer(coverage, config, tokenizer, root)
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
@@ -144,7 +133,7 @@ def _compare(
     config: BuildConfig,
     findings: Findings,
 ) -> None:
-    """One document against its segments: the same ids, and every token it should have once."""
+    """Compare one document with its segments: ids, and each expected token once."""
     row, policy = coverage.sources.row(document), coverage.policy
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
@@ -154,13 +143,13 @@ def _compare(
     begin, end = _kept(len(ids), config, policy)
     if begin == end:
         for piece in pieces[:1]:
-            what = f"{row} stands here; the options leave it out"
+            what = f"{row} is here, but the options exclude it"
             findings.add(replace(piece.place, kind="surplus document", what=what))
         return
     if config.truncation_side == "balanced" and len(ids) > config.max_length:
         for piece in pieces:
             if not _two_parts(piece.ids, ids):
-                what = f"its ids are no beginning of {row} with a later part of it behind"
+                what = f"its ids are not the start of {row} followed by a later part of it"
                 findings.add(replace(piece.place, kind="ids", what=what))
         return
     reached = begin
@@ -173,7 +162,7 @@ def _compare(
     tail_may_lack = end - reached < config.min_len and Dropped.SHORT_TAIL in policy.dropped
     if reached < end and not tail_may_lack and not policy.any_part_may_lack:
         what = (
-            f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack"
+            f"{row}: tokens {reached:,} to {end - 1:,} are in no pack"
             if pieces
             else f"{row} is in no pack"
         )
@@ -188,7 +177,7 @@ def _compare_ids(row: str, ids: Int32, piece: _Piece, findings: Findings) -> Non
     elif (differ := np.flatnonzero(expected != piece.ids)).size:
         at = int(differ[0])
         what = (
-            f"{len(differ):,} ids differ from those of {row}, first its token {piece.start + at}: "
+            f"{len(differ):,} ids differ from those of {row}, first at token {piece.start + at}: "
             f"{piece.ids[at]} here, {expected[at]} from the source"
         )
         findings.add(replace(piece.place, kind="ids", what=what))
@@ -202,18 +191,15 @@ def _compare_sides(
     policy: Policy,
     findings: Findings,
 ) -> None:
-    """A pair against its segments: two or none, with its ids.
-
-    What it may lack, its sides' lengths decide.
-    """
+    """Compare a pair with its segments: two of them or none, with the ids of the pair."""
     for piece in pieces:
         _compare_ids(row, ids, piece, findings)
     sides = Counter(piece.start for piece in pieces)
     copies = max(sides.values(), default=0)
-    whole = (
+    complete = (
         len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
     )
-    if not whole and not policy.any_part_may_lack:
+    if not complete and not policy.any_part_may_lack:
         what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
         findings.add(replace(pieces[0].place, kind="pair", what=what))
     if not pieces and len(ids) and not policy.dropped:
@@ -221,9 +207,9 @@ def _compare_sides(
 
 
 def _two_parts(piece: Int32, ids: Int32) -> bool:
-    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle.
+    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in the middle.
 
-    Only its labels say where.
+    Only the labels of the document say where the cut is.
     """
     piece, ids = (
         piece.astype(np.int32),
@@ -231,8 +217,7 @@ def _two_parts(piece: Int32, ids: Int32) -> bool:
     )  # token files of a small vocabulary hold uint16
     same = piece == ids[: len(piece)]
     front = len(piece) if same.all() else int(np.argmin(same))
-    # Any shorter beginning would need a longer part of the document behind it, so the longest one
-    # decides.
+    # A shorter start needs a longer later part, so trying the longest start is enough.
     wanted, text, at = piece[front:].tobytes(), ids.tobytes(), 0
     while (at := text.find(wanted, at)) >= 0:
         if at % ids.itemsize == 0:
@@ -242,7 +227,7 @@ def _two_parts(piece: Int32, ids: Int32) -> bool:
 
 
 def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
-    """Tokens in packs of a document of this length: [begin, end)."""
+    """Range [begin, end) of the tokens in packs, for a document of this length."""
     ends = (policy.bos is not None) + (policy.eos is not None)
     too_short = length < config.min_len + ends
     too_long = config.max_len is not None and length > config.max_len + ends

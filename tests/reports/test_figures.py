@@ -96,7 +96,7 @@ def test_the_name_of_a_table_means_all_its_reasons() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"'utilisation' is no number of report.json; did you mean 'utilization'\?",
+        match=r"report\.json has no number 'utilisation'; did you mean 'utilization'\?",
     ):
         resolve_name("utilisation", figures(REPORT))
 
