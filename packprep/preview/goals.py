@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from packprep.preview.sweep import Row
 
-_MUCH = 0.01  # of the tokens lost
+_MOST_LOST = 0.01  # share of tokens that a best row may lose
 
 
 _MEASURES: dict[str, Callable[[Row], float]] = {
@@ -15,18 +15,16 @@ _MEASURES: dict[str, Callable[[Row], float]] = {
     "straggler": lambda row: row.straggler,
     "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
 }
-"""The figure that is least in the best row, by goal."""
+"""The figure to minimize, by goal."""
 
 
 def best(rows: Sequence[Row]) -> dict[str, int]:
-    """The number of the best row for each goal.
+    """Number of the best row for each goal; {} without rows.
 
-    Of equal rows the one that loses, pads and cuts less. {} without rows.
-
-    A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be
-    made to look good in every other column by throwing documents away. padding: highest
-    utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths
-    mix most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
+    Ties go to the row that loses, pads and cuts less. A row that loses more than 1% of the tokens
+    is never best, unless all rows do: dropping documents makes all other figures look good.
+    padding: highest utilization; loss: fewest tokens lost; cuts: fewest documents cut; bias:
+    lengths mix most; straggler: most even steps; bytes: smallest size per kept token.
     """
     planned = _comparable(rows)
 
@@ -41,9 +39,9 @@ def best(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def ties(rows: Sequence[Row]) -> list[str]:
-    """Goals for which several rows are best, exactly equal.
+    """Goals for which several rows are exactly equal.
 
-    `best` names one of them by their other figures.
+    `best` chooses one of these by their other figures.
     """
     planned = [rows[number] for number in _comparable(rows)]
     values = {goal: sorted(map(measure, planned)) for goal, measure in _MEASURES.items()}
@@ -51,6 +49,6 @@ def ties(rows: Sequence[Row]) -> list[str]:
 
 
 def _comparable(rows: Sequence[Row]) -> list[int]:
-    """Numbers of the rows that can be best for something."""
+    """Numbers of the rows that can be best."""
     planned = [number for number, row in enumerate(rows) if not row.problem]
-    return [number for number in planned if rows[number].tokens_lost_share <= _MUCH] or planned
+    return [number for number in planned if rows[number].tokens_lost_share <= _MOST_LOST] or planned

@@ -1,10 +1,8 @@
-"""Lengths for `packprep plan`.
+"""Lengths for `packprep plan`, from an array, a token store, a finished output, or text.
 
-From an array, a token store, a finished output, or text.
-
-All but text hold the lengths already, and no token of them is read. Text is tokenized as a build
-does it, all of it or a share of the documents that the seed draws, into a temporary folder that
-goes away, or with --keep-tokens into a store: a build with the same store then reads no text.
+Text is tokenized as in a build: all of it, or a share of the documents that the seed draws. The
+tokens go to a temporary folder, or with --keep-tokens to a token store. A build with that store
+then reads no text.
 """
 
 import math
@@ -51,15 +49,15 @@ from packprep.windows.documents import (
 )
 from packprep.windows.planner import plan_window
 
-_WRITTEN = 4_000_000  # tokens of the shard that is written to learn how fast shards are written
+_WRITTEN = 4_000_000  # tokens of the shard that measures the write rate
 
 
 @contextmanager
 def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Iterator[Lengths]:
     """Lengths of `config.sources`: one .npy file, token store or output, or any sources of text.
 
-    share: of the documents to draw, more than 0 and at most 1. Raises ConfigError, InputError or
-    FormatError. Documents may point into a temporary folder, which goes away at the end.
+    share: share of the documents to draw, more than 0 and at most 1. Raises ConfigError, InputError
+    or FormatError. Documents may point into a temporary folder that is deleted at the end.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"sample is {share:g}, expected a share of more than 0 and at most 1")
@@ -83,7 +81,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
 
 
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
-    """Documents of text, tokenized now or found in the token store."""
+    """Lengths of text, tokenized now or read from the token store."""
     check_local(config)
     tokenizer = load_build_tokenizer(config)
     for note in tokenizer.notes:
@@ -99,7 +97,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         return sampled(lengths_of_store(store, config), config, share)
     if store is not None and share < 1:
         raise ConfigError(
-            "a token store holds the tokens of all documents; leave out --sample or --keep-tokens"
+            "a token store holds the tokens of all documents; omit --sample or --keep-tokens"
         )
     engine = sample_engine(tokenizer, config)
     for note in engine.notes if engine is not None else ():
@@ -127,11 +125,11 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         scale_of(reader.text_bytes, 0, share)
-    found = of_files(
+    lengths = of_files(
         ", ".join(map(str, config.sources)), store or scratch / "tokens", files, tokenizer, config
     )
     return replace(
-        found,
+        lengths,
         share=share,
         scale=1.0
         if share == 1
@@ -141,7 +139,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
 
 
 def sample_engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
-    """The engine that tokenizes a sample; None where rows are token ids."""
+    """The engine that tokenizes a sample; None if rows are token ids."""
     if config.input_ids_column is not None:
         return None
     return choose_engine(
@@ -150,9 +148,9 @@ def sample_engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | N
 
 
 class _Reader:
-    """Slices of a build, thinned out to a share of their documents.
+    """Slices of a build with a share of their documents.
 
-    Counts the text of all, and seconds of reading.
+    text_bytes: text of all documents. seconds: time to read it.
     """
 
     def __init__(self, slices: Iterator[Slice], config: BuildConfig, share: float) -> None:
@@ -163,30 +161,30 @@ class _Reader:
         self.seconds = 0.0
 
     def slices(self) -> Iterator[Slice]:
-        while (given := self._next()) is not None:
+        while (piece := self._next()) is not None:
             if self._share < 1:
-                given = _thinned(given, self._key, self._share)
-            if len(given.table):
-                yield given
+                piece = _thinned(piece, self._key, self._share)
+            if len(piece.table):
+                yield piece
 
     def _next(self) -> Slice | None:
         started = time.monotonic()
-        given = next(self._all, None)
+        piece = next(self._all, None)
         self.seconds += time.monotonic() - started
-        self.text_bytes += given.text_bytes if given is not None else 0
-        return given
+        self.text_bytes += piece.text_bytes if piece is not None else 0
+        return piece
 
 
-def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:
-    """The slice with the documents that the key draws."""
-    kept = drawn(key, whole.first_document + np.arange(len(whole.table)), share)
-    table = whole.table.filter(pa.array(kept))
+def _thinned(piece: Slice, key: np.uint64, share: float) -> Slice:
+    """The documents of a slice that the key draws."""
+    kept = drawn(key, piece.first_document + np.arange(len(piece.table)), share)
+    table = piece.table.filter(pa.array(kept))
     parts, first = [], 0
-    for part in whole.parts:
+    for part in piece.parts:
         parts.append(Part(part.source, int(kept[first : first + part.rows].sum()), {}))
         first += part.rows
     return replace(
-        whole,
+        piece,
         documents=len(table),
         text_bytes=int(row_bytes(table).sum()),
         table=table,
@@ -195,11 +193,10 @@ def _thinned(whole: Slice, key: np.uint64, share: float) -> Slice:
 
 
 def write_rate(lengths: Lengths, config: BuildConfig) -> float:
-    """Bytes of a shard written per second here.
+    """Bytes per second of writing a shard, measured on packs of the first documents.
 
-    Packs of the first documents, gathered, checked, hashed and synced.
-
-    The tokens are zeros; the folder is the one for temporary files.
+    They are gathered, checked, hashed and synced, into the folder for temporary files. Their tokens
+    are zeros.
     """
     length = max((window.documents.length for window in lengths.windows), key=len)
     length = length[: int(np.searchsorted(np.cumsum(length, dtype=np.int64), _WRITTEN)) + 1]

@@ -1,4 +1,4 @@
-"""Lengths of documents that an array, a token store or a finished output holds already."""
+"""Lengths of documents from an array, a token store or a finished output; no tokens are read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,11 +39,10 @@ _OWN = (
 class Lengths:
     """Lengths to plan.
 
-    origin: where it is from, in words. tokenizer: its BOS and EOS are those of the documents.
-
-    carried: columns that the documents have beside their tokens. share: of the documents that were
-    drawn, 1 for all. scale: how many times larger the whole is. tokenize_seconds: what tokenizing
-    all of the text takes, from doing it or a share of it; None where that is done.
+    origin: the source, in words. tokenizer: has the BOS and EOS of the documents. carried: columns
+    of the documents beside their tokens. share: share of the documents that was drawn, 1 for all.
+    scale: size of the whole relative to the sample. tokenize_seconds: measured or estimated time
+    to tokenize all of the text; None if there is nothing to tokenize.
     """
 
     origin: str
@@ -69,16 +68,16 @@ def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(
-            f"{path} cannot be read as an array: {error}; expected what numpy.save writes"
+            f"{path} cannot be read as an array: {error}; expected a file of numpy.save"
         ) from None
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
-        found = (
+        content = (
             f"{values.dtype} of shape {values.shape}"
             if isinstance(values, np.ndarray)
             else "several arrays"
         )
         raise InputError(
-            f"{path} holds {found}; expected whole numbers, [documents]: the tokens of each"
+            f"{path} holds {content}; expected integers, [documents]: the length of each in tokens"
         )
     if values.size and not 0 <= int(values.min()) <= int(values.max()) < 2**31:
         wrong = int(np.flatnonzero((values < 0) | (values >= 2**31))[0])
@@ -86,16 +85,16 @@ def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
             f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
         )
     _refuse_groups(path, config)
-    whole = of_lengths("train", 0, values.astype(np.int32))
+    window = of_lengths("train", 0, values.astype(np.int32))
     return Lengths(
-        origin=redacted(str(path)), windows=_splits([whole], config), tokenizer=_policy({})
+        origin=redacted(str(path)), windows=_splits([window], config), tokenizer=_policy({})
     )
 
 
 def _refuse_groups(path: Output, config: BuildConfig) -> None:
     if config.group_column is not None:
         raise ConfigError(
-            f"group_column needs a column, and {path} holds lengths only; plan the sources instead"
+            f"group_column needs a column, but {path} holds lengths only; plan the sources instead"
         )
 
 
@@ -117,25 +116,22 @@ def lengths_of_output(path: Output, config: BuildConfig) -> Lengths:
 
 
 def find_store(path: Path) -> Path | None:
-    """The token store at a path: one, or the only one in a directory of --keep-tokens.
-
-    None where there is none.
-    """
+    """The token store at a path, or the only one in a directory of --keep-tokens, or None."""
     if (path / STORED).exists():
         return path
-    found = sorted(child.parent for child in path.glob(f"*/{STORED}")) if path.is_dir() else []
-    if len(found) > 1:
+    stores = sorted(child.parent for child in path.glob(f"*/{STORED}")) if path.is_dir() else []
+    if len(stores) > 1:
         raise InputError(
-            f"{path} has the tokens of {len(found)} inputs; name one of "
-            f"{', '.join(map(str, found))}"
+            f"{path} has the tokens of {len(stores)} inputs; name one of "
+            f"{', '.join(map(str, stores))}"
         )
-    return found[0] if found else None
+    return stores[0] if stores else None
 
 
 def lengths_of_store(store: Path, config: BuildConfig) -> Lengths:
     files = stored(store, digests=False)
     if files is None:
-        raise InputError(f"{store} is no whole token store; build with --keep-tokens again")
+        raise InputError(f"{store} is not a complete token store; build with --keep-tokens again")
     tokenizer = _policy({}) if config.tokenizer is None else load_build_tokenizer(config)
     return of_files(f"tokens at {store}", store, files, tokenizer, config)
 
@@ -147,7 +143,7 @@ def of_files(
     tokenizer: Tokenizer,
     config: BuildConfig,
 ) -> Lengths:
-    """The windows that a build makes of these token files."""
+    """Lengths of token files, in the windows of a build."""
     formed = form_windows(files, config)
     windows = [
         WindowDocuments("train", number, read_documents(directory, members))
@@ -156,7 +152,9 @@ def of_files(
     if config.group_column is not None and any(
         window.documents.group is None for window in windows
     ):
-        raise InputError(f"{directory} was made without --group-column; build it with that option")
+        raise InputError(
+            f"{directory} was built without --group-column; build it again with that option"
+        )
     carried = carried_columns(file_schema(directory, files))
     return Lengths(
         origin=redacted(origin),
@@ -167,7 +165,7 @@ def of_files(
 
 
 def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[WindowDocuments]:
-    """The windows of each split, in the order of a build."""
+    """Windows of each split, in the order of a build."""
     if not config.holdout:
         return list(windows)
     held = [held_out(window.documents.id, config) for window in windows]
@@ -179,7 +177,7 @@ def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[Win
 
 
 def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
-    """A share of the documents; the whole is known, so what a sample says is scaled by tokens."""
+    """Draw a share of the documents. The sample is scaled by tokens, as their total is known."""
     if share == 1:
         return lengths
     windows = [
@@ -192,23 +190,23 @@ def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
         )
         for number, window in enumerate(lengths.windows)
     ]
-    whole, part = (sum(window.tokens for window in some) for some in (lengths.windows, windows))
-    return replace(lengths, windows=windows, share=share, scale=scale_of(whole, part, share))
+    total = sum(window.tokens for window in lengths.windows)
+    drawn_tokens = sum(window.tokens for window in windows)
+    scale = scale_of(total, drawn_tokens, share)
+    return replace(lengths, windows=windows, share=share, scale=scale)
 
 
-def scale_of(whole: int, part: int, share: float) -> float:
-    if not part:
+def scale_of(total: int, sample: int, share: float) -> float:
+    """Size of the whole relative to the sample. Raises InputError for an empty sample."""
+    if not sample:
         raise InputError(
             f"a sample of {share:.3%} has no document with tokens; choose a larger --sample"
         )
-    return whole / part
+    return total / sample
 
 
 def _policy(facts: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer of which only BOS and EOS are known, as a manifest has them.
-
-    Neither where nothing is known.
-    """
+    """A tokenizer that has only the BOS and EOS of a manifest; neither if the manifest has none."""
     bos, eos = (
         Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None
         for end in ("bos", "eos")

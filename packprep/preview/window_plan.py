@@ -1,4 +1,4 @@
-"""One window planned from the lengths of its documents, as a build plans it."""
+"""Plan of one window from the lengths of its documents, as in a build."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class WindowDocuments:
         return int(self.documents.length.sum(dtype=np.int64))
 
     def take(self, kept: NDArray[Any]) -> "WindowDocuments":
-        """The documents that a mask or an array of places keeps."""
+        """Keep the documents of a mask or of an array of indices."""
         return replace(self, documents=self.documents.take(kept))
 
     def repeated(self, copies: int) -> "WindowDocuments":
@@ -38,7 +38,7 @@ class WindowDocuments:
 
 
 def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocuments:
-    """A window of documents of which the lengths alone are known, [documents], 0 for none."""
+    """A window of documents with known lengths only. length: [documents], tokens, 0 for none."""
     source = np.zeros(len(length), np.int32)
     documents = Documents(
         id=np.arange(len(length)),
@@ -52,7 +52,7 @@ def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocu
 
 @dataclass(frozen=True)
 class CutWindow:
-    """Segments of a window that several strategies share, and their bound once a plan found it."""
+    """Segments of a window that several strategies share. bound: None until a plan computes it."""
 
     segments: Segments
     account: DocumentAccount
@@ -75,7 +75,7 @@ class CutWindow:
 
 @dataclass(frozen=True)
 class Planned:
-    """A window planned."""
+    """A planned window. bound: packs that no plan can go below."""
 
     packs: Packs
     plan: PackPlan
@@ -83,7 +83,7 @@ class Planned:
     bound: int
 
     def sums(self, config: BuildConfig, change: int = 0) -> Sums:
-        """Its sums, as a build counts them. change: packs to add or leave out."""
+        """Sums of the window, as in a build. change: packs to add, or to drop if below 0."""
         written, account = resized(self.packs, change, config), self.account
         lengths, padded = written.segments.lengths, written.padded
         real = (
@@ -118,7 +118,7 @@ class Planned:
 
     @property
     def cut(self) -> int:
-        """Documents in several pieces, and those with tokens cut off."""
+        """Number of documents in several pieces or with tokens cut off."""
         segments = self.packs.segments
         cut = self.account.truncated > 0
         cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True

@@ -178,7 +178,7 @@ def test_a_damaged_store_is_refused(corpus: dict[str, Any], tmp_path: Path) -> N
     file = next((tmp_path / "store").rglob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-1])
     with (
-        pytest.raises(InputError, match="no whole token store"),
+        pytest.raises(InputError, match="not a complete token store"),
         read(corpus, sources=tmp_path / "store"),
     ):
         pass
@@ -221,7 +221,7 @@ def test_an_array_of_lengths_is_one_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.zeros((2, 2), np.int64), r"holds int64 of shape \(2, 2\); expected whole numbers"),
+        (np.zeros((2, 2), np.int64), r"holds int64 of shape \(2, 2\); expected integers"),
         (np.zeros(2), "holds float64 of shape"),
         (np.array([3, -1]), "has -1 tokens in row 1; expected 0 to 2"),
         (np.array([2**31]), "has 2147483648 tokens in row 0"),
@@ -295,7 +295,7 @@ def test_a_sample_without_documents_asks_for_a_larger_one(
 def test_a_store_is_for_all_documents(corpus: dict[str, Any], tmp_path: Path) -> None:
     options = corpus | {"keep_tokens": tmp_path / "store"}
     with (
-        pytest.raises(ConfigError, match="leave out --sample or --keep-tokens"),
+        pytest.raises(ConfigError, match="omit --sample or --keep-tokens"),
         read(options, 0.5),
     ):
         pass

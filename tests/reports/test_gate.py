@@ -230,8 +230,8 @@ def test_a_tolerance_that_cannot_be_meant_is_a_sentence(tolerance: str, message:
 def test_limits_need_no_baseline() -> None:
     verdicts = check_figures(REPORT, {}, min_utilization=0.95, max_loss=0.01)
     assert [verdict.sentence for verdict in verdicts if not verdict.passed] == [
-        "utilization is 90%; at least 95% is asked for",
-        "tokens_lost_share is 1.5%; at most 1% is asked for",
+        "utilization is 90%; the limit is at least 95%",
+        "tokens_lost_share is 1.5%; the limit is at most 1%",
     ]
     assert all(
         verdict.passed for verdict in check_figures(REPORT, {}, min_utilization=0.9, max_loss=0.015)
