@@ -196,9 +196,7 @@ def document_number(sources: Sources, name: str) -> int:
     """
     source, _, row = name.rpartition(":")
     if not row.isdecimal():
-        raise ConfigError(
-            f"{name!r} is not SOURCE:ROW, for instance {sources.names[0]}:17"
-        )
+        raise ConfigError(f"{name!r} is not SOURCE:ROW, for instance {sources.names[0]}:17")
     if not source:
         if int(row) >= sources.total:
             raise ConfigError(
