@@ -89,7 +89,8 @@ class WindowPacks:
 
     All arrays are int64 [segments]. lengths, real: tokens with and without padding. pack: number
     in this window, from 0. document, start: columns document_ids (-1 is filler) and
-    document_starts; None if the column was not written. extra: 1 if the segment begins with a continuation BOS.
+    document_starts; None if the column was not written. extra: 1 if the segment begins with a
+    continuation BOS.
     """
 
     window: int

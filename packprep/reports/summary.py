@@ -76,7 +76,7 @@ def _trained(facts: Facts) -> list[dict[str, str]]:
         return []
     report = facts.report
     sums = Sums(loss_tokens=tokens, packs=report["packs"], max_length=report["max_length"])
-    note = f"of the room has a loss: {tokens:,} tokens have a label"
+    note = f"of the room: {tokens:,} tokens have a label"
     return [
         {
             "title": "Tokens trained on",
@@ -100,9 +100,9 @@ def findings(facts: Facts) -> list[dict[str, str]]:
     packs, (lost_tokens, wanted, share) = report["packs"], lost_and_drawn(report["tokens"])
     sentences: list[tuple[str, str]] = []
     if lost_tokens:
-        reasons = ", ".join(
-            f"{count:,} {reason}" for reason, count in lost(report["tokens"]).items()
-        )
+        # "dropped: too long" reads as "dropped (too long)" in a sentence.
+        parts = [(*reason.partition(": "), n) for reason, n in lost(report["tokens"]).items()]
+        reasons = ", ".join(f"{n:,} {verb} ({reason})" for verb, _, reason, n in parts)
         advice = (
             " Use --overflow split to keep long documents." if report["tokens"]["truncated"] else ""
         )
