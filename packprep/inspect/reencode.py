@@ -48,11 +48,11 @@ def recorded_config(manifest: Manifest) -> BuildConfig:
             f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
             "newer one"
         )
-    given = manifest.run.get("given", {})
+    arguments = manifest.run.get("given", {})
     more = {
-        key: given[key]
+        key: arguments[key]
         for key in ("name", "split", "revision", "tokenizer_revision")
-        if given.get(key)
+        if arguments.get(key)
     }
     return BuildConfig(**options | more | {"group_column": None})
 
@@ -134,7 +134,7 @@ def encoded_rows(
     config: BuildConfig,
     scratch: Path,
 ) -> Iterator[tuple[int, Int32]]:
-    """(row, ids with BOS and EOS) of the given rows, which ascend.
+    """(row, ids with BOS and EOS) of these rows, which ascend.
 
     A row without usable text has no ids.
     """

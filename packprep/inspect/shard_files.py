@@ -39,7 +39,7 @@ def opener(path: Path) -> Opened:
 
 @dataclass
 class Checked:
-    """Result of reading one file. whole: it exists and could be read to its end."""
+    """Result of reading one file. complete: it exists and could be read to its end."""
 
     findings: Findings = field(default_factory=Findings)
     digest: str | None = None
@@ -47,7 +47,7 @@ class Checked:
     packs: int = 0
     segments: int = 0
     tokens: int = 0
-    whole: bool = True
+    complete: bool = True
 
     def count(self, view: BatchView) -> None:
         self.segments += len(view.starts)
@@ -109,7 +109,7 @@ def read_shard(
     except OSError as error:
         _cannot_be_read(name, checked, error)
         return
-    if not checked.whole:
+    if not checked.complete:
         return
     # A stream cut between two record batches looks complete but for this marker and the counts.
     if rest:
@@ -138,19 +138,19 @@ def _read_stream(
                 checked.packs += len(batch)
     except FormatError as error:
         checked.findings.damaged(error, name)
-        checked.whole = False
+        checked.complete = False
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         what = f"it is not a valid Arrow stream after {checked.packs} packs: {reason}"
         checked.findings.add(Finding(kind="damaged", file=name, what=what))
-        checked.whole = False
+        checked.complete = False
 
 
 def _cannot_be_read(name: str, checked: Checked, error: OSError) -> None:
     checked.findings.add(
         Finding(kind="file", file=name, what=f"it cannot be read: {error.strerror}")
     )
-    checked.whole = False
+    checked.complete = False
 
 
 class _Hashed:

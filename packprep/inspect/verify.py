@@ -102,7 +102,7 @@ def verify(
     checked = _check_files(files, manifest, coverage, retokenized, verdict, progress)
     report = _report(files, manifest, verdict.findings)
     _check_dataset_files(files, manifest, verdict.findings)
-    if all(result.whole for result in checked):
+    if all(result.complete for result in checked):
         coverage.finish(report, verdict.findings)
         _report_repeated(found_output, coverage, verdict.findings)
     else:
@@ -153,7 +153,7 @@ def _check_files(
     # Packs and tokens of a split are checked with the manifest: they are sums of its entries.
     for split, count in segments.items():
         expected = manifest.splits[split].segments
-        if count != expected and all(result.whole for result in checked):
+        if count != expected and all(result.complete for result in checked):
             what = f"split {split} has {expected:,} segments, its shards have {count:,}"
             verdict.findings.add(Finding(kind="ledger", file=MANIFEST, what=what))
     return list(checked)
@@ -175,7 +175,7 @@ def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
         entry,
         lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}")),
     )
-    checked.whole = opened is not None
+    checked.complete = opened is not None
     return opened
 
 
@@ -223,7 +223,7 @@ def _check_shard(
         else []
     )
     for name, count, expected in counts:
-        if checked.whole and count != expected:
+        if checked.complete and count != expected:
             what = f"it has {count:,} {name}; the manifest says {expected:,}"
             checked.findings.add(Finding(kind="counts", file=entry.path, what=what))
     return checked
@@ -342,5 +342,5 @@ def _rates(coverage: Coverage) -> list[dict[str, Any]]:
     ]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return float(part / whole) if whole else None
+def _share(part: int, total: int) -> float | None:
+    return float(part / total) if total else None

@@ -173,15 +173,15 @@ def _prediction(
         share = min(1.0, -(-config.tokens_to_read // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
     scale = total["tokens"] / tokens if tokens else 1.0
-    whole = round(total["text_bytes"]) == text
+    is_complete = round(total["text_bytes"]) == text
     mix = _mix(samples, sources, documents, kept, config)
     if mix:
         scale = sum(source["tokens"] for source in mix.values()) / (int(kept.sum()) or 1)
     config = replace(config, num_packs=None)
-    found = of_files("a sample", scratch, files, tokenizer, config)
-    share = 1.0 if whole else min(1.0, text / total["text_bytes"])
+    lengths = of_files("a sample", scratch, files, tokenizer, config)
+    share = 1.0 if is_complete else min(1.0, text / total["text_bytes"])
     [row] = sweep_configs(
-        found.windows, [config], tokenizer, found.carried, share=share, scale=scale
+        lengths.windows, [config], tokenizer, lengths.carried, share=share, scale=scale
     )
     if row.problem:
         raise ConfigError(
@@ -189,7 +189,7 @@ def _prediction(
         )
     prediction = {
         "from": "the whole input"
-        if whole
+        if is_complete
         else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),

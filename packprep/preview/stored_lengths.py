@@ -168,11 +168,11 @@ def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[Win
     """Windows of each split, in the order of a build."""
     if not config.holdout:
         return list(windows)
-    held = [held_out(window.documents.id, config) for window in windows]
-    train = [window.take(~out) for window, out in zip(windows, held, strict=True)]
+    masks = [held_out(window.documents.id, config) for window in windows]
+    train = [window.take(~out) for window, out in zip(windows, masks, strict=True)]
     return train + [
         replace(window.take(out), split="validation")
-        for window, out in zip(windows, held, strict=True)
+        for window, out in zip(windows, masks, strict=True)
     ]
 
 

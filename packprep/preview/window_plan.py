@@ -88,7 +88,7 @@ class Planned:
         lengths, padded = written.segments.lengths, written.padded
         real = (
             written.order[written.order >= 0] if change else slice(None)
-        )  # without a change all segments are there
+        )  # without a change, all segments
         kept, fillers = (
             int(lengths[real].sum(dtype=np.int64)),
             int((written.order < 0).sum()) if change else 0,

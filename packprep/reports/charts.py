@@ -142,22 +142,22 @@ def amounts(counts: Counts) -> Axis:
     return Axis(edges, labels, _fitting(some, len(labels)), "" if even else ", log scale")
 
 
-def percents(counts: Counts, whole: int) -> Axis:
-    """Bins for percentages of `whole` over the range of the values, at least 1% wide.
+def percents(counts: Counts, full: int) -> Axis:
+    """Bins for percentages of `full` over the range of the values, at least 1% wide.
 
     A few values far below all others (at most 1% of them, or one) share a first bin. One pack of
     30% must not hide how packs of 99% to 100% differ. Example: 30, 990, 994, 1000 of 1000 -> below
     99%, 99.0%, 99.1%, ...
     """
-    low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (whole, whole)
+    low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (full, full)
     few = int(np.searchsorted(np.cumsum(counts.counts), max(1, counts.total // 100), side="right"))
     bulk = min(
-        int(counts.values[few]) if few < len(counts.values) else high, high - max(1, whole // 100)
+        int(counts.values[few]) if few < len(counts.values) else high, high - max(1, full // 100)
     )
     rest = high - low > 2 * (high - bulk)
-    step, bounds = _bounds(max(0, bulk if rest else min(low, bulk)), high, whole)
+    step, bounds = _bounds(max(0, bulk if rest else min(low, bulk)), high, full)
     first = bounds[0]
-    edges = [-(-bound * whole // 10_000) for bound in bounds]
+    edges = [-(-bound * full // 10_000) for bound in bounds]
     edges[-1] = max(edges[-1], high + 1)  # the last bin includes its upper end, mostly 100%
     labels = [f"{_percent(a, step)} to {_percent(b, step)}" for a, b in pairwise(bounds)]
     if rest := rest and low < edges[0]:
@@ -173,15 +173,15 @@ def percents(counts: Counts, whole: int) -> Axis:
     return Axis(np.array(edges, np.int64), labels, _fitting(some, len(labels)), rest=rest)
 
 
-def _bounds(start: int, high: int, whole: int) -> tuple[int, list[int]]:
-    """Step and its multiples from `start` to `high`, in hundredths of a percent of `whole`.
+def _bounds(start: int, high: int, full: int) -> tuple[int, list[int]]:
+    """Step and its multiples from `start` to `high`, in hundredths of a percent of `full`.
 
     A step is at least as wide as one integer, and the first multiple is a round number.
     """
     for step in _steps(1):
-        first = start * 10_000 // whole // (2 * step) * (2 * step)
-        last = max(first + step, -(-high * 10_000 // (whole * step)) * step)
-        if step * whole >= 10_000 and last - first <= _BINS * step:
+        first = start * 10_000 // full // (2 * step) * (2 * step)
+        last = max(first + step, -(-high * 10_000 // (full * step)) * step)
+        if step * full >= 10_000 and last - first <= _BINS * step:
             break
     return step, list(range(first, last + 1, step))
 

@@ -18,7 +18,7 @@ from packprep.schemas.report import Ledger, Report
 from packprep.support.progress import Progress
 
 COLORS = 8
-"""Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
+"""Colours of a page, c0 to c7. If there are more sources, the smaller ones share the last."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,25 +139,25 @@ def check_figures(
     Raises ConfigError for a tolerance of a number that neither file has.
     """
     values = figures(report)
-    given = parse_tolerances(tolerances, [*values, *baseline])
+    asked = parse_tolerances(tolerances, [*values, *baseline])
     for name in baseline:  # a misspelt name would never be checked
         if name.split(".")[0] not in report and rule_of(name).tolerance is None:
             raise ConfigError(
                 f"the baseline has {name!r}, which report.json does not have{nearest(name, values)}"
             )
     verdicts = [
-        _compared(name, given.get(name), baseline[name], values)
+        _compared(name, asked.get(name), baseline[name], values)
         for name in sorted(baseline, key=by_rule)
-        if name in given or rule_of(name).tolerance is not None
+        if name in asked or rule_of(name).tolerance is not None
     ]
     reasons = [name for name in values if name.startswith(tuple(f"{group}." for group in GROUPS))]
-    for name in (*given, *reasons) if baseline else ():
-        if name in baseline or (name not in given and rule_of(name).tolerance is None):
+    for name in (*asked, *reasons) if baseline else ():
+        if name in baseline or (name not in asked and rule_of(name).tolerance is None):
             continue
         if figure_of(name, baseline) is None:
             raise ConfigError(f"the baseline has no {name}; update it with --update-baseline")
         if name in values:  # a reason that is new since the baseline
-            verdicts.append(_compared(name, given.get(name), 0, values))
+            verdicts.append(_compared(name, asked.get(name), 0, values))
     limits = (
         ("utilization", min_utilization, "at least"),
         ("tokens_lost_share", max_loss, "at most"),

@@ -149,13 +149,13 @@ def _legend(facts: Facts) -> list[dict[str, str]]:
 def _packs(facts: Facts) -> list[dict[str, Any]]:
     """Charts of the first packs of the first split."""
     split = next(iter(facts.manifest.splits))
-    found: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
     for batch in read_batches(facts.output, facts.manifest, split):
-        for number in range(min(batch.packs, _PACKS - len(found))):
-            found.append(_picture(batch, number, len(found), facts))
-        if len(found) == _PACKS:
+        for number in range(min(batch.packs, _PACKS - len(pictures))):
+            pictures.append(_picture(batch, number, len(pictures), facts))
+        if len(pictures) == _PACKS:
             break
-    return found
+    return pictures
 
 
 def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[str, Any]:
@@ -170,8 +170,8 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
             css.append(style)
             titles.append(f"{title}: {tokens:,} tokens")
 
-    mine = np.flatnonzero(batch.pack == pack)
-    for place, segment in enumerate(mine.tolist()):
+    segments = np.flatnonzero(batch.pack == pack)
+    for place, segment in enumerate(segments.tolist()):
         source, title = _segment(batch, segment, facts)
         draw(
             int(batch.real[segment]),
@@ -179,7 +179,7 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
             title,
         )
         draw(int(batch.lengths[segment] - batch.real[segment]), "filler", "padding")
-    real = batch.real[mine]
+    real = batch.real[segments]
     return {
         "number": number,
         "documents": int((real > 0).sum()),

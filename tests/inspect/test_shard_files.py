@@ -39,7 +39,7 @@ def findings(checked: Checked) -> list[str]:
 def test_a_whole_stream_is_handed_on_and_hashed(shard: Path) -> None:
     checked, batches, read_bytes = read(shard)
     assert batches == [BATCH] * 3
-    assert (checked.packs, checked.whole, findings(checked)) == (3000, True, [])
+    assert (checked.packs, checked.complete, findings(checked)) == (3000, True, [])
     assert checked.digest == hashlib.sha256(shard.read_bytes()).hexdigest()
     assert checked.bytes == read_bytes == shard.stat().st_size
 
@@ -68,7 +68,7 @@ def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
     checked = Checked()
     read_shard(opener(shard), "a.arrow", checked, lambda _: None, lambda schema: None, refuse)
     assert findings(checked) == ["a.arrow: column a is of no use"]
-    assert (checked.whole, checked.bytes) == (False, shard.stat().st_size)
+    assert (checked.complete, checked.bytes) == (False, shard.stat().st_size)
 
 
 def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
     )
     for checked in (first, second):
         assert findings(checked) == ["a: it cannot be read: Is a directory"]
-        assert not checked.whole
+        assert not checked.complete
 
 
 def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: Path) -> None:
