@@ -237,5 +237,5 @@ def test_sources_that_do_not_add_up_are_refused(out: Path, tmp_path: Path) -> No
     data["sources"][1]["first_document"] = 49
     (tmp_path / "other").mkdir()
     changed = write_manifest(tmp_path / "other", data, manifest.run)
-    with pytest.raises(FormatError, match="are not the sums"):
+    with pytest.raises(FormatError, match="is not the number of documents"):
         Sources(changed)

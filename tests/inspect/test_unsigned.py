@@ -51,7 +51,7 @@ def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
     verdict = verify(tmp_path / "packed")
     assert verdict.sound
     assert verdict.segments >= 3
-    assert verdict.not_checked[1] == "ids against the vocabulary: give --vocab-size"
+    assert verdict.not_checked[1] == "ids against the vocabulary; give --vocab-size to check them"
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_a_missing_shard_and_a_surplus_file_are_named(out: Path) -> None:
         "mine.arrow: it is not in the manifest; expected nothing else in the directory",
     ]
     assert verdict.not_checked == [
-        "the ledger, and whether documents are lost: not every shard could be read"
+        "the ledger and lost documents: not every shard could be read"
     ]
 
 
@@ -269,7 +269,7 @@ def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifes
         line.startswith(f"{shard}: it ends after {ends[2][1]} packs without the end marker")
         for line in said
     )
-    assert any("documents there" in line for line in said)
+    assert any("documents here" in line for line in said)
 
 
 def test_bytes_behind_the_end_of_a_stream_are_found(out: Path) -> None:
@@ -353,10 +353,10 @@ def test_a_document_that_is_lost_is_counted_and_its_row_is_named(out: Path) -> N
     plant(out, lose)
     empty = [number for number, text in enumerate(texts(60)) if not text]
     rows = sorted([*empty, document])
-    (said,) = [line for line in found(out) if "documents there" in line]
-    assert f"documents there, {59 - len(empty)} in the shards" in said
+    (said,) = [line for line in found(out) if "documents here" in line]
+    assert f"documents here, {59 - len(empty)} in the shards" in said
     assert said.endswith(
-        f"lost are 1 of the {len(rows)} rows that are in no pack: row {', '.join(map(str, rows))}"
+        f"1 of the {len(rows)} rows that are in no pack are lost: row {', '.join(map(str, rows))}"
     )
 
 
@@ -565,7 +565,7 @@ def test_a_damaged_manifest_is_the_one_finding(out: Path) -> None:
     verdict = verify(out)
     (finding,) = verdict.findings
     assert str(finding).startswith("manifest.json: it is not JSON that packprep wrote")
-    assert verdict.not_checked == ["everything else: the manifest says what to check"]
+    assert verdict.not_checked == ["everything else: without a manifest nothing is known of it"]
 
 
 def test_a_lost_manifest_is_a_finding_and_the_shards_are_still_checked(out: Path) -> None:
@@ -573,7 +573,7 @@ def test_a_lost_manifest_is_a_finding_and_the_shards_are_still_checked(out: Path
     verdict = verify(out)
     (finding,) = verdict.findings
     assert str(finding).startswith(
-        "manifest.json: it is missing, and report.json says that packprep built this"
+        "manifest.json: it is missing, but report.json shows that packprep built this"
     )
     assert verdict.tokens > 0
 
@@ -585,7 +585,7 @@ def test_a_folder_with_nothing_to_verify_is_wrong_usage(tmp_path: Path) -> None:
         verify(tmp_path / "nowhere")
     write_output(tmp_path / "out", {"train": [EXAMPLE]})
     (tmp_path / "out" / "manifest.json").unlink()
-    with pytest.raises(InputError, match="leave --level full out"):
+    with pytest.raises(InputError, match="omit --level full"):
         verify(tmp_path / "out", level="full")
 
 
