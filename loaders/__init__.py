@@ -1,6 +1,7 @@
 """Readers of packed shards, with numpy and pyarrow; torch is imported where it is needed."""
 
 from .adapters import (
+    Isolation,
     check_trl,
     to_axolotl,
     to_flattening,
@@ -16,11 +17,11 @@ from .adapters import (
     to_torchtune,
     to_trl,
     to_trl_row,
+    verify_isolation,
 )
 from .attention import attention_backend, varlen_attention
 from .batch import PackedBatch
 from .context_parallel import context_indices, context_slice
-from .isolation import Isolation, verify_isolation
 from .loader import PackedLoader
 from .loss import (
     PairLogProbs,

@@ -6,7 +6,6 @@ Per pack about 10 microseconds and its tokens' way through memory. Positions are
 cu_seqlens, which have been checked, so a stored column of positions is never read, nor its pages.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from .batch import PackedBatch
 from .buffers import Block, BlockPool
 from .loss import Mode, loss_weights
 from .mapped import BatchRows
+from .shape import BatchShape
 from .shards import PackedShards
 
 LabelChoice = Literal["hf", "shifted", "none"]
@@ -29,22 +29,6 @@ _SKEW = 24
 _FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides"), FILLER)
 # A pack: its record batch, and its row in it.
 Found = tuple[BatchRows, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchShape:
-    """Layout of the packs of a batch.
-
-    tokens: at most, or, if fixed, always. multiple: the number of tokens is a multiple of this.
-    max_segments: entries of cu_seqlens are always one more than this; None: as many as there are.
-    filler: tokens of a filler pack.
-    """
-
-    tokens: int
-    fixed: bool
-    multiple: int
-    max_segments: int | None
-    filler: int
 
 
 class BatchMaker:

@@ -7,11 +7,9 @@ step is arithmetic, so no rank can run dry before another. One thread makes the 
 the model trains.
 """
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from functools import partial
 from itertools import count, islice
-from queue import SimpleQueue
 from textwrap import fill
 from typing import Any, Literal, get_args
 
@@ -19,11 +17,13 @@ import numpy as np
 
 from packprep.schemas.errors import FormatError
 
+from .ahead import Readahead, prefetched
 from .batch import PackedBatch
 from .buffers import BlockPool
-from .fill import BatchMaker, BatchShape, LabelChoice
+from .fill import BatchMaker, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, rank_places
+from .shape import batch_shape, column_kind
 from .shards import PackedShards
 
 STATE_VERSION = 1
@@ -88,9 +88,9 @@ class PackedLoader:
         self.remainder, self.prefetch = remainder, prefetch
         self._window = shuffle_window if shuffle else 0
         self._labels, self._weights, self._pin_memory = labels, loss_weights, pin_memory
-        self._columns = {name: _kind(shards, name) for name in columns}
+        self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
-        self._shape = _shape(
+        self._shape = batch_shape(
             shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels
         )
         if len(self) == 0:
@@ -187,9 +187,10 @@ class PackedLoader:
 
     def __iter__(self) -> Iterator[PackedBatch]:
         start = self._take_start()
-        return (
-            self._prefetched(start) if self.prefetch else self._counted(self._batches(start), start)
-        )
+        batches = self._batches(start)
+        if self.prefetch:
+            return prefetched(batches, self.prefetch, partial(self._count, start))
+        return self._counted(batches, start)
 
     def dataloader(self, **options: Any) -> Any:
         """torch's DataLoader over this loader, for a collate_fn or worker processes.
@@ -299,7 +300,7 @@ class PackedLoader:
 
     def _packs_from(self, start: int) -> Iterator[list[int]]:
         """Pack numbers of this rank's batches from a place on, their shards read ahead."""
-        steps, readahead = self._steps(start), _Readahead(self.shards, self._epoch_order())
+        steps, readahead = self._steps(start), Readahead(self.shards, self._epoch_order())
         for first in range(0, steps, _STEPS_AT_ONCE):
             readahead.at(start + first * self.packs_per_batch * self.world_size)
             yield from self._packs(start, first, min(first + _STEPS_AT_ONCE, steps))
@@ -319,41 +320,6 @@ class PackedLoader:
             self._count(start, step)
             yield held.pop()  # and hold it no longer than its reader does
 
-    def _prefetched(self, start: int) -> Iterator[PackedBatch]:
-        made: SimpleQueue[list[PackedBatch] | BaseException | None] = SimpleQueue()
-        room = threading.Semaphore(self.prefetch)
-        stop = threading.Event()
-
-        def work() -> None:
-            try:
-                batches = self._batches(start)
-                while True:
-                    room.acquire()
-                    if stop.is_set():
-                        return
-                    made.put([next(batches)])
-            except StopIteration:
-                made.put(None)
-            except BaseException as error:  # raised where it can be handled
-                made.put(error)
-
-        thread = threading.Thread(target=work, name="packprep-prefetch", daemon=True)
-        thread.start()
-        try:
-            for step in count():
-                held = made.get()
-                if held is None:
-                    return
-                if isinstance(held, BaseException):
-                    raise held
-                room.release()
-                self._count(start, step)
-                yield held.pop()
-        finally:
-            stop.set()
-            room.release()
-            thread.join()
-
 
 class _Steps:
     """The sampler of `dataloader`: the rest of the epoch, a list of packs a step.
@@ -369,98 +335,3 @@ class _Steps:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._loader._packs_from(self._loader._start)
-
-
-class _Readahead:
-    """Asks for the shards of this window and the next, once each, in a thread: asking may wait."""
-
-    def __init__(self, shards: PackedShards, order: EpochOrder) -> None:
-        self._shards, self._order, self._asked = shards, order, -1
-
-    def at(self, place: int) -> None:
-        """The reader has come to this place of the order."""
-        window = self._order.window_at(place)
-        last = min(window + 1, len(self._order.windows) - 1)
-        if last <= self._asked:
-            return
-        shards = [
-            shard
-            for number in range(max(window, self._asked + 1), last + 1)
-            for shard in self._order.windows[number]
-        ]
-        self._asked = last
-        threading.Thread(target=self._ask, args=(shards,), daemon=True).start()
-
-    def _ask(self, shards: list[int]) -> None:
-        with suppress(FormatError, OSError):  # reading will say what is wrong
-            self._shards.read_ahead(shards)
-
-
-def _shape(
-    shards: PackedShards,
-    packs_per_batch: int,
-    pad_to: int | None,
-    max_segments: int | None,
-    pad_multiple: int,
-    cp_size: int,
-    cp_layout: str,
-    labels: str,
-) -> BatchShape:
-    """The batch's shape, or a sentence why there is none."""
-    for name, value in (
-        ("pad_to", pad_to),
-        ("max_segments", max_segments),
-        ("pad_multiple", pad_multiple),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}; expected 1 or more")
-    if cp_size < 1 or cp_layout not in ("contiguous", "zigzag"):
-        raise ValueError(
-            f"cp_size is {cp_size} and cp_layout {cp_layout!r}; expected 1 or more, contiguous or "
-            "zigzag"
-        )
-    multiple, filler = pad_multiple, 1
-    if cp_size > 1:
-        if labels == "hf":
-            raise ValueError(
-                "labels='hf' lose a label at the end of each slice with cp_size > 1; choose "
-                "'shifted'"
-            )
-        if cp_layout == "zigzag":
-            filler = 2 * cp_size
-            if shards.segment_multiple % filler:
-                raise ValueError(
-                    f"the segments of {shards.path} have lengths that are a multiple of "
-                    f"{shards.segment_multiple}; "
-                    f"zigzag slices for cp_size={cp_size} need {filler}: build with "
-                    f"--pad-segment-to-multiple {filler}"
-                )
-        if pad_multiple % (2 * cp_size):
-            multiple = pad_multiple * 2 * cp_size
-    largest = -(-packs_per_batch * max(shards.max_length, filler) // multiple) * multiple
-    if pad_to is not None and (pad_to < packs_per_batch * shards.max_length or pad_to % multiple):
-        raise ValueError(
-            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {shards.max_length} tokens "
-            f"need {largest} or "
-            f"more, a multiple of {multiple}"
-        )
-    fixed = pad_to is not None or max_segments is not None
-    return BatchShape(
-        tokens=pad_to or largest,
-        fixed=fixed,
-        multiple=multiple,
-        max_segments=max_segments,
-        filler=filler,
-    )
-
-
-def _kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:
-    kind = shards.column_kinds.get(name)
-    if kind == "token":
-        return "token"
-    if kind != "segment":
-        have = ", ".join(
-            name for name, kind in shards.column_kinds.items() if kind in ("token", "segment")
-        )
-        raise ValueError(f"columns names {name!r}; {shards.path} has {have}")
-    return "segment"

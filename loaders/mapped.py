@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.schemas.boundaries import check_boundaries
 from packprep.schemas.columns import Column, check_schema
 from packprep.schemas.errors import FormatError
-from packprep.schemas.validate import check_boundaries
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20

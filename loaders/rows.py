@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from packprep.schemas.boundaries import check_boundaries
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.errors import FormatError
-from packprep.schemas.validate import check_boundaries
 
 from .batch import PackedBatch
 

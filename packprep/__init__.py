@@ -1,7 +1,6 @@
-"""packprep: text datasets in, packed training shards out, every token accounted for.
+"""packprep: text datasets in, packed training shards out, with every token accounted for.
 
-Names are loaded when first used, so that `import packprep` costs nothing and the command line
-starts at once.
+Names are loaded when first used, so that `import packprep` and the command line start fast.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""`packprep`, and `python -m packprep`."""
+"""Entry point of `packprep` and `python -m packprep`."""
 
 import atexit
 import gc
@@ -7,9 +7,10 @@ from packprep.support.linux import begin_with_huge_pages
 
 
 def start() -> None:
+    """Run the command line, with fewer garbage collections."""
     begin_with_huge_pages()
-    # What libraries make stays. Looking for garbage in it takes a third of a short build, most of
-    # it when Python ends.
+    # Objects of imported libraries stay alive. Searching them for garbage would take a third of a
+    # short build, most of it when Python exits.
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     from packprep.cli.main import main

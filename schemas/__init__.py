@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from .manifest import SplitCounts as SplitCounts
     from .manifest import read_manifest as read_manifest
     from .storage.remote import RemoteOutput as RemoteOutput
-    from .storage.stores import StoreError as StoreError
+    from .storage.store_errors import StoreError as StoreError
     from .validate import check_batch as check_batch
     from .validate import sound_parts as sound_parts
 
-# The module of each public name; it is loaded when the name is first used.
+# Module of each public name, loaded when the name is first used.
 _HOME = {
     "FILLER": "columns",
     "FORMAT_VERSION": "manifest",
@@ -41,7 +41,7 @@ _HOME = {
     "Manifest": "manifest",
     "RemoteOutput": "storage.remote",
     "SplitCounts": "manifest",
-    "StoreError": "storage.stores",
+    "StoreError": "storage.store_errors",
     "canonical_json": "canonical",
     "check_batch": "validate",
     "check_files": "listed",

@@ -1,7 +1,7 @@
-"""JSON in one form only, so that equal values have equal bytes and any changed byte is noticed.
+"""Canonical JSON: equal values have equal bytes, so any changed byte is noticed.
 
-Keys sorted by code point, no spaces, UTF-8 without escapes beyond those JSON requires, a newline at
-the end, no NaN.
+Keys are sorted by code point. There are no spaces, no NaN and no escapes that JSON does not
+require; the text is UTF-8 and ends with a newline.
 
 >>> canonical_json({"b": [1, 2.5], "a": "é"})
 b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
@@ -16,9 +16,10 @@ from .errors import FormatError
 
 
 def canonical_json(value: Any) -> bytes:
-    """value: dict with string keys, list, tuple, str, int, float, bool or None.
+    """Canonical JSON of a value.
 
-    Raises ValueError for anything else.
+    value: dict with string keys, list, tuple, str, int, float, bool or None. Raises ValueError for
+    anything else.
     """
     _check_keys(value)
     try:
@@ -31,15 +32,12 @@ def canonical_json(value: Any) -> bytes:
 
 
 def digest_of(value: Any) -> str:
-    """sha256, hex, of `canonical_json(value)`."""
+    """Hex sha256 of `canonical_json(value)`."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def parse_canonical(content: bytes, where: str) -> Any:
-    """Parse `content`, which must be byte for byte what `canonical_json` writes.
-
-    FormatError if it is not.
-    """
+    """Parse `content`; raise FormatError unless it is exactly what `canonical_json` writes."""
     try:
         value = json.loads(content.decode())
         same = canonical_json(value) == content
@@ -48,22 +46,22 @@ def parse_canonical(content: bytes, where: str) -> Any:
             f"{where} is not JSON that packprep wrote: {error}; restore the file or build again"
         ) from None
     if not same:
-        # A repeated key, a reordered or reformatted file: another program has rewritten it.
+        # Such as a repeated key, or keys in another order.
         raise FormatError(
-            f"{where} is JSON but not in the canonical form packprep writes; restore the file as "
-            "it was"
+            f"{where} is JSON but not in the canonical form that packprep writes; another program "
+            "has rewritten it, so restore the file"
         )
     return value
 
 
 def file_digest(path: Path) -> str:
-    """sha256, hex, of a file's bytes. About 0.6 s of CPU per GB."""
+    """Hex sha256 of a file's bytes. Costs about 0.6 s of CPU per GB."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_size(path: Path) -> int | None:
-    """Bytes of a file; None where there is none, or none any more."""
+    """Bytes of a file; None if it does not exist."""
     try:
         return path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -71,12 +69,12 @@ def file_size(path: Path) -> int | None:
 
 
 def same_file(path: Path, size: int, sha256: str) -> bool:
-    """True if a file is there with this size and digest."""
+    """True if a file exists and has this size and digest."""
     return path.is_file() and path.stat().st_size == size and file_digest(path) == sha256
 
 
 def _check_keys(value: Any) -> None:
-    # json.dumps would turn the key 1 into "1": two values, one form.
+    # json.dumps would turn the key 1 into "1", so two values would have one form.
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

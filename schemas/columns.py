@@ -22,7 +22,7 @@ NO_LOSS = -100
 # The document id of padding and of whole filler packs.
 FILLER = -1
 
-_ARROW = {
+_ARROW: dict[str, pa.DataType] = {
     "int8": pa.int8(),
     "uint8": pa.uint8(),
     "int16": pa.int16(),
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 class Column:
     """One column.
 
-    Raises FormatError for a name that is no identifier, or a kind or dtype that the format lacks.
+    Raises FormatError for a name that is not an identifier, or an unknown kind or dtype.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Column:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise FormatError(
                 f"column name {self.name!r} is not of the form [A-Za-z_][A-Za-z0-9_]*, at most 128 "
-                "letters"
+                "characters"
             )
-        for what, value, allowed in (
+        for key, value, allowed in (
             ("kind", self.kind, get_args(Kind)),
             ("dtype", self.dtype, get_args(DType)),
         ):
             if value not in allowed:
                 raise FormatError(
-                    f"column {self.name} has {what} {value!r}; expected one of {', '.join(allowed)}"
+                    f"column {self.name} has {key} {value!r}; expected one of {', '.join(allowed)}"
                 )
 
     @property
@@ -67,8 +67,8 @@ class Column:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        # list, not large_list: the one form every datasets version opens. Its int32 offsets bound a
-        # record batch only.
+        # list, not large_list: the only form that every version of datasets opens. Its int32
+        # offsets limit a record batch, not the file.
         return pa.list_(_ARROW[self.dtype])
 
 
@@ -134,7 +134,8 @@ REQUIRED_COLUMNS = ("tokens", "cu_seqlens")
 def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Column, ...]:
     """The columns as a tuple.
 
-    FormatError if a name is there twice, a standard one misused, or a required one lacks.
+    Raises FormatError for a duplicate name, a standard name with another kind or dtype, or a
+    missing required column.
     """
     columns = tuple(columns)
     names = [column.name for column in columns]
@@ -162,12 +163,12 @@ def shard_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def check_schema(schema: pa.Schema, columns: Sequence[Column], where: str) -> None:
-    """FormatError unless a shard's schema is `shard_schema(columns)`."""
+    """Raise FormatError unless a shard's schema is `shard_schema(columns)`."""
     try:
         names = schema.names
     except UnicodeDecodeError as error:
         raise FormatError(
-            f"{where} has a column name that is not UTF-8: {error}; restore or rebuild the file"
+            f"{where} has a column name that is not UTF-8: {error}; restore the file or build again"
         ) from None
     if names != [column.name for column in columns]:
         expected = ", ".join(column.name for column in columns)
@@ -180,4 +181,4 @@ def check_schema(schema: pa.Schema, columns: Sequence[Column], where: str) -> No
     if schema.metadata:
         # datasets reads feature types from here, and versions differ in what they understand.
         keys = ", ".join(sorted(key.decode(errors="replace") for key in schema.metadata))
-        raise FormatError(f"{where} carries schema metadata ({keys}); expected none")
+        raise FormatError(f"{where} has schema metadata ({keys}); expected none")

@@ -4,5 +4,5 @@
 class FormatError(ValueError):
     """A file is damaged, or is not what it claims to be.
 
-    One sentence with file, place, what was found and expected.
+    The message is one sentence with the file, the place, what was found and what was expected.
     """

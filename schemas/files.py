@@ -1,4 +1,4 @@
-"""The files of an output directory: their names, safe paths, and what `datasets` lists of them."""
+"""Files of an output directory: their names, safe paths, and the list in state.json."""
 
 import json
 import re
@@ -8,27 +8,30 @@ from .errors import FormatError
 
 MANIFEST = "manifest.json"
 
-# of a file or folder, in characters; no system takes more than 255 bytes, and ours are short
+# Characters of a file or folder name. File systems allow 255 bytes, and our names are short.
 _LONGEST_NAME = 200
 _SPLIT = re.compile(r"\w+([.-]\w+)*", re.ASCII)
 
 
 def shard_name(shard: int, shards: int) -> str:
-    """data-00003-of-00010.arrow. Five digits at least, so that names sort in order."""
+    """Name of a shard, such as data-00003-of-00010.arrow.
+
+    At least five digits, so that names sort in order.
+    """
     return f"data-{shard:05d}-of-{shards:05d}.arrow"
 
 
 def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
-    """A relative path with forward slashes that stays inside its directory, else FormatError.
+    """Check a path of a file; raise FormatError for a bad one.
 
-    Ignores the disk.
+    It must be relative, with forward slashes, and stay inside its directory. The disk is not read.
     """
     bad = (
         not isinstance(path, str)
         or not path
         or "\\" in path
         or "\0" in path
-        or ":" in path  # C:file is relative for us and a drive elsewhere
+        or ":" in path  # C:file is relative on Linux and on a drive on Windows
         or any(part in ("", ".", "..") for part in path.split("/"))
         or any(len(part) > _LONGEST_NAME for part in path.split("/"))
     )
@@ -41,7 +44,7 @@ def check_path(path: str, where: str = MANIFEST) -> PurePosixPath:
 
 
 def check_split(split: str, where: str = MANIFEST) -> str:
-    """The split's name, which is that of its directory too, else FormatError."""
+    """Check the name of a split, which is also its directory; raise FormatError for a bad one."""
     if not isinstance(split, str) or not _SPLIT.fullmatch(split):
         raise FormatError(
             f"{where} names the split {split!r}; expected letters, digits and _, joined by '.' or "
@@ -51,24 +54,24 @@ def check_split(split: str, where: str = MANIFEST) -> str:
 
 
 def inside(directory: Path, path: str, where: str = MANIFEST) -> Path:
-    """`directory / path`, or FormatError if the path or a link on the way leaves the directory."""
-    found = directory / check_path(path, where)
+    """`directory / path`. Raises FormatError if the path or a link in it leaves the directory."""
+    joined = directory / check_path(path, where)
     try:
-        stays = found.resolve().is_relative_to(directory.resolve())
+        stays = joined.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError):  # links in a circle
         stays = False
     if not stays:
         raise FormatError(
-            f"{where} names the file {path!r}, which is a link out of {directory}; copy the file "
-            "in its place"
+            f"{where} names the file {path!r}, which is a link out of {directory}; replace the "
+            "link with a copy of the file"
         )
-    return found
+    return joined
 
 
 def saved_files(directory: Path) -> tuple[Path, ...]:
     """The Arrow files of any saved dataset, in row order, from its state.json.
 
-    FormatError if it is not one.
+    Raises FormatError if the directory is not a saved dataset.
     """
     state_file = directory / "state.json"
     try:

@@ -1,10 +1,8 @@
-"""Faults of an output: each finding with its place.
+"""Findings: defects of an output, each with its place.
 
-A collection counts all and keeps the first.
-
-A check tells a `Findings` what it found. One that collects lets the check go on; `StopAtFirst`
-raises instead, so the writer, which stops at the first defect, and `verify`, which wants them all,
-run the same code.
+A check reports defects to a `Findings`, which counts all and keeps the first of each kind.
+`StopAtFirst` raises instead. So the writer, which stops at the first defect, and `verify`, which
+collects all, run the same checks.
 """
 
 from collections import Counter
@@ -22,7 +20,7 @@ from .errors import FormatError
 class Finding:
     """One defect.
 
-    kind: a word or two, the same for defects of a kind. pack: number in the file, from 0.
+    kind: one or two words, equal for defects of one kind. pack: number in the file, from 0.
 
     >>> str(Finding(kind="position", file="a.arrow", pack=17, token=5, what="it is 6, not 5"))
     'a.arrow pack 17 token 5: it is 6, not 5'
@@ -47,7 +45,7 @@ class Finding:
 
 
 class Findings:
-    """Findings in the order they came: of each kind the first `keep`, and the number of all."""
+    """Findings in order of arrival: the first `keep` of each kind, and the number of all."""
 
     def __init__(self, keep: int = 20) -> None:
         self.keep = keep
@@ -55,34 +53,35 @@ class Findings:
         self.counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """All there are, those that were not kept too."""
+        """Number of all findings, including those not kept."""
         return self.counts.total()
 
     def __iter__(self) -> Iterator[Finding]:
         return (finding for findings in self.kept.values() for finding in findings)
 
     def add(self, finding: Finding) -> None:
+        """Add one finding."""
         self.many(finding.kind, np.zeros(1, np.int64), lambda _: finding)
 
     def many(
-        self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]
+        self, kind: str, places: NDArray[np.integer[Any]], make: Callable[[int], Finding]
     ) -> None:
-        """Any number of findings of one kind.
+        """Add any number of findings of one kind.
 
-        found: what `make` turns into a finding, only for those that are kept.
+        places: numbers that `make` turns into findings, called only for those that are kept.
         """
-        if len(found):
-            self.counts[kind] += len(found)
+        if len(places):
+            self.counts[kind] += len(places)
             kept = self.kept.setdefault(kind, [])
-            kept.extend(make(int(number)) for number in found[: self.keep - len(kept)])
+            kept.extend(make(int(number)) for number in places[: self.keep - len(kept)])
 
     def damaged(self, error: FormatError, file: str, pack: int | None = None) -> None:
-        """A part that could not be read at all."""
+        """Add a file, or a part of one, that cannot be read at all."""
         what = str(error).removeprefix(file).lstrip(" :")
         self.add(Finding(kind="damaged", file=file, pack=pack, what=what))
 
     def update(self, other: "Findings") -> None:
-        """All of `other` behind these."""
+        """Append all findings of `other`."""
         for kind, findings in other.kept.items():
             kept = self.kept.setdefault(kind, [])
             kept.extend(findings[: self.keep - len(kept)])
@@ -90,13 +89,13 @@ class Findings:
 
 
 class StopAtFirst(Findings):
-    """Raises FormatError with the first finding."""
+    """Findings that raise FormatError at the first one."""
 
     def many(
-        self, kind: str, found: NDArray[np.integer[Any]], make: Callable[[int], Finding]
+        self, kind: str, places: NDArray[np.integer[Any]], make: Callable[[int], Finding]
     ) -> None:
-        if len(found):
-            raise FormatError(str(make(int(found[0]))))
+        if len(places):
+            raise FormatError(str(make(int(places[0]))))
 
     def damaged(self, error: FormatError, file: str, pack: int | None = None) -> NoReturn:
         raise error

@@ -1,4 +1,4 @@
-"""The ledger: what became of every token, as one equation."""
+"""The ledger: the outcome of every token, as one equation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,17 +21,17 @@ def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
 
     tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated + sum(dropped).
 
-    ledger: the keys LEDGER_KEYS and no other; counts of tokens, 0 or more; `dropped` maps a reason
-    to its count.
+    ledger: exactly the keys LEDGER_KEYS; counts of tokens, 0 or more; `dropped` maps each reason to
+    its count.
     """
     if not isinstance(ledger, Mapping) or set(ledger) != set(LEDGER_KEYS):
         raise FormatError(
-            f"{where} is {ledger!r}; expected a table with the keys {', '.join(LEDGER_KEYS)}"
+            f"{where} is {ledger!r}; expected an object with the keys {', '.join(LEDGER_KEYS)}"
         )
     dropped = ledger["dropped"]
     if not isinstance(dropped, Mapping):
         raise FormatError(
-            f"{where} has dropped = {dropped!r}; expected a table from reason to tokens"
+            f"{where} has dropped = {dropped!r}; expected an object that maps reasons to tokens"
         )
     counts = {key: ledger[key] for key in LEDGER_KEYS if key != "dropped"}
     counts |= {f"dropped.{reason}": count for reason, count in dropped.items()}
@@ -40,12 +40,12 @@ def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
             raise FormatError(
                 f"{where} has {key} = {count!r}; expected a count of tokens, 0 or more"
             )
-    put_in = sum(ledger[key] for key in ("tokens_in", "overlap", "continuation_bos", "filler"))
-    came_out = ledger["tokens_packed"] + ledger["truncated"] + sum(dropped.values())
-    if put_in != came_out:
+    total_in = sum(ledger[key] for key in ("tokens_in", "overlap", "continuation_bos", "filler"))
+    total_out = ledger["tokens_packed"] + ledger["truncated"] + sum(dropped.values())
+    if total_in != total_out:
         raise FormatError(
             f"{where} does not balance: tokens_in + overlap + continuation_bos + filler = "
-            f"{put_in}, but "
-            f"tokens_packed + truncated + dropped = {came_out}; {abs(put_in - came_out)} tokens "
-            "are unaccounted for"
+            f"{total_in}, but "
+            f"tokens_packed + truncated + dropped = {total_out}; {abs(total_in - total_out)} "
+            "tokens are unaccounted for"
         )

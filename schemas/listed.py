@@ -1,4 +1,4 @@
-"""The files of an output against its manifest: what is missing, changed or surplus."""
+"""Comparison of the files of an output with its manifest: missing, changed or surplus."""
 
 import os
 from pathlib import Path
@@ -16,10 +16,8 @@ SURPLUS = "is not in the manifest; expected nothing else in the directory"
 def check_file(directory: Output, entry: FileEntry, level: Level = "size") -> Path:
     """The path of one file of an output.
 
-    FormatError if it lies outside, is missing, or has another size or digest.
-
-    One at a URL is fetched first, if it is not in the cache yet, with its digest checked whatever
-    the level.
+    Raises FormatError if it is outside the directory, missing, or has another size or digest. A
+    file at a URL is first fetched into the cache, with its digest checked at any level.
     """
     if level not in get_args(Level):
         raise ValueError(f"level is {level!r}; expected one of {', '.join(get_args(Level))}")
@@ -28,8 +26,8 @@ def check_file(directory: Output, entry: FileEntry, level: Level = "size") -> Pa
     else:
         path = directory.fetch(entry)
     if not path.is_file():
-        what = "is not a file" if path.exists() else "is missing"
-        raise FormatError(f"{path} {what}; the manifest lists it with {entry.bytes} bytes")
+        problem = "is not a file" if path.exists() else "is missing"
+        raise FormatError(f"{path} {problem}; the manifest lists it with {entry.bytes} bytes")
     if (size := path.stat().st_size) != entry.bytes:
         raise FormatError(f"{path} has {size} bytes; expected {entry.bytes}")
     if level == "sha256" and (digest := file_digest(path)) != entry.sha256:
@@ -38,11 +36,9 @@ def check_file(directory: Output, entry: FileEntry, level: Level = "size") -> Pa
 
 
 def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> list[str]:
-    """Missing, changed and surplus files, a sentence each.
+    """A sentence for each missing, changed or surplus file; [] if there is none.
 
-    [] when `directory` holds exactly what the manifest lists.
-
-    level "size" costs a stat per file, "sha256" about 0.6 s of CPU per GB.
+    level: "size" costs a stat per file, "sha256" about 0.6 s of CPU per GB.
     """
     findings = []
     for entry in manifest.all_files:
@@ -56,11 +52,11 @@ def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> l
 def surplus_files(directory: Path, manifest: Manifest) -> list[Path]:
     """Files in `directory` that are not in the manifest."""
     listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
-    found = []
+    surplus = []
     for folder, folders, names in os.walk(directory):
         folders.sort()
-        # A link to a folder is not walked into, so it is a surplus entry itself.
+        # os.walk does not follow a link to a folder, so the link itself is surplus.
         names += [name for name in folders if Path(folder, name).is_symlink()]
         paths = sorted(Path(folder, name) for name in names)
-        found += [path for path in paths if path.relative_to(directory).as_posix() not in listed]
-    return found
+        surplus += [path for path in paths if path.relative_to(directory).as_posix() not in listed]
+    return surplus

@@ -1,8 +1,8 @@
-"""manifest.json: what an output is, written last, so that its presence means the build is complete.
+"""manifest.json: the description of an output. It is written last, so its presence means complete.
 
-Three keys. `data`: everything that decides the bytes, and the digests of those bytes; equal for
-equal builds on any machine. `run`: how this build went (versions, seconds, paths). `sha256`: digest
-of the other two.
+It has three keys. `data`: everything that decides the bytes, and the digests of those bytes; equal
+for equal builds on any machine. `run`: facts of this build (versions, seconds, paths). `sha256`:
+digest of the other two.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _FILE = ("path", "bytes", "sha256")
 class FileEntry:
     """A file of the output.
 
-    packs, tokens and split are there for shards, None for every other file.
+    packs, tokens and split are None unless the file is a shard.
     """
 
     path: str
@@ -51,9 +51,9 @@ class SplitCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest that has been checked.
+    """A manifest that passed all checks.
 
-    data, run: plain JSON values; the properties are what most readers want.
+    data, run: plain JSON values. Most readers need only the properties.
     """
 
     data: dict[str, Any]
@@ -67,15 +67,12 @@ class Manifest:
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
-        """The files whose bytes `data` decides: shards and the JSON that `datasets` reads."""
+        """The files whose bytes `data` decides: shards, and the JSON that `datasets` reads."""
         return tuple(FileEntry(**value) for value in self.data["files"])
 
     @cached_property
     def all_files(self) -> tuple[FileEntry, ...]:
-        """Every file of the output but manifest.json itself.
-
-        `files` and those that hold facts of the run.
-        """
+        """Every file except manifest.json: `files`, and files with facts of the run."""
         return self.files + tuple(FileEntry(**value) for value in self.run.get("files", []))
 
     @cached_property
@@ -93,7 +90,7 @@ class Manifest:
 
     @property
     def max_length(self) -> int:
-        """Tokens of a pack at most."""
+        """Most tokens of a pack."""
         return int(self.data["max_length"])
 
     @property
@@ -110,7 +107,7 @@ class Manifest:
     def identity(self) -> str:
         """Digest of the inputs: options that decide the bytes, sources, tokenizer.
 
-        Equal identity, equal bytes.
+        Outputs with equal identities have equal bytes.
         """
         return str(self.data["identity"])
 
@@ -124,7 +121,7 @@ class Manifest:
 
 
 class FetchedOutput(Protocol):
-    """An output whose files are fetched to be read, such as `RemoteOutput`."""
+    """Protocol of an output whose files are fetched to be read, such as `RemoteOutput`."""
 
     @property
     def name(self) -> str: ...
@@ -133,13 +130,13 @@ class FetchedOutput(Protocol):
     def manifest(self) -> Manifest: ...
 
     def fetch(self, entry: FileEntry) -> Path:
-        """The file, fetched if need be.
+        """Path of the file, fetched if necessary.
 
-        FormatError if it is missing or not what the manifest says.
+        Raises FormatError if it is missing or differs from the manifest.
         """
 
     def file(self, name: str) -> Path:
-        """The same of a file by its name. FormatError where the manifest does not list it."""
+        """Path of a file by its name. Raises FormatError if the manifest does not list it."""
 
 
 Output = Path | FetchedOutput
@@ -149,7 +146,7 @@ Output = Path | FetchedOutput
 def read_manifest(directory: str | Output) -> Manifest:
     """The manifest of an output.
 
-    FormatError if it is absent, changed by one bit, of a newer format or inconsistent.
+    Raises FormatError if it is missing, changed by one bit, of a newer format or inconsistent.
     """
     if not isinstance(directory, (str, Path)):
         return directory.manifest
@@ -170,7 +167,10 @@ def read_manifest(directory: str | Output) -> Manifest:
 
 
 def parse_manifest(content: bytes, where: str) -> Manifest:
-    """The manifest in these bytes, checked like one that is read; where: its name in messages."""
+    """The manifest in these bytes, with all checks of `read_manifest`.
+
+    where: its name in messages.
+    """
     value = parse_canonical(content, where)
     if not isinstance(value, dict) or set(value) != {"data", "run", "sha256"}:
         raise FormatError(
@@ -187,15 +187,15 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
 
 
 def _check(data: Any, run: Any, where: str) -> None:
-    """Check all that a reader relies on.
+    """Check everything that a reader relies on.
 
-    The version first: a newer format may have changed everything below it.
+    The version is checked first, because a newer format may have changed everything else.
     """
     version = _field(data, "format_version", int, where)
     if version > FORMAT_VERSION:
         raise FormatError(
-            f"{where} has format version {version}; this packprep reads up to {FORMAT_VERSION}, so "
-            "install a newer one"
+            f"{where} has format version {version}; this packprep reads up to {FORMAT_VERSION}; "
+            "install a newer packprep"
         )
     if version < 1:
         raise FormatError(f"{where} has format version {version}; expected 1 to {FORMAT_VERSION}")
@@ -205,9 +205,9 @@ def _check(data: Any, run: Any, where: str) -> None:
             f"{where} has identity {data.get('identity')!r}; its inputs give {identity!r}"
         )
     check_columns([_column(value, where) for value in _field(data, "columns", list, where)], where)
-    for key, least in (("max_length", 1), ("vocab_size", 1)):
-        if _field(data, key, int, where) < least:
-            raise FormatError(f"{where} has {key} {data[key]}; expected {least} or more")
+    for key in ("max_length", "vocab_size"):
+        if _field(data, key, int, where) < 1:
+            raise FormatError(f"{where} has {key} {data[key]}; expected 1 or more")
     for source in _field(data, "sources", list, where):
         _counts(source, ("bytes", "first_document", "documents"), f"{where} sources")
         _digest(source, f"{where} sources")
@@ -224,46 +224,48 @@ def _check(data: Any, run: Any, where: str) -> None:
 
 
 def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
-    """Every path inside the directory and there once.
+    """Check that paths are unique and stay inside the directory.
 
-    The shards of a split numbered and adding up to its counts.
+    Also that the shards of a split are numbered and add up to its counts.
     """
     splits = _field(data, "splits", dict, where)
     if not splits:
-        raise FormatError(f"{where} has no splits; expected one at least")
+        raise FormatError(f"{where} has no splits; expected at least one")
     for name, counts in splits.items():
         check_split(name, where)
         _counts(counts, ("packs", "segments", "tokens"), f"{where} split {name}")
         _keys(counts, ("packs", "segments", "tokens"), f"{where} split {name}")
     run_files = run.get("files", []) if isinstance(run, dict) else None
     if not isinstance(run_files, list):
-        raise FormatError(f"{where} has a run part that is no table, or whose files are no list")
+        raise FormatError(
+            f"{where} has a bad key run; expected an object whose files, if any, are a list"
+        )
     files = _field(data, "files", list, where)
     paths = {MANIFEST}
     for value in [*files, *run_files]:
         path = check_path(_field(value, "path", str, f"{where} files"), where)
-        at = f"{where} files {path}"
+        place = f"{where} files {path}"
         if value["path"] in paths:
             raise FormatError(
-                f"{at} is listed twice, or is the manifest itself; expected each file once"
+                f"{place} is listed twice, or is the manifest itself; expected each file once"
             )
         paths.add(value["path"])
-        _counts(value, ("bytes",), at)
-        _digest(value, at)
+        _counts(value, ("bytes",), place)
+        _digest(value, place)
     for value in run_files:
         _keys(value, _FILE, f"{where} files {value['path']}")
 
     shards: dict[str, list[dict[str, Any]]] = {name: [] for name in splits}
     for value in files:
-        at = f"{where} files {value['path']}"
+        place = f"{where} files {value['path']}"
         if not value["path"].endswith(".arrow"):
-            _keys(value, _FILE, at)
+            _keys(value, _FILE, place)
             continue
-        _keys(value, (*_FILE, "packs", "tokens", "split"), at)
-        _counts(value, ("packs", "tokens"), at)
-        if _field(value, "split", str, at) not in splits:
+        _keys(value, (*_FILE, "packs", "tokens", "split"), place)
+        _counts(value, ("packs", "tokens"), place)
+        if _field(value, "split", str, place) not in splits:
             raise FormatError(
-                f"{at} has the split {value['split']!r}; the splits are {', '.join(splits)}"
+                f"{place} has the split {value['split']!r}; the splits are {', '.join(splits)}"
             )
         shards[value["split"]].append(value)
     for name, listed in shards.items():

@@ -1,12 +1,10 @@
-"""A list column of a record batch as two numpy arrays.
+"""A list column of a record batch as two numpy arrays, checked and without a copy.
 
-Without a copy and without trusting the file.
-
-Arrow checks nothing when it maps a file: an offset may point anywhere. All that is read from a
-shard passes here.
+Arrow checks nothing when it maps a file, so an offset may point anywhere. Everything that is read
+from a shard passes through here.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,34 +12,33 @@ from numpy.typing import NDArray
 
 from .errors import FormatError
 
-# Arrow's names for these are numpy's names for others.
+# Arrow and numpy name these types differently.
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 class ListView(NamedTuple):
     """A list column: row r is `values[offsets[r]:offsets[r + 1]]`.
 
-    offsets: int32 [rows + 1], not always from 0.
+    offsets: int32 [rows + 1], may begin above 0.
     """
 
     offsets: NDArray[np.int32]
     values: NDArray[Any]
 
     def row(self, row: int) -> NDArray[Any]:
+        """The values of one row."""
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
 def list_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:
     """Views of one list column.
 
-    FormatError if it has nulls, or offsets that fall, or that leave the values.
-
-    Costs a pass over the offsets (one number per pack) and, only if the file has a null bitmap, one
-    over that.
+    Raises FormatError if it has nulls, or if offsets fall or point outside the values. Costs a pass
+    over the offsets (one number per pack) and over the null bitmap, if the file has one.
     """
-    column = batch.column(batch.schema.get_field_index(name))
+    column = cast("pa.ListArray[Any]", batch.column(batch.schema.get_field_index(name)))
     try:
-        column.validate()  # buffers are as long as their arrays claim
+        column.validate()  # checks that buffers are as long as their arrays claim
     except pa.ArrowInvalid as error:
         raise FormatError(
             f"{where} column {name} is damaged: {error}; restore the file or build again"
@@ -57,19 +54,22 @@ def list_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:
     if offsets[0] < 0 or offsets[-1] > len(values) or (offsets[1:] < offsets[:-1]).any():
         raise FormatError(
             f"{where} column {name} has list offsets outside 0..{len(values)} or falling; restore "
-            "or rebuild the file"
+            "the file or build again"
         )
     return ListView(offsets, values)
 
 
-def _numpy(array: pa.Array) -> NDArray[Any]:
-    """The array's own memory.
+def _numpy(array: "pa.Array[Any]") -> NDArray[Any]:
+    """The array's memory as a numpy array.
 
-    to_numpy and to_pandas_dtype import pandas where it is installed: 0.2 s and 55 MB.
+    to_numpy and to_pandas_dtype would import pandas where it is installed: 0.2 s and 55 MB.
     """
     name = str(array.type)
     dtype = np.dtype(_FLOATS.get(name, name))
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.empty(0, dtype)
-    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+    start = array.offset * dtype.itemsize
+    # The stubs of numpy 2.2 do not know the buffer protocol.
+    values: NDArray[Any] = np.frombuffer(buffer, dtype, len(array), start)  # type: ignore[call-overload]
+    return values

@@ -1,4 +1,4 @@
-"""One pack of an output as text, its documents apart.
+"""Print one pack of an output as text, document by document.
 
 \b
 $ python scripts/demo_show.py demo/packed demo/tokenizer
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from packprep.loaders import PackedShards
 
-EDGE = 60  # characters shown of either end of a segment
+EDGE = 60  # characters shown at each end of a segment
 
 
 @click.command(help=__doc__)

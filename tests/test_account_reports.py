@@ -1,6 +1,6 @@
 """report.json of small builds and of their merge, number by number.
 
-Users have committed such numbers as baselines.
+Users have committed these numbers as baselines.
 """
 
 import json
@@ -51,10 +51,7 @@ BUILDS: dict[str, dict[str, Any]] = {
 
 
 def rows(lengths: list[int], first: int) -> list[dict[str, Any]]:
-    """Rows of token ids, so that no number depends on how a tokenizer was trained.
-
-    The loss is on every third id.
-    """
+    """Rows of token ids, so no number depends on a trained tokenizer; loss on every third id."""
     return [
         {
             "ids": [5 + (first + row) % 7] * length,
@@ -66,20 +63,20 @@ def rows(lengths: list[int], first: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The builds, and what merge makes of one of them and of two.
+    """Folders of the builds, and of merges of one and of two of them.
 
-    Together they lose tokens for every reason.
+    Together they drop tokens for every reason.
     """
     folder = tmp_path_factory.mktemp("builds")
     files: dict[str, list[Any]] = {"a.jsonl": [*rows(SHORT, 0), *BAD], "b.jsonl": rows(LONG, 3)}
     for name, options in BUILDS.items():
         (folder / name).mkdir()
         build(BuildConfig(**build_options(folder / name, files, **COMMON, **options)))
-    found = {name: folder / name / "out" for name in BUILDS}
+    folders = {name: folder / name / "out" for name in BUILDS}
     for name, parts in {"pieces alone": ["pieces"], "pieces, cut": ["pieces", "cut"]}.items():
-        merge([found[part] for part in parts], folder / name)
-        found[name] = folder / name
-    return found
+        merge([folders[part] for part in parts], folder / name)
+        folders[name] = folder / name
+    return folders
 
 
 def report_of(output: Path) -> Any:
@@ -87,10 +84,7 @@ def report_of(output: Path) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """A report as it is compared.
-
-    Names of files without their folder, and 12 decimals, as the CI gate compares.
-    """
+    """A report for comparison: file names without folder, and 12 decimals like the CI gate."""
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -104,7 +98,7 @@ def numbers(value: Any) -> Any:
     )
 
 
-def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(
+def test_reports_have_the_keys_and_numbers_of_committed_baselines(
     outputs: dict[str, Path],
 ) -> None:
     golden = json.loads(GOLDEN.read_text())
@@ -112,8 +106,10 @@ def test_reports_have_the_keys_and_numbers_that_baselines_were_made_of(
     assert {name: sorted(report) for name, report in reports.items()} == {
         name: sorted({*report, *OF_THE_RUN}) for name, report in golden.items()
     }
-    found = {name: {key: report[key] for key in golden[name]} for name, report in reports.items()}
-    assert numbers(found) == golden
+    compared = {
+        name: {key: report[key] for key in golden[name]} for name, report in reports.items()
+    }
+    assert numbers(compared) == golden
 
 
 def test_build_merge_manifest_and_statistics_agree_on_every_figure(
@@ -132,10 +128,10 @@ def test_build_merge_manifest_and_statistics_agree_on_every_figure(
     cut = report_of(
         outputs["cut"]
     )  # one split, so the statistics of the split are those of the output
-    found = training(
+    statistics = training(
         outputs["cut"], read_manifest(outputs["cut"]), measure_output(outputs["cut"]), None, 1
     )
-    assert (found["token_utilization"], found["loss_utilization"]) == (
+    assert (statistics["token_utilization"], statistics["loss_utilization"]) == (
         cut["utilization"],
         cut["loss_utilization"],
     )

@@ -1,7 +1,4 @@
-"""Laws for every strategy, overflow mode and constraint.
-
-On documents drawn at random.
-"""
+"""Laws for every strategy, overflow mode and constraint, on random documents."""
 
 import itertools
 import random
@@ -96,7 +93,7 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
         assert row["cu_seqlens"][0] == 0
         assert ends[-1] == len(row["tokens"])
         assert row["document_ids"] == sorted(row["document_ids"]), (
-            "segments stand in input order inside a pack"
+            "segments are in input order inside a pack"
         )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             assert row["position_ids"][start:end] == list(range(end - start))
@@ -181,9 +178,8 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
             vocab_size=layout.vocab_size,
             where="the batch",
         )
-    pieces: dict[int, list[tuple[int, int]]] = defaultdict(
-        list
-    )  # of each document: where they begin and end in it
+    # where the pieces of each document begin and end
+    pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
     rows = table.to_pylist()
     for row in rows:
         lengths = row.get("segment_lengths") or np.diff(row["cu_seqlens"]).tolist()
@@ -202,9 +198,9 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
                 - offset
             )
             real = start + row["segment_lengths"][number] if "segment_lengths" in row else end
-            own = start + (config.continuation_bos and offset > 0)
+            text_start = start + (config.continuation_bos and offset > 0)
             for place in range(start, end):
-                token, inside = row["tokens"][place], own <= place < real
+                token, inside = row["tokens"][place], text_start <= place < real
                 for column in CARRIED:
                     if column.kind == "token":
                         assert row[column.name][place] == (
@@ -214,7 +210,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
                     inside and place > start and trained[document][originals[document].index(token)]
                 )
                 if not config.train_overlap:
-                    keeps = keeps and place >= own + repeated
+                    keeps = keeps and place >= text_start + repeated
                 assert row["labels"][place] == (token if keeps else -100)
                 labels_seen += keeps
             for column in CARRIED:

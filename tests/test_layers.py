@@ -40,9 +40,9 @@ ROOMS = (
     "cli",
     "cli/commands",
 )
-ORDER = ("schemas", "schemas/storage", *ROOMS, "top", "loaders")
+ORDER = ("schemas", "schemas/storage", *ROOMS, "top", "loaders", "loaders/adapters")
 # Their `__init__` only names what users import, from anywhere below it.
-FACES = ("packprep.schemas",)
+FACES = ("packprep.schemas", "packprep.loaders")
 
 # By design: every command module has a `command`, and every process an entry point.
 TWINS_BY_DESIGN = {"command", "main"}

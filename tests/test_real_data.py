@@ -1,4 +1,4 @@
-"""Real text and real tokenizers, end to end; skipped where they are not on the machine."""
+"""Real text and real tokenizers, end to end; skipped if they are not on the machine."""
 
 import gzip
 import json
@@ -39,10 +39,7 @@ def rows(name: str, every: int = 1) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Every 40th document of each corpus, the longest book (1 MB), and empty documents.
-
-    5 MB of text.
-    """
+    """Every 40th document of each corpus, the longest book and empty documents: 5 MB of text."""
     names = sorted(path.name.split(".")[0] for path in (SHARED / "text").glob("*.jsonl.gz"))
     documents = [
         row["text"] for name in names if name != "sgd_chat" for row in rows(name, every=40)
@@ -54,22 +51,19 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
-    """Ids of each document in the order of document_starts.
-
-    Tokens repeated by stride are taken once.
-    """
+    """Ids of each document in the order of document_starts, without tokens repeated by stride."""
     pieces: dict[int, list[tuple[int, np.ndarray]]] = {}
     for pack in PackedShards(output):
         for segment in pack.segments():
             assert segment.document_id is not None
             assert segment.start is not None
             pieces.setdefault(segment.document_id, []).append((segment.start, segment.tokens))
-    found = {}
+    documents = {}
     for document, parts in pieces.items():
         parts.sort(key=lambda part: part[0])
-        own = [tokens if start == 0 else tokens[stride:] for start, tokens in parts]
-        found[document] = np.concatenate(own).tolist()
-    return found
+        tokens_of_parts = [tokens if start == 0 else tokens[stride:] for start, tokens in parts]
+        documents[document] = np.concatenate(tokens_of_parts).tolist()
+    return documents
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +114,7 @@ def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_every_kind_of_tokenizer_builds_with_the_ids_it_gives_alone(
+def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
     name: str, tmp_path: Path
 ) -> None:
     documents = [

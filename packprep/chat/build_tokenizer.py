@@ -1,7 +1,4 @@
-"""The tokenizer of a build.
-
-Its file, and where rows are conversations the template that they are rendered with.
-"""
+"""The tokenizer of a build: its file and, where rows are conversations, their template."""
 
 import hashlib
 from dataclasses import dataclass, fields, replace
@@ -38,9 +35,9 @@ def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokeniz
 def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
     """The tokenizer of a build.
 
-    Where rows are token ids, it only says which ids there are, and no BOS or EOS is added unless
-    asked for; with `vocab_size` it may be left out. Where rows are conversations, their template
-    writes both; prompts and responses need none, and have them as text has.
+    Rows of token ids: it only bounds the ids, and no BOS or EOS is added unless asked for. With
+    `vocab_size` it may be left out. Conversations: their template writes BOS and EOS. Prompts and
+    responses need no template; without one they get BOS and EOS as text does.
     """
     bos, eos = config.bos, config.eos
     if config.input_ids_column is not None or config.chats:
@@ -54,16 +51,20 @@ def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
                 raise ConfigError(
                     "--bos and --eos name tokens of a tokenizer; give --tokenizer too"
                 )
-            nothing = hashlib.sha256(b"").hexdigest()
+            empty_digest = hashlib.sha256(b"").hexdigest()
             return Tokenizer(
-                json=b"", sha256=nothing, vocab_size=config.vocab_size, bos=None, eos=None, pad_id=0
+                json=b"",
+                sha256=empty_digest,
+                vocab_size=config.vocab_size,
+                bos=None,
+                eos=None,
+                pad_id=0,
             )
     if config.chats and config.chat_template is not None:
         from packprep.chat.template import template_file
 
-        template_file(
-            Path(config.chat_template)
-        )  # a hub that is asked for a tokenizer may take its time
+        # Checked first, because fetching a tokenizer from the hub may take long.
+        template_file(Path(config.chat_template))
     if config.chats:
         bos = eos = "none"
     tokenizer = load_tokenizer(
@@ -79,7 +80,7 @@ def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
 def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
     """The tokenizer with its chat template.
 
-    With BOS and EOS where it has none, and rows are prompts and responses.
+    Where it has none and rows are prompts and responses: the tokenizer with BOS and EOS.
     """
     from packprep.chat.template import load_chat_template
 
@@ -92,9 +93,7 @@ def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
         bare = load_tokenizer(
             config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos
         )
-        note = (
-            "the tokenizer has no chat template: prompt and response follow each other as they are"
-        )
+        note = "the tokenizer has no chat template: prompt and response are joined as they are"
         return replace(bare, notes=(*bare.notes, note))
     if not {config.bos, config.eos} <= {"auto", "none"}:
         raise ConfigError(ENDS_OF_TEMPLATE)

@@ -1,17 +1,17 @@
 """Rows to conversations of messages with role and content.
 
-A chat dataset's columns may have any of many names.
+Chat datasets use many names for their columns:
 
     messages       [{"role": "user", "content": ...}, ...]                 options: messages_column
     conversations  ShareGPT: [{"from": "human", "value": ...}, ...]        options: messages_column
     prompt         and response or completion: two texts, one turn each
                    options: prompt_column, response_column
 
-`find_conversations` picks one from the names of the columns and says so. A cell is Arrow lists of
-structs, or the same as JSON text, which keeps keys apart that Arrow would give to every row: in
-structs a null is taken for a missing key. Beside it a `tools` column (JSON schemas, or JSON text of
-them) and other keys of a message (tool_calls, name, reasoning_content, ...) reach the template as
-they are. `chat_template_kwargs` of a row are variables of its template.
+`find_conversations` picks one of these by the names of the columns, and reports it. A cell holds
+Arrow lists of structs, or the same as JSON text. Arrow gives every struct all keys, so a null in a
+struct counts as a missing key; JSON text has only the keys it names. A `tools` column (JSON
+schemas, or JSON text of them) and other keys of a message (tool_calls, name, reasoning_content,
+...) reach the template unchanged. `chat_template_kwargs` of a row are variables of its template.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from packprep.support.problems import BadRow
 
 Message = dict[str, Any]
 
-# Roles that templates know; any other is a mistake in the data, and could be text that spells part
-# of a token.
+# Roles that templates know. Any other is a mistake in the data, and could spell part of a special
+# token.
 ROLES = frozenset(
     {
         "system",
@@ -67,7 +67,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 class Conversation:
     """One row for a template.
 
-    messages: each with a `role`, and `content` where there is any; no value is None.
+    messages: each with a `role`, and `content` if it has any; no value is None.
     """
 
     messages: list[Message]
@@ -76,7 +76,7 @@ class Conversation:
 
 
 class BadRowError(InputError):
-    """A row that is no conversation; the row is the caller's to name."""
+    """A row that is not a conversation. The caller adds the row's place."""
 
     def __init__(self, reason: BadRow, detail: str) -> None:
         super().__init__(detail)
@@ -85,10 +85,7 @@ class BadRowError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationColumns:
-    """Columns of a source that hold its conversations.
-
-    said: the sentence for the user.
-    """
+    """Columns of a source that hold its conversations."""
 
     kind: Literal["messages", "pair"]
     names: tuple[str, ...]  # one column of messages, or prompt and response
@@ -101,7 +98,8 @@ class ConversationColumns:
         return (*self.names, *(name for name in (self.tools, self.variables) if name is not None))
 
     @property
-    def said(self) -> str:
+    def note(self) -> str:
+        """Sentence for the user."""
         beside = f" and tools from {self.tools!r}" if self.tools else ""
         return f"conversations are read from {' and '.join(map(repr, self.names))}{beside}"
 
@@ -115,10 +113,10 @@ def find_conversations(
 ) -> ConversationColumns | None:
     """Columns of a table that hold its conversations; None where it has none.
 
-    A column that is named is taken and must exist; else `messages`, `conversations`, or a known
-    pair of columns. Either messages_column or both of the others may be named.
+    A column that is named must exist. Where none is named: `messages`, `conversations`, or a known
+    pair of columns. Name either messages_column or both of the others.
     """
-    beside: dict[str, Any] = {
+    optional: dict[str, Any] = {
         "tools": "tools" if "tools" in columns else None,
         "variables": "chat_template_kwargs" if "chat_template_kwargs" in columns else None,
     }
@@ -127,20 +125,20 @@ def find_conversations(
         if name not in columns:
             raise InputError(f"there is no column {name!r}; there are {', '.join(columns)}")
     if messages_column is not None:
-        return ConversationColumns(kind="messages", names=(messages_column,), **beside)
+        return ConversationColumns(kind="messages", names=(messages_column,), **optional)
     if asked:
-        return ConversationColumns(kind="pair", names=tuple(asked), **beside)
+        return ConversationColumns(kind="pair", names=tuple(asked), **optional)
     for name in ("messages", "conversations"):
         if name in columns:
-            return ConversationColumns(kind="messages", names=(name,), **beside)
+            return ConversationColumns(kind="messages", names=(name,), **optional)
     pair = next((pair for pair in _PAIRS if set(pair) <= set(columns)), None)
-    return ConversationColumns(kind="pair", names=pair, **beside) if pair else None
+    return ConversationColumns(kind="pair", names=pair, **optional) if pair else None
 
 
 def read_conversations(
     table: pa.Table, columns: ConversationColumns
 ) -> Iterator[Conversation | BadRowError]:
-    """A conversation for each row, or what is wrong with the row."""
+    """A conversation for each row, or the error of the row."""
     cells = [_cells(table, name) for name in columns.wanted]
     for row in zip(*cells, strict=True):
         try:
@@ -156,7 +154,7 @@ def _cells(table: pa.Table, name: str) -> list[Any]:
     """
     column = table[name]
     values: list[Any] = column.to_pylist()
-    if pa.types.is_large_binary(column.type):  # of JSON rows: any value, written as JSON
+    if pa.types.is_large_binary(column.type):  # a column of JSON rows: each value is JSON text
         return [None if value is None else json.loads(value) for value in values]
     return (
         [_without_nulls(value) for value in values] if pa.types.is_nested(column.type) else values
@@ -211,9 +209,9 @@ def _messages(value: Any, column: str) -> list[Message]:
 
 
 def _message(value: Any, number: int) -> Message:
-    """A message with its keys as templates expect them.
+    """A message with the keys that templates expect.
 
-    Nulls left out, ShareGPT's names translated.
+    Nulls are left out and ShareGPT's names translated.
     """
     if not isinstance(value, dict):
         raise BadRowError(
@@ -222,9 +220,9 @@ def _message(value: Any, number: int) -> Message:
         )
     message = {key: item for key, item in value.items() if item is not None}
     if "from" in message and "role" not in message:
-        said = message.pop("from")
+        sender = message.pop("from")
         message = {
-            "role": _SHAREGPT_ROLES.get(said, said) if isinstance(said, str) else said,
+            "role": _SHAREGPT_ROLES.get(sender, sender) if isinstance(sender, str) else sender,
             **message,
         }
         if "value" in message and "content" not in message:
@@ -250,7 +248,7 @@ def _message(value: Any, number: int) -> Message:
             f"message {number} ({role}) has {_kind(content)} as content, expected text",
         )
     reasoning = next((message[key] for key in _REASONING if key in message), None)
-    if reasoning is not None:  # one thought, several names for it: templates read one or another
+    if reasoning is not None:  # one thought under several names: each template reads one of them
         message = {
             **message,
             "reasoning_content": reasoning,
@@ -260,7 +258,7 @@ def _message(value: Any, number: int) -> Message:
 
 
 def _parsed(value: Any, column: str | None) -> Any:
-    """JSON text as what it says; anything else as it is."""
+    """The value of JSON text; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:

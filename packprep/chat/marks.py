@@ -1,10 +1,9 @@
-"""Code points that are no characters, as marks in the texts of a conversation.
+"""Marks in the texts of a conversation, which show where a template writes each text.
 
-They show where its texts come out of a template.
-
-A rendering of a marked conversation counts only where it is the plain rendering once the marks are
-taken out; then the positions of the marks say where in the plain text each message stands. U+FDD0
-to U+FDDD are used, which Unicode reserves for such ends: text that holds one is refused.
+A rendering of a marked conversation counts only if it equals the plain rendering once its marks are
+removed. Then the positions of the marks say where each message is in the plain text. Marks are the
+code points U+FDD0 to U+FDDD, which Unicode reserves for internal use and which are not characters:
+text that contains one is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from packprep.chat.conversations import Conversation, Message
 
-GENERATED = "\ufdd0"  # around what stands in {% generation %}
+GENERATED = "\ufdd0"  # around the text of {% generation %} blocks
 BREAK = "\ufddd"  # inside a special token that a message spells
 MARKS = re.compile("[\ufdd0-\ufddd]")
 
@@ -26,14 +25,14 @@ _MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
 _TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
 _FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
 
-# Where a message says something. Strings that templates compare or measure are not touched.
+# Keys that hold the text of a message. Strings that templates compare or measure get no marks.
 TEXT_KEYS = ("content", "reasoning_content", "thinking")
 UNTOUCHED = ("id", "type", "role", "tool_call_id")
 
 
 @lru_cache(4096)
 def numbered(number: int) -> str:
-    """The mark of a text: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC."""
+    """Mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC."""
     return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
 
 
@@ -41,8 +40,8 @@ def numbered(number: int) -> str:
 class Unmarked:
     """A marked rendering without its marks.
 
-    pieces: the text between two marks each, of any kind; `text` is all of them. marks: (position,
-    number of the text it belongs to), as they stand; the first is (0, -1), where the text begins.
+    pieces: the text between two neighbouring marks of any kind; joined, they are `text`. marks:
+    (position, number of the text it belongs to), in order; the first is (0, -1), the beginning.
     generated: (marks before, position) of every GENERATED.
     """
 
@@ -51,17 +50,21 @@ class Unmarked:
     marks: list[tuple[int, int]]
     generated: list[tuple[int, int]]
 
+    def ends(self) -> list[tuple[int, int]]:
+        """End of the text behind each mark, which is the next mark: (position, its number)."""
+        return [*self.marks[1:], (len(self.text), -1)]
+
 
 def unmark(rendering: str) -> Unmarked:
-    """Take the marks out of a rendering."""
+    """Remove the marks from a rendering."""
     pieces, marks, generated, last, size = [], [(0, -1)], [], 0, 0
-    for found in _MARK.finditer(rendering):
-        pieces.append(rendering[last : found.start()])
+    for match in _MARK.finditer(rendering):
+        pieces.append(rendering[last : match.start()])
         size += len(pieces[-1])
-        last = found.end()
-        if found[1] is not None:
-            marks.append((size, int(found[1].translate(_TO_DIGIT))))
-        elif found[0] == GENERATED:
+        last = match.end()
+        if match[1] is not None:
+            marks.append((size, int(match[1].translate(_TO_DIGIT))))
+        elif match[0] == GENERATED:
             generated.append((len(marks), size))
     pieces.append(rendering[last:])
     return Unmarked("".join(pieces), pieces, marks, generated)
@@ -72,13 +75,11 @@ def with_texts(
     change: Callable[[int, str], str],
     roles: frozenset[str] | None = None,
 ) -> tuple[Conversation, list[tuple[int, str]]]:
-    """The conversation with each of its texts put through `change(number, text)`.
+    """Replace each text by `change(number, text)`.
 
-    Also (message, text) of each.
-
-    A text is what a message says: text content, the text parts of a list of parts, reasoning, names
-    and arguments of calls. roles: of these messages only. One thought under several names is one
-    text.
+    Returns the changed conversation and (message, text) of each text. Texts are text content, the
+    text parts of a list of parts, reasoning, names and arguments of calls. One thought under
+    several names is one text. roles: only messages of these roles.
     """
     texts: list[tuple[int, str]] = []
 

@@ -1,20 +1,20 @@
-"""From conversations to token ids and the mask of what is trained, a batch at a time.
+"""Token ids and the loss mask of conversations, a batch at a time.
 
     render_chats   rows -> `text`, `trained`, `specials`, `problem`   one row of Python, 40-250 us
     encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed, twice
 
-Ids are those of the whole text with its special tokens parsed, as
-`apply_chat_template(tokenize=True)` gives them, and nothing is added: the template wrote BOS and
-EOS. The mask comes from encoding the text once more, cut where training begins and ends: where the
-pieces give the same ids their lengths are the mask. Where they do not, because a token reaches over
-a cut, the reference tokenizer says what each token covers, and one with a trained character is
-trained.
+Ids are those of the text with its special tokens parsed, as `apply_chat_template(tokenize=True)`
+gives them. Nothing is added: the template wrote BOS and EOS. For the mask the text is encoded once
+more, cut where trained spans begin and end. If the pieces give the same ids, their lengths are the
+mask. If not, because a token crosses a cut, the reference tokenizer says which characters each
+token covers, and a token with a trained character is trained.
 
-Rows are rendered where they are read (rowtext.py) and encoded where text is (encoding.py). For
-`problem` see problems.py.
+Rows are rendered where they are read (sources/row_text.py) and encoded where text is
+(tokens/encode.py). For `problem` see support/problems.py.
 
-A row whose text spells special tokens is encoded by the reference tokenizer between the template's
-own special tokens, where nothing is parsed; it is refused if these cuts would change any other id.
+Where the messages of a row spell special tokens, the reference tokenizer encodes the text between
+the template's own special tokens without parsing any. The row is refused if these cuts would change
+any other id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +52,8 @@ RENDERED = pa.schema(
 class ChatTokens:
     """Ids of a batch of conversations.
 
-    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: of rows that
-    cannot be encoded, which have no tokens.
+    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: by
+    row, of rows that cannot be encoded; these have no tokens.
     """
 
     ids: Ids
@@ -65,27 +65,28 @@ class ChatTokens:
 def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
     """Rows as text: a table of schema RENDERED, [rows].
 
-    trained: character positions start, stop, start, stop, ... of what is trained; null where
-    everything is. specials: the same of the template's own special tokens, where the text spells
-    others; null elsewhere. problem: null but where there is no text.
+    trained: character positions start, stop, start, stop, ... of the trained spans; null where
+    everything is trained. specials: the same for the template's own special tokens, where messages
+    spell others; null elsewhere. problem: set only where there is no text.
     """
     texts: list[str | None] = []
     trained: list[list[int] | None] = []
     specials: list[list[int] | None] = []
     problems: list[Problem | None] = []
     for conversation in read_conversations(table, columns):
-        problem = text = spans = own = None
+        problem = text = trained_spans = special_spans = None
         if isinstance(conversation, BadRowError):
             problem = Problem(conversation.reason, str(conversation))
         else:
             try:
                 rendered = finder.render(conversation)
-                text, spans, own = rendered.text, _flat(rendered.trained), _flat(rendered.specials)
+                text = rendered.text
+                trained_spans, special_spans = _flat(rendered.trained), _flat(rendered.specials)
             except RenderError as error:
                 problem = Problem(BadRow.TEMPLATE, str(error))
         texts.append(text)
-        trained.append(spans)
-        specials.append(own)
+        trained.append(trained_spans)
+        specials.append(special_spans)
         problems.append(problem)
     return pa.table([texts, trained, specials, problems], schema=RENDERED)
 
@@ -93,41 +94,40 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
     """Ids and mask of rendered rows; a row without text has no tokens.
 
-    engine: one that parses special tokens. exact: the same tokenizer, for the rows that are not
-    plain.
+    engine: parses special tokens. exact: the same tokenizer, for rows that need the reference.
     """
-    chunks = rendered["text"].combine_chunks()
-    texts = (chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks).fill_null("")
+    # One array always: the offsets of large_string do not overflow.
+    texts = cast("pa.LargeStringArray", rendered["text"].combine_chunks()).fill_null("")
     trained, specials = rendered["trained"].to_pylist(), rendered["specials"].to_pylist()
     ids, offsets = engine.encode(texts)
     mask = np.ones(len(ids), np.bool_)
-    odd: list[int] = []
-    strings: Sequence[str] = ()
-    if any(spans is not None for spans in trained) or any(own is not None for own in specials):
+    crossing: list[int] = []  # rows in which a token crosses a cut
+    strings: Sequence[Any] = ()
+    if any(spans is not None for spans in trained) or any(spans is not None for spans in specials):
         strings = texts.to_pylist()
     if any(spans is not None for spans in trained):
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))
-        odd = unequal(cut_ids, cut_offsets[first], ids, offsets).tolist()
+        crossing = unequal(cut_ids, cut_offsets[first], ids, offsets).tolist()
         offsets_of_mask = cut_offsets[first]
     else:
         offsets_of_mask = offsets
-    special = [row for row, own in enumerate(specials) if own is not None]
-    odd = sorted({*odd} - {*special})
-    if not odd and not special:
+    special = {row: spans for row, spans in enumerate(specials) if spans is not None}
+    crossing = sorted({*crossing} - {*special})
+    if not crossing and not special:
         return ChatTokens(ids, offsets, mask)
     replaced: dict[int, tuple[Ids, NDArray[np.bool_]]] = dict(
         zip(
-            odd,
-            exact.masks([strings[row] for row in odd], [trained[row] for row in odd]),
+            crossing,
+            exact.masks([strings[row] for row in crossing], [trained[row] for row in crossing]),
             strict=True,
         )
     )
     problems = {}
-    for row in special:
+    for row, spans in special.items():
         try:
-            replaced[row] = exact.between(strings[row], specials[row], trained[row])
+            replaced[row] = exact.between(strings[row], spans, trained[row])
         except RenderError as error:
             replaced[row] = np.empty(0, np.int32), np.empty(0, np.bool_)
             problems[row] = Problem(BadRow.SPECIAL_TOKENS, str(error))
@@ -151,9 +151,10 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
 def _cut(
     texts: Sequence[str], trained: Sequence[list[int] | None]
 ) -> tuple[list[str], NDArray[np.bool_], NDArray[np.int64]]:
-    """Texts cut where training begins and ends.
+    """Cut texts where trained spans begin and end.
 
-    Also which pieces are trained, the first piece of each text, and the end.
+    Returns the pieces, a bool for each (True: trained), and the first piece of each text with the
+    number of pieces at the end.
     """
     pieces: list[str] = []
     turns: list[bool] = []
@@ -171,9 +172,9 @@ def _cut(
 
 
 class ExactEncoder:
-    """The reference tokenizer, asked which characters each token covers.
+    """The reference tokenizer, which knows the characters that each token covers.
 
-    Loaded at the first use.
+    It is loaded when first used.
     """
 
     def __init__(self, tokenizer_json: bytes) -> None:
@@ -208,11 +209,11 @@ class ExactEncoder:
     ) -> tuple[Ids, NDArray[np.bool_]]:
         """Ids and mask of a text in which only the special tokens at these positions are special.
 
-        Raises RenderError where this tokenizer encodes a text otherwise when it is cut there.
+        Raises RenderError where cutting the text there changes its other ids.
         """
         stops = [*specials, len(text)]
         cuts = list(enumerate(zip([0, *specials], stops, strict=True)))
-        whole = self._parsing.encode(text, add_special_tokens=False).ids
+        uncut = self._parsing.encode(text, add_special_tokens=False).ids
         parts: dict[bool, list[tuple[list[int], list[tuple[int, int]]]]] = {True: [], False: []}
         for number, (start, stop) in cuts:
             if number % 2:
@@ -228,16 +229,19 @@ class ExactEncoder:
                     part.append(
                         (encoding.ids, [(start + a, start + b) for a, b in encoding.offsets])
                     )
-        if [id_ for ids, _ in parts[True] for id_ in ids] != whole:
+        if [id_ for ids, _ in parts[True] for id_ in ids] != uncut:
             raise RenderError(
-                "it spells special tokens, and this tokenizer cannot encode the text around them "
-                "alone"
+                "its text has special tokens, and this tokenizer encodes the text around them "
+                "differently on its own; remove them from the text"
             )
         if (
             sum(id_ in self._special_ids for ids, _ in parts[False] for id_ in ids)
             != len(specials) // 2
         ):
-            raise RenderError("it spells a special token that this tokenizer makes of plain text")
+            raise RenderError(
+                "its text has a special token that this tokenizer makes even of plain text; remove "
+                "it from the text"
+            )
         ids = np.array([id_ for ids, _ in parts[False] for id_ in ids], np.int32)
         return ids, _mask(
             np.array([span for _, spans in parts[False] for span in spans]).reshape(-1, 2), trained
@@ -252,9 +256,10 @@ class ExactEncoder:
         return self._tokenizer(True, True)
 
     def _tokenizer(self, parsed: bool, first: bool) -> Any:
-        """A tokenizer that parses special tokens or not.
+        """The tokenizer with two settings.
 
-        For a text that begins a document or continues one.
+        parsed: special tokens are parsed. first: for text that begins a document, else for text
+        inside one.
         """
         import tokenizers
 
@@ -271,22 +276,19 @@ class ExactEncoder:
 
 @lru_cache(maxsize=4)
 def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
-    """One for all threads: loading the tokenizer takes up to a second."""
+    """Encoder shared by all threads, because loading a tokenizer takes up to a second."""
     return ExactEncoder(tokenizer_json)
 
 
 def _without_first(tokenizer_json: bytes) -> bytes:
-    """The same tokenizer for text inside of a document.
-
-    It does not put in a space that begins one.
-    """
+    """The same tokenizer for text inside a document: it adds no space in front."""
     return re.sub(rb'("prepend_scheme"\s*:\s*)"first"', rb'\1"never"', tokenizer_json)
 
 
 def _mask(covered: NDArray[np.int64], trained: Sequence[int] | None) -> NDArray[np.bool_]:
-    """Tokens from the first to the last that covers a character of a trained span.
+    """Mask of the tokens from the first to the last that cover a character of a trained span.
 
-    covered: [tokens, 2].
+    covered: characters of each token, [tokens, 2].
     """
     if trained is None:
         return np.ones(len(covered), np.bool_)

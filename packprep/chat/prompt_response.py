@@ -1,12 +1,9 @@
-"""Prompt and response for a tokenizer without a chat template.
+"""Prompt and response joined as they are, for a tokenizer without a chat template.
 
-One after the other, as base models take them.
-
-The ids of a row are BOS, those of the prompt, those of the response, EOS; the response and the EOS
-are trained. Both texts are encoded by themselves, so no token has a part of each: what a model is
-given is the prompt's ids, and what it has to continue with are the response's. Only a space that a
-tokenizer puts before a text (SentencePiece's) is not put before a response that follows a prompt. A
-text that spells a special token stays text.
+The ids of a row are BOS, the prompt's, the response's, EOS; the response and the EOS are trained.
+Both texts are encoded separately, so no token covers part of each: a model sees the prompt's ids
+and has to continue with the response's. A tokenizer that puts a space before a text (SentencePiece)
+puts none before a response that follows a prompt. Text that spells a special token stays text.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from packprep.engines.backends import Engine, Ids, Offsets
 
 
 class PlainFinder:
-    """Joins prompt and response, in the place of a `TurnFinder`.
+    """Joins prompt and response; takes the place of a `TurnFinder`.
 
     specials: every special token of the tokenizer.
     """
@@ -38,56 +35,56 @@ class PlainFinder:
         self._tokens = Specials(specials, None)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """The two texts as one, the response trained.
+        """The two texts as one, with the response trained.
 
-        Raises RenderError where there is more than two texts.
+        Raises RenderError where a row is not exactly two texts.
         """
         texts = [message.get("content") for message in conversation.messages]
-        beside = conversation.tools or conversation.variables
-        if beside or [message["role"] for message in conversation.messages] != [
+        extras = conversation.tools or conversation.variables
+        if extras or [message["role"] for message in conversation.messages] != [
             "user",
             "assistant",
         ]:
             texts = []
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             raise RenderError(
-                "without a chat template a row is two texts, prompt and response; give a template "
-                "with --chat-template"
+                "without a chat template a row must be two texts, prompt and response; give a "
+                "template with --chat-template"
             )
         prompt, response = map(str, texts)
-        whole = prompt + response
-        return Rendered(
-            whole, [(len(prompt), len(whole))], [] if self._tokens.spans(whole) else None
-        )
+        text = prompt + response
+        return Rendered(text, [(len(prompt), len(text))], [] if self._tokens.spans(text) else None)
 
 
 @dataclass(frozen=True)
 class Prompted:
     """Prompts and responses of rows, as tokens.
 
-    tokens: of the rows. pieces, ids, offsets: from the engine, for comparing it with the reference;
-    prompts and responses in turn, empty where the reference has encoded a row.
+    tokens: of the rows. pieces, ids, offsets: input and output of the engine, for comparing it with
+    the reference; prompts and responses in turn, empty where the reference encoded the row.
     """
 
     tokens: ChatTokens
-    pieces: pa.Array
+    pieces: pa.LargeStringArray
     ids: Ids
     offsets: Offsets
 
 
 def encode_prompted(rendered: pa.Table, engine: Engine, tokenizer_json: bytes) -> Prompted:
-    """Ids and mask of rows that `PlainFinder` has rendered; a row without text has no tokens.
+    """Ids and mask of rows that `PlainFinder` rendered; a row without text has no tokens.
 
-    engine: one that parses special tokens; the reference encodes the rows that spell one, as
-    `specials` says, and all rows where the tokenizer puts a space before a text.
+    engine: parses special tokens. The reference tokenizer encodes the rows that spell one (see
+    `specials`), and all rows where the tokenizer puts a space before a text.
     """
-    first, rest = _tokenizers(tokenizer_json)
+    initial, following = _tokenizers(tokenizer_json)
     texts = [text or "" for text in rendered["text"].to_pylist()]
     starts = [spans[0] if spans else 0 for spans in rendered["trained"].to_pylist()]
     pieces = [
-        piece for text, at in zip(texts, starts, strict=True) for piece in (text[:at], text[at:])
+        piece
+        for text, start in zip(texts, starts, strict=True)
+        for piece in (text[:start], text[start:])
     ]
-    by_reference = np.full(len(texts), first is not rest)
+    by_reference = np.full(len(texts), initial is not following)
     by_reference |= rendered["specials"].is_valid().to_numpy()
     by_engine = pa.array(
         ["" if by_reference[number // 2] else piece for number, piece in enumerate(pieces)],
@@ -98,8 +95,8 @@ def encode_prompted(rendered: pa.Table, engine: Engine, tokenizer_json: bytes) -
         lists = np.split(ids, offsets[1:-1])
         for row in np.flatnonzero(by_reference).tolist():
             prompt, response = pieces[2 * row : 2 * row + 2]
-            lists[2 * row] = _ids(first, prompt)
-            lists[2 * row + 1] = _ids(rest if prompt else first, response)
+            lists[2 * row] = _ids(initial, prompt)
+            lists[2 * row + 1] = _ids(following if prompt else initial, response)
         ids = np.concatenate(lists)
         offsets = np.append(0, np.cumsum([len(part) for part in lists]))
     trained = np.repeat(np.tile([False, True], len(texts)), np.diff(offsets))
@@ -112,11 +109,9 @@ def _ids(tokenizer: Any, text: str) -> Ids:
 
 @lru_cache(maxsize=4)
 def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
-    """The reference tokenizer for text that begins a document and for text that follows.
+    """The reference tokenizer for text that begins a document, and for text that follows.
 
-    One where they are alike.
-
-    Neither parses special tokens.
+    Both are the same object where they do not differ. Neither parses special tokens.
     """
     import tokenizers
 
@@ -137,7 +132,7 @@ def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
 def _without_space(part: dict[str, Any] | None) -> dict[str, Any] | None:
     """A normalizer or pre-tokenizer that puts no space before a text.
 
-    None for one that does nothing else.
+    None for one that only puts the space.
     """
     if part is None or part["type"] == "Prepend":
         return None

@@ -1,15 +1,12 @@
-"""The sandbox that chat templates run in.
+"""The sandbox that chat templates run in: Jinja2's, set up as in transformers, with bounds added.
 
-Jinja2's immutable sandbox as transformers sets it up, and bounded on top.
+A template is untrusted data. It sees only the values passed to it. It stops when it takes more than
+MAX_STEPS loop rounds and calls, or makes something larger than MAX_SIZE. Steps are counted, not
+seconds, so the same template and row stop at the same place on every machine, or on none.
 
-A template is data that somebody else wrote. It sees the values it is given and nothing else, and it
-is stopped, always at the same place, when it takes more than MAX_STEPS loop rounds and calls or
-makes something larger than MAX_SIZE. Counted are rounds and calls, not seconds: the same template
-and row stop on every machine or on none.
-
-What the sandbox of Jinja2 leaves open is closed here: nested loops, macros that call themselves
-twice, values that double in each `set`, paddings and products of a billion characters, and
-attributes that begin with an underscore, which it lets pass as an empty text.
+Jinja2's sandbox does not bound nested loops, macros that call themselves twice, values that double
+in each `set`, or paddings and products of a billion characters, and it renders attributes that
+begin with an underscore as empty text. All of these raise here.
 """
 
 from __future__ import annotations
@@ -34,13 +31,13 @@ MAX_ITEMS = 1 << 20  # lists, objects and what is in them, of one value
 
 
 class LimitError(TemplateError):
-    """A rendering that went over one of the bounds."""
+    """A rendering exceeded one of the bounds."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of one template. Several threads may render in it at once.
 
-    mark: text put around what stands in {% generation %} blocks, in renderings that ask for it.
+    mark: put around the text of {% generation %} blocks, in renderings that ask for it.
     """
 
     intercepted_binops = frozenset({"*", "**", "%"})
@@ -49,9 +46,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
-        self._here = threading.local()
+        self._local = threading.local()
         self._mark = mark
-        self.generates = False  # whether a template with {% generation %} was parsed
+        self.generates = False  # True once a template with {% generation %} was parsed
         self.filters |= {"tojson": _tojson, "counted": self._counted, "sized": _sized}
         for name in _GROWING_FILTERS:
             self.filters[name] = _checked(self.filters[name])
@@ -60,8 +57,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def render(
         self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
     ) -> str:
-        """Render the template; any failure of it is a TemplateError."""
-        self._here.steps, self._here.mark = 0, self._mark if marked else ""
+        """Render the template. Raises TemplateError for any failure."""
+        self._local.steps, self._local.mark = 0, self._mark if marked else ""
         parts, size = [], 0
         try:
             for part in template.root_render_func(template.new_context(dict(variables))):
@@ -73,10 +70,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise
         except RecursionError:
             raise LimitError("the template calls itself without end") from None
-        except (
-            MemoryError,
-            Exception,
-        ) as error:  # a template can raise whatever an operator of Python raises
+        # An operator in a template can raise any exception of Python.
+        except (MemoryError, Exception) as error:
             raise TemplateError(f"{type(error).__name__}: {error}") from None
         return "".join(parts)
 
@@ -116,7 +111,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
 
     def _counted(self, items: Any) -> Any:
-        """The same items; their number is added to the steps before a loop over them begins."""
+        """Return the items; add their number to the steps before a loop over them begins."""
         if hasattr(items, "__len__") and not isinstance(items, Undefined):
             self._count(1 + len(items))
             return items
@@ -128,13 +123,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             yield item
 
     def _count(self, steps: int) -> None:
-        self._here.steps += steps
-        if self._here.steps > MAX_STEPS:
+        self._local.steps += steps
+        if self._local.steps > MAX_STEPS:
             raise LimitError(f"the template takes more than {MAX_STEPS:,} steps")
 
 
 class _Generation(Extension):
-    """{% generation %} ... {% endgeneration %}: what the assistant says."""
+    """{% generation %} ... {% endgeneration %}: what the assistant writes."""
 
     tags = {"generation"}  # noqa: RUF012 as in Jinja2
 
@@ -145,7 +140,7 @@ class _Generation(Extension):
         return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
 
     def _marked(self, caller: Macro) -> str:
-        mark = self.environment._here.mark  # type: ignore[attr-defined]
+        mark = self.environment._local.mark  # type: ignore[attr-defined]
         return f"{mark}{caller()}{mark}"
 
 
@@ -183,7 +178,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is: Jinja2's own filter escapes what HTML would not take."""
+    """JSON text. Jinja2's own filter escapes characters for HTML."""
     if isinstance(indent, int):
         _check_arguments(None, "indent", (indent,))
     return json.dumps(
@@ -198,9 +193,9 @@ def _filter(node: Any, name: str) -> nodes.Filter:
 
 
 def _sized(value: Any) -> Any:
-    """The same value, if it is not too large.
+    """Return the value, or raise LimitError if it is too large.
 
-    Nested lists are counted through: [x, x] of [x, x] doubles each time.
+    Nested lists are counted at every level: [x, x] of [x, x] doubles each time.
     """
     pending, size, items = [value], 0, 0
     while pending:
@@ -220,16 +215,16 @@ def _sized(value: Any) -> Any:
     return value
 
 
-# Filters whose result can be much larger than what they are given; methods of str of these names
-# are checked alike.
+# Filters whose result can be much larger than their arguments. Methods of str with these names get
+# the same checks.
 _GROWING_FILTERS = ("center", "format", "indent", "join", "replace", "wordwrap")
 _WIDTH = re.compile(r"[0-9*]{7,}|\*")
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, its arguments looked at first.
+    """The filter, with its arguments checked first.
 
-    Jinja2 marks filters that want its environment; the mark is kept.
+    Jinja2 marks filters that need its environment; the mark is kept.
     """
     name = function.__name__.removeprefix("do_")
 
@@ -245,7 +240,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
     """Refuse a call whose result could be larger than MAX_SIZE.
 
-    A huge number, a huge text, a product of two texts.
+    That is one with a huge number, a huge text, or a product of two texts.
     """
     for argument in arguments:
         if isinstance(argument, int) and abs(argument) > MAX_SIZE:
@@ -269,11 +264,11 @@ def _check_widths(text: str) -> None:
 
 
 def _check_product(left: Any, right: Any) -> None:
-    for many, times in ((left, right), (right, left)):
+    for sequence, times in ((left, right), (right, left)):
         if (
-            isinstance(many, (str, list, tuple))
+            isinstance(sequence, (str, list, tuple))
             and isinstance(times, int)
-            and len(many) * times > MAX_SIZE
+            and len(sequence) * times > MAX_SIZE
         ):
             raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
 

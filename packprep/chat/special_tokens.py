@@ -1,9 +1,9 @@
 """Special tokens, and strings of a conversation that spell one or could become part of one.
 
-A message may spell every special token there is and none may come of it. A template can also make
-one out of parts: it writes "<" + name + ">", or cuts something out of the middle of a text. Strings
-that could take part are found here, and broken by marks, so that what is still whole in a rendering
-is the template's own.
+Text of a message may spell any special token and must not become one. A template can also build one
+from parts: it writes "<" + name + ">", or removes the middle of a text. Strings that could take
+part are found here and broken by marks, so that every special token still intact in a rendering is
+the template's own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from packprep.chat.marks import BREAK, TEXT_KEYS
 
 Span = tuple[int, int]
 
-# A part of a token without such a sign does not count: a template that writes "<|" and "|>" around
-# a word means it.
+# Part of a token counts only with such a sign: a template that writes "<|" and "|>" around a word
+# does so on purpose.
 _SIGN = re.compile(r"[^\w\s]")
 
 
 class Specials:
-    """The special tokens of a tokenizer. closing: one more that may close a turn."""
+    """The special tokens of a tokenizer. closing: one more token that may end a turn."""
 
     def __init__(self, tokens: Iterable[str], closing: str | None = None) -> None:
         named = set(tokens)
@@ -38,7 +38,7 @@ class Specials:
             re.compile(f"(?={pattern.pattern})(.)", re.DOTALL)
             for pattern in (self._openings, self._named)
         )
-        cuts = [(token[:at], token[at:]) for token in named for at in range(1, len(token))]
+        cuts = [(token[:cut], token[cut:]) for token in named for cut in range(1, len(token))]
         self._heads = frozenset(head for head, _ in cuts if _SIGN.search(head))
         self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
         self._all = "\n".join(sorted(named))
@@ -47,14 +47,14 @@ class Specials:
 
     def spans(self, text: str) -> list[Span]:
         """Spans of special tokens in a text."""
-        return [found.span() for found in self._named.finditer(text)]
+        return [match.span() for match in self._named.finditer(text)]
 
     def closing_spans(self, text: str) -> list[Span]:
-        """The same with the token that may close a turn."""
-        return [found.span() for found in self._closing.finditer(text)]
+        """Spans of special tokens and of the token that may end a turn."""
+        return [match.span() for match in self._closing.finditer(text)]
 
     def spans_within(self, pieces: Iterable[str]) -> list[Span]:
-        """Their spans in a text that is laid out in pieces, each within one piece."""
+        """Spans of special tokens in a text made of these pieces, each span within one piece."""
         spans, start = [], 0
         for piece in pieces:
             spans += [(start + first, start + last) for first, last in self.spans(piece)]
@@ -66,7 +66,7 @@ class Specials:
         return self._openings.search(text) is not None or any(self._open_ends(text))
 
     def _open_ends(self, text: str) -> tuple[bool, bool]:
-        """Pair of bools: the text before, and the text behind, could complete a token with it."""
+        """Pair of bools: a token could be completed by text before it, and by text behind it."""
         if len(text) < self._longest and _SIGN.search(text) and text in self._all:
             return True, True
         sizes = range(1, min(self._longest, len(text) + 1))
@@ -75,25 +75,25 @@ class Specials:
         )
 
     def broken(self, conversation: Conversation) -> Iterator[Conversation]:
-        """The conversation with marks in all risky strings, names of keys too.
+        """The conversation with marks in all risky strings, names of keys included.
 
-        Roles are checked words.
+        Roles get no marks; they are known words.
 
-        First wherever a token could begin. Then, for templates that look for a word such as
-        </think>, only in whole tokens and at ends, if nothing that a template cuts out of a string
-        could make a token of what is left.
+        The first version has marks wherever a token could begin. The second, for templates that
+        search for a word such as </think>, has them only in whole tokens and at ends of strings. It
+        is left out if removing part of a string could join the rest to a token.
         """
         yield _changed(
             conversation,
             lambda text: self._broken(text, self._at_opening) if self.is_risky(text) else text,
         )
-        milder = _changed(
+        sparse = _changed(
             conversation,
             lambda text: self._broken(text, self._at_named) if self.is_risky(text) else text,
         )
-        everything = [milder.messages, milder.tools, milder.variables]
+        everything = [sparse.messages, sparse.tools, sparse.variables]
         if not any(map(self._could_join, filter(self.is_risky, strings(everything)))):
-            yield milder
+            yield sparse
 
     def _broken(self, text: str, where: re.Pattern[str]) -> str:
         before, behind = self._open_ends(text)
@@ -102,17 +102,17 @@ class Specials:
     def _could_join(self, text: str) -> bool:
         """True if two or more characters of a token's beginning come before the rest of it."""
         for token in self._all.split("\n"):
-            for at in range(2, len(token)):
-                start = text.find(token[:at])
+            for cut in range(2, len(token)):
+                start = text.find(token[:cut])
                 if start < 0:
                     break
-                if text.find(token[at:], start + at) >= 0:
+                if text.find(token[cut:], start + cut) >= 0:
                     return True
         return False
 
 
 def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conversation:
-    """The conversation with every string changed, names of keys too, but roles."""
+    """The conversation with every string changed, names of keys included, roles excluded."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, str):
@@ -133,12 +133,10 @@ def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conver
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the tokens, the longest where several begin at one place.
+    """Pattern that matches any of the tokens, the longest where several begin at one place.
 
-    Nothing where there are none.
-
-    Common beginnings are shared: tried one by one, a thousand tokens would cost a microsecond at
-    every "<".
+    Without tokens it matches nothing. Common prefixes are shared: trying a thousand tokens one by
+    one would cost a microsecond at every "<".
     """
     named = sorted(set(tokens) - {""})
     return re.compile(f"(?:{_shared(named)})" if named else "(?!)")
@@ -152,7 +150,7 @@ def _shared(tokens: list[str]) -> str:
     options = []
     for _, group in groupby(tokens, key=lambda token: token[:1]):
         same = list(group)
-        head = commonprefix(same)  # noqa: RUF071 of characters is what is meant
+        head = commonprefix(same)  # noqa: RUF071 of characters, not of paths
         rest = [token[len(head) :] for token in same]
         inner = _shared([token for token in rest if token])
         options.append(re.escape(head) + (f"(?:{inner})" + "?" * ("" in rest) if inner else ""))
@@ -160,7 +158,7 @@ def _shared(tokens: list[str]) -> str:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every string in a value made of lists and objects, names of keys too, but roles."""
+    """Every string in a value made of lists and objects, names of keys included, roles excluded."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -174,7 +172,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def strings_beside(conversation: Conversation) -> Iterator[str]:
-    """Every string of a conversation but its texts, roles and the keys of messages."""
+    """Every string of a conversation except its texts, roles and the keys of messages."""
     for message in conversation.messages:
         for key, value in message.items():
             if key != "role" and not (key in TEXT_KEYS and isinstance(value, str)):

@@ -2,14 +2,13 @@
 
 They run in the bounded sandbox of `packprep.chat.sandbox`.
 
-The template comes from a file given by hand, or from beside the tokenizer (chat_template.jinja, or
-the key of tokenizer_config.json). It writes every special token itself: no BOS or EOS is added to
-what it gives.
+The template is a file that the user names, or the tokenizer's own (chat_template.jinja, or the key
+in tokenizer_config.json). It writes every special token itself: no BOS or EOS is added to its text.
 
-Two things of a rendering that transformers leaves open are fixed, because the same input must give
-the same bytes: the clock (`strftime_now` exists only with a date given; templates have a default of
-their own for a world without one), and which template (`tool_use` for rows with tools where there
-are several, `default` otherwise).
+Transformers leaves two things open that are fixed here, because equal inputs must give equal bytes.
+The clock: `strftime_now` exists only where the user gives a date, and templates have their own
+default without it. And which template: where there are several, `tool_use` for rows with tools,
+`default` for all others.
 
 Options of a build: chat_template (a file), template_date (YYYY-MM-DD), template_variables
 (enable_thinking: false).
@@ -36,9 +35,9 @@ from packprep.support.errors import ConfigError, InputError
 
 
 class RenderError(InputError):
-    """The template cannot render a conversation: it raised, or went over a bound.
+    """The template cannot render a conversation: it raised, or exceeded a bound.
 
-    The row is the caller's to name.
+    The caller adds the row's place.
     """
 
 
@@ -46,9 +45,8 @@ class RenderError(InputError):
 class ChatTemplate:
     """A chat template ready to render.
 
-    variables: what it sees beside the messages, special tokens among them.
-
-    notes are sentences for the user.
+    variables: what it sees beside the messages, special tokens included. notes: sentences for the
+    user.
     """
 
     sources: Mapping[str, str] = field(repr=False)  # "default" and perhaps "tool_use"
@@ -69,7 +67,7 @@ class ChatTemplate:
         }
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain values, for `of`."""
+        """All of it as plain values, for `from_dict`."""
         return asdict(self) | {"date": self.date and self.date.isoformat()}
 
     @staticmethod
@@ -87,12 +85,11 @@ class ChatTemplate:
     ) -> str:
         """The text of a conversation.
 
-        marked: with GENERATED marks around what stands in {% generation %} blocks.
-
-        Raises RenderError with the template's own reason.
+        marked: with GENERATED marks around the text of {% generation %} blocks. Raises RenderError
+        with the template's own reason.
         """
         sandbox, template, variables = self._compiled[self._which(conversation)]
-        given = (
+        values = (
             variables
             | dict(conversation.variables)
             | {
@@ -103,7 +100,7 @@ class ChatTemplate:
             }
         )
         try:
-            return sandbox.render(template, given, marked=marked)
+            return sandbox.render(template, values, marked=marked)
         except TemplateError as error:
             raise RenderError(f"the chat template cannot render it: {error}") from None
 
@@ -138,14 +135,14 @@ def load_chat_template(
 ) -> ChatTemplate:
     """The template in `file`, else the tokenizer's own.
 
-    date: YYYY-MM-DD, what `strftime_now` tells. variables: for the template, over the special
-    tokens of the tokenizer. Raises ConfigError where there is no template, it does not parse, or it
-    needs a date and none is given.
+    date: YYYY-MM-DD, the day that `strftime_now` gives. variables: for the template; they replace
+    special tokens of the tokenizer with the same name. Raises ConfigError where there is no
+    template, or it does not parse.
     """
     sources = template_file(Path(file)) if file is not None else dict(tokenizer.chat_templates)
     where = str(file) if file is not None else "the tokenizer's chat template"
     if "default" not in sources:
-        known = f"; it has {', '.join(sorted(sources))} and no default" if sources else ""
+        known = f" named default, only {', '.join(sorted(sources))}" if sources else ""
         raise ConfigError(
             f"the tokenizer has no chat template{known}; give one with --chat-template FILE"
         )
@@ -161,15 +158,14 @@ def load_chat_template(
             raise ConfigError(
                 f"{where} does not parse: line {error.lineno}: {error.message}"
             ) from None
-        if found := MARKS.search(source):
+        if mark := MARKS.search(source):
             raise ConfigError(
-                f"{where} holds U+{ord(found[0]):04X}, which is no character; take it out"
+                f"{where} contains U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
         if "strftime_now" in asked and day is None:
             notes.append(
-                f"{where} asks for today's date, and a build has no clock: it uses the date "
-                "written in it "
-                "(another one: --template-date YYYY-MM-DD)"
+                f"{where} asks for today's date; a build uses the default date written in the "
+                "template instead, or the one of --template-date YYYY-MM-DD"
             )
     return ChatTemplate(
         sources=sources,
@@ -180,12 +176,12 @@ def load_chat_template(
 
 
 def template_file(path: Path) -> dict[str, str]:
-    """The one template of a file, as the default. ConfigError where it cannot be read."""
+    """The template of a file, as the default. Raises ConfigError where it cannot be read."""
     try:
         return {"default": path.read_text("utf-8")}
     except FileNotFoundError:
         raise ConfigError(
-            f"no chat template {path}; check the path given with --chat-template"
+            f"there is no chat template {path}; check the path of --chat-template"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8; expected a Jinja template") from None

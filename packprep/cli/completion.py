@@ -1,9 +1,7 @@
-"""The shell's completion of values.
-
-`--strategy <TAB>` lists the strategies, `-o <TAB>` the directories.
+"""Shell completion of values: `--strategy <TAB>` lists strategies, `-o <TAB>` directories.
 
 click completes commands and options by itself. An option whose value is text completes nothing, not
-even a path, unless it has one of these as its `shell_complete`.
+even a path, unless it has one of these functions as its `shell_complete`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +18,7 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
     """Completion of one of `names`.
 
-    With `several`, of the last one of a list with commas, each name once.
+    several: of the last name in a list with commas, without names that the list already has.
     """
 
     def complete(
@@ -28,9 +26,9 @@ def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        before, comma, begun = incomplete.rpartition(",") if several else ("", "", incomplete)
-        free = [name for name in names if name.startswith(begun) and name not in before.split(",")]
-        return [CompletionItem(before + comma + name) for name in free]
+        before, comma, prefix = incomplete.rpartition(",") if several else ("", "", incomplete)
+        unused = [name for name in names if name not in before.split(",")]
+        return [CompletionItem(before + comma + name) for name in unused if name.startswith(prefix)]
 
     return complete
 
@@ -38,7 +36,7 @@ def of_names(names: Sequence[str], *, several: bool = False) -> Complete:
 def of_paths(kind: str = "file") -> Complete:
     """Completion of a path by the shell itself.
 
-    kind: "file", which takes directories too, or "dir".
+    kind: "file", which includes directories, or "dir".
     """
 
     def complete(

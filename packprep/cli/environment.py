@@ -1,7 +1,4 @@
-"""Facts for a bug report: versions, machine, engines, settings.
-
-Nothing that identifies a person or opens a door.
-"""
+"""Facts for a bug report: versions, machine, engines, settings. No names, paths or secrets."""
 
 import importlib.metadata
 import os
@@ -33,7 +30,7 @@ _PACKAGES = (
     "transformers",
     "trl",
 )
-# Settings that change what a build does. Only these are read: a variable may hold a token.
+# Environment variables that change a build. No others are read: a variable may hold a secret.
 _SETTINGS = (
     "RAYON_NUM_THREADS",
     "TOKENIZERS_PARALLELISM",
@@ -89,9 +86,9 @@ def _usable_cores() -> int | None:
 
 
 def _sha256_in_hardware() -> bool | None:
-    """True if the processor hashes by itself, three times as fast.
+    """True if the processor has instructions for SHA-256, which is three times as fast.
 
-    None where it does not say.
+    None where that is unknown.
     """
     features = processor()
     return None if features is None else "sha_ni" in features or "sha2" in features

@@ -1,7 +1,7 @@
-"""The command line: one module per command, `command_NAME`, imported when it is used.
+"""The command line: one module per command in `commands/`, imported when it is used.
 
-Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped but can go on; 130 after
-Ctrl-C.
+Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped, can be resumed; 130
+after Ctrl-C.
 """
 
 import importlib
@@ -19,27 +19,25 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
-    "plan": "Compare lengths, strategies and overflow; write no shard.",
-    "status": "How far a running or stopped build is.",
-    "report": "Show an output as a web page, or as plots.",
-    "stats": "Show what an output holds, and its steps per epoch.",
-    "compare": "Two outputs or reports side by side.",
-    "check": "Fail CI when a build's numbers got worse.",
-    "verify": "Check an output: every file, invariant and document.",
-    "show": "Print a pack as text, its documents apart.",
-    "trace": "Which rows are in a pack, and which packs hold a row.",
-    "merge": "Put outputs together into one.",
-    "reshard": "Cut an output into shards of another size.",
-    "env": "Versions and settings for a bug report.",
+    "plan": "Compare pack lengths, strategies and overflow; write no shards.",
+    "status": "Show the progress of a running or stopped build.",
+    "report": "Write a report of an output: a web page, and plots.",
+    "stats": "Show the contents of an output, and its steps per epoch.",
+    "compare": "Compare two outputs or reports.",
+    "check": "Fail CI when the numbers of a build get worse.",
+    "verify": "Check every file, invariant and document of an output.",
+    "show": "Print a pack as text, document by document.",
+    "trace": "List the rows in a pack, or the packs that hold a row.",
+    "merge": "Merge several outputs into one.",
+    "reshard": "Rewrite an output with shards of another size.",
+    "sample": "Write small real data to try packprep on.",
+    "env": "Print versions and settings for a bug report.",
 }
-"""Each command with its line in `packprep --help`, in the order of a user's work."""
+"""Each command with its line in `packprep --help`, in the order of use."""
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are run.
-
-    So help and every other command stay fast.
-    """
+    """Group of commands that are imported when they run, so that help stays fast."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -79,13 +77,19 @@ class _Commands(click.Group):
 @click.version_option(__version__, message="packprep %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Turn text datasets into packed training shards once, with an exact account of every token."""
+    """Pack text datasets into training shards once, with an exact account of every token.
+
+    \b
+    Example:
+      packprep build docs/*.jsonl -o packed --tokenizer tokenizer.json
+      packprep stats packed
+    """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 def main() -> None:
-    """Entry point: an error that packprep raises on purpose is one sentence on standard error."""
+    """Entry point. An expected error is one sentence on standard error, with no traceback."""
     try:
         status = cli.main(prog_name="packprep", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -100,24 +104,24 @@ def main() -> None:
             raise
         _stop(str(error), 3 if isinstance(error, StoppedError) else 2)
     except OSError as error:
-        _stop(_of_system(error), 3)
+        _stop(_system_message(error), 3)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _of_system(error: OSError) -> str:
-    """The sentence for what the system refused.
+def _system_message(error: OSError) -> str:
+    """Sentence for an error of the operating system.
 
-    Some libraries say it in many words and name no file.
+    Some libraries use several lines and name no file.
     """
     reason = " ".join(str(error.strerror or error).split())
     return (
-        f"{error.filename or 'the output'}: {reason}; what was done is kept, so run the same "
-        "command to go on"
+        f"{error.filename or 'the output'}: {reason}; finished work is kept, so run the same "
+        "command to resume"
     )
 
 
 def _path(error: click.ClickException) -> str:
-    """The command that was used wrongly; click does not always say."""
+    """The command that was used wrongly, which click does not always name."""
     context = getattr(error, "ctx", None)
     if context is not None:
         return str(context.command_path)
@@ -125,10 +129,7 @@ def _path(error: click.ClickException) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """The message of click as the beginning of a sentence.
-
-    With the nearest option where the one typed is none.
-    """
+    """Message of click as the beginning of a sentence; suggests the nearest option."""
     message = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option {error.option_name!r}; did you mean {error.possibilities[0]!r}?"

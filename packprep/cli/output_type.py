@@ -1,7 +1,4 @@
-"""The type of a command's argument that is a finished output.
-
-A directory, or an address such as s3://bucket/packed.
-"""
+"""Types of arguments that name an output: a directory, or a URL such as s3://bucket/packed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class OutputType(click.ParamType):  # type: ignore[type-arg]
-    """Gives a `packprep.schemas.Output`.
+    """Type of a finished output, converted to a `packprep.schemas.manifest.Output`.
 
-    completes: "dir", or "file" where a report.json is taken too.
+    completes: "dir", or "file" where a report.json is accepted too.
     """
 
     name = "output"
@@ -40,7 +37,7 @@ class OutputType(click.ParamType):  # type: ignore[type-arg]
 
 
 class DirectoryType(click.ParamType):  # type: ignore[type-arg]
-    """A directory that a command writes, and that cannot be in a store."""
+    """Type of a local directory that a command writes."""
 
     name = "directory"
 
@@ -49,8 +46,8 @@ class DirectoryType(click.ParamType):  # type: ignore[type-arg]
     ) -> Path:
         if "://" in str(value):
             raise ConfigError(
-                f"{value} is in a store, where only packprep build writes; give a directory, and "
-                "copy it"
+                f"{value} is a URL, and only packprep build writes to a store; give a local "
+                "directory, and copy it to the store"
             )
         return Path(value)
 
@@ -63,7 +60,7 @@ class DirectoryType(click.ParamType):  # type: ignore[type-arg]
 def output_at(name: str) -> "Output":
     """The output at a path or a URL.
 
-    ConfigError where no store is to be had, FormatError where it holds no output.
+    Raises ConfigError where the store cannot be opened, FormatError where it holds no output.
     """
     if "://" not in name:
         return Path(name)

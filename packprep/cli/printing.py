@@ -1,11 +1,11 @@
 """Tables that commands print.
 
-In a terminal with colour and never wider than it, anywhere else plain and whole.
+In a terminal they have colour and are never wider than the terminal. A table with too many columns
+is printed as several, one below the other, which repeat the first columns. If that takes more than
+three, each row becomes a separate block.
 
-In a terminal a table with more columns than fit becomes several, one below the other, that repeat
-the first columns; where that would be more than three, each row becomes a block of its own. A pipe
-or a file has no width: every row is one line with all columns, the same wherever it is printed, so
-that grep, awk and diff can rely on it.
+In a pipe or a file they are plain, and every row is one line with all columns, so that grep, awk
+and diff can rely on it.
 """
 
 import json
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 _GAP = 2  # spaces between columns
-_MOST_TABLES = 3
-_NO_WIDTH = 1 << 20  # of a pipe: no row is as long
+_MAX_TABLES = 3
+_NO_WIDTH = 1 << 20  # width of a pipe: no row is as long
 
 
 def stopped() -> str:
     """Message of a stopped command: how to resume."""
-    return f"stopped; to go on: {shlex.join(['packprep', *sys.argv[1:]])}"
+    return f"stopped; to resume: {shlex.join(['packprep', *sys.argv[1:]])}"
 
 
 def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
-    """report.json of an output that was just made: as it is, as a table, or not at all."""
+    """Print report.json of a new output: as JSON, as a table, or not at all if `quiet`."""
     from packprep.inspect.report_file import read_report
     from packprep.output.report import table
 
@@ -47,11 +47,10 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
 
 
 def print_table(title: str, rows: Sequence[tuple[str, "str | Text"]]) -> None:
-    """Names and values, a title above.
+    """Print names and values under a title.
 
-    In a terminal a value that is too long for the room beside the longest name begins further left,
-    so that a digest stays on one line, to be copied; one that is too long even so goes on below
-    itself.
+    In a terminal a value that does not fit beside the longest name begins further left, so that a
+    digest stays on one line and can be copied. A value that is still too long wraps.
     """
     from rich.text import Text
 
@@ -70,32 +69,32 @@ def _print_pairs(console: "Console", rows: Sequence[tuple[str, "str | Text"]]) -
     ]
     widest = max((name.cell_len for name, _ in pairs), default=0)
     for name, value in pairs:
-        room = console.width - _GAP - value.cell_len
+        free = console.width - _GAP - value.cell_len
         table = Table.grid(padding=(0, _GAP))
-        table.add_column(no_wrap=True, width=widest if room < name.cell_len else min(widest, room))
+        table.add_column(no_wrap=True, width=widest if free < name.cell_len else min(widest, free))
         table.add_column(overflow="fold")
         table.add_row(name, value)
         _print(console, table)
 
 
 def print_sentence(sentence: str, style: str = "") -> None:
-    """One line; in a terminal that is narrower it is broken between words."""
+    """Print one line; a narrower terminal wraps it between words."""
     from rich.text import Text
 
     _print(_console(), Text(sentence, style))
 
 
 def print_columns(rows: Sequence[Mapping[str, Any]], *, keys: int = 1) -> None:
-    """Rows with the same keys as a table with a heading; numbers end at the right, None is a dash.
+    """Print rows with equal keys as a table with heads.
 
-    keys: as of `print_grid`.
+    Numbers are right-aligned, None is a dash. keys: see `print_grid`.
     """
     if not rows:
         return
     names = list(rows[0])
     texts = [
-        at
-        for at, name in enumerate(names)
+        column
+        for column, name in enumerate(names)
         if not all(isinstance(row[name], int | None) for row in rows)
     ]
     cells = [[_cell(row[name]) for name in names] for row in rows]
@@ -115,13 +114,12 @@ def print_grid(
     left: Sequence[int] = (0,),
     colours: Sequence[str | None] = (),
 ) -> None:
-    """Rows of several columns under their heads.
+    """Print rows of several columns under their heads.
 
-    The columns `left` begin at the left, numbers end at the right.
-
-    title: a line above, where there is one. keys: how many of the first columns say what a row is,
-    and are repeated where a terminal is too narrow for all. colours: of each row, for a terminal
-    only, so a row must say in words what its colour means.
+    title: a line above; none if empty. keys: number of first columns that identify a row; these are
+    repeated where a terminal is too narrow. left: columns that are left-aligned, all others are
+    right-aligned. colours: of each row, in a terminal only, so that a row must also say in words
+    what its colour means.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -130,10 +128,10 @@ def print_grid(
     console = _console()
     if title:
         _print(console, Text(title, "italic"))
-    widths = [max(cell_len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+    widths = [max(cell_len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
     styles = [colour or "" for colour in colours] or [""] * len(rows)
     parts = _parts(widths, keys, console.width)
-    if len(parts) > _MOST_TABLES:
+    if len(parts) > _MAX_TABLES:
         for row, style in zip(rows, styles, strict=True):
             _print(console, Text(" ".join(filter(None, row[:keys])), f"bold {style}".rstrip()))
             _print_pairs(
@@ -147,40 +145,37 @@ def print_grid(
         return
     for number, part in enumerate(parts):
         table = Table(box=None, padding=(0, _GAP // 2), pad_edge=False, header_style="bold")
-        for place in part:
+        for column in part:
             table.add_column(
-                heads[place], justify="left" if place in left else "right", overflow="fold"
+                heads[column], justify="left" if column in left else "right", overflow="fold"
             )
         for row, style in zip(rows, styles, strict=True):
-            table.add_row(*(row[place] for place in part), style=style)
+            table.add_row(*(row[column] for column in part), style=style)
         if number:
             _print(console, "")
         _print(console, table)
 
 
 def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
-    """Columns of each table that is no wider than `width`.
+    """Columns of each table, so that no table is wider than `width` where that is possible.
 
-    The first `keys` columns are in all of them.
+    The first `keys` columns are in all tables.
 
     Example: widths [4, 6, 6, 6], keys 1, width 20 -> [[0, 1, 2], [0, 3]]
     """
     first = list(range(keys))
     parts = [first]
-    for place in range(keys, len(widths)):
-        part = [*parts[-1], place]
+    for column in range(keys, len(widths)):
+        part = [*parts[-1], column]
         if parts[-1] == first or sum(widths[each] + _GAP for each in part) - _GAP <= width:
             parts[-1] = part
         else:
-            parts.append([*first, place])
+            parts.append([*first, column])
     return parts
 
 
 def _console() -> "Console":
-    """Standard output as rich sees it, text taken as it is.
-
-    Only a terminal has a width, and colour.
-    """
+    """Standard output for rich, without markup; only a terminal has a width and colour."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -196,7 +191,7 @@ def _console() -> "Console":
 
 
 def _print(console: "Console", content: "RenderableType") -> None:
-    """Print lines without the spaces that rich puts behind the last column."""
+    """Print lines without the trailing spaces of rich."""
     from rich.segment import Segment, Segments
 
     for line in console.render_lines(content, pad=False):

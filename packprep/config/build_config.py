@@ -1,8 +1,6 @@
-"""The options of one build, checked.
+"""The checked options of one build, from the command line, a YAML file or Python.
 
-The command line, a YAML file and Python all give one BuildConfig.
-
-options.py has the fields; checks.py says which values and combinations are refused.
+fields.py has the options, values.py converts their values, checks.py refuses wrong ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +8,16 @@ from dataclasses import fields, replace
 from typing import Any
 
 from packprep.config import checks, mix
-from packprep.config.checks import parse_size as parse_size
 from packprep.config.executors import MERGE as MERGE
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
+from packprep.config.values import parse_size as parse_size
+from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
 
 
-class BuildConfig(
-    Options
-):  # a frozen dataclass by inheritance: compiling its methods twice is 15 ms at every start
+# Not decorated: it inherits a frozen dataclass, and compiling the methods again costs 15 ms.
+class BuildConfig(Options):
     """Options of one build, checked at construction.
 
     A wrong value raises ConfigError before any work is done.
@@ -30,7 +28,7 @@ class BuildConfig(
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            object.__setattr__(self, spec.name, checks.value_of(spec, getattr(self, spec.name)))
+            object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
         checks.check(self)
         self._check_sources()
         object.__setattr__(
@@ -38,35 +36,34 @@ class BuildConfig(
         )
 
     def _check_sources(self) -> None:
-        """Raise ConfigError with the first wrong option of those that each source has."""
+        """Raise ConfigError for the first wrong option in a table of `sources`."""
         for entry in self.entries():
             for key in mix.NUMBERS:
                 if key in entry.reading and (entry.reading[key] is None) != (
                     getattr(self, key) is None
                 ):
                     raise ConfigError(
-                        f"source {entry.label} alone has {key}: rows of one build are alike; give "
-                        "the build one too"
+                        f"source {entry.label} and the build differ in {key}: either all sources "
+                        "have it or none; set it for the build too"
                     )
             try:
                 self.reading(entry.reading)
             except ConfigError as error:
                 raise ConfigError(f"source {entry.label}: {error}") from None
 
-    def reading(self, own: Mapping[str, Any]) -> "BuildConfig":
-        """These options with those that a source has for itself, to read its rows with."""
-        if not own:
+    def reading(self, options: Mapping[str, Any]) -> "BuildConfig":
+        """The config to read a source with: this one, changed by the `options` of the source."""
+        if not options:
             return self
-        if ("text_column" in own) != (
-            "text_template" in own
-        ):  # either says what the text is, in place of both
-            own = {"text_column": "text", "text_template": None} | dict(own)
-        return replace(self, sources=(), weights=(), max_epochs=1.0, **own)
+        # A column or a template of the source replaces both of the build.
+        if ("text_column" in options) != ("text_template" in options):
+            options = {"text_column": "text", "text_template": None} | dict(options)
+        return replace(self, sources=(), weights=(), max_epochs=1.0, **options)
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output.
 
-        Sources and tokenizer enter by digest instead.
+        Sources and tokenizer are not among them: their digests are recorded instead.
         """
         return {
             spec.name: list(value)
@@ -78,7 +75,10 @@ class BuildConfig(
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """The same options; an unknown name raises ConfigError that suggests the nearest one."""
+    """Return `options` unchanged. An unknown name raises ConfigError, with the nearest name.
+
+    where: the file, for the error. extra: names allowed besides the fields of BuildConfig.
+    """
     known = [*(spec.name for spec in fields(BuildConfig)), *extra]
     for key in options:
         if key not in known:

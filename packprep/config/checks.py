@@ -1,25 +1,17 @@
-"""Allowed values of the options of a build, alone and together with others.
+"""Check the options of a build: ranges, and combinations that exclude each other.
 
-Anything else is refused with a sentence.
-
-Values come as Python, YAML and the command line write them. "64MB" is 64,000,000 bytes and "64MiB"
-67,108,864.
+The first wrong option raises ConfigError.
 """
 
-import json
-import os
 import re
-from collections.abc import Mapping
-from dataclasses import Field
-from typing import Any, Literal, get_args, get_origin
 
 from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.support.errors import ConfigError, brief, nearest
 
-# What a carried column may be, as the format has it (packprep.schemas, which takes too long to
-# import for --help), and the names that columns of shards and token files have of their own.
+# Types of carried columns. A copy of those of packprep.schemas, which is too slow to import for
+# --help. RESERVED: names that shards and token files use for other columns.
 CARRY_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "float64")
 RESERVED = (
     "tokens",
@@ -41,129 +33,11 @@ RESERVED = (
     "pair_split",
 )
 
-ENDS_OF_TEMPLATE = (
-    "the template of conversations writes BOS and EOS itself; leave --bos and --eos out"
-)
-_UNITS = {
-    "": 1,
-    "K": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "KI": 2**10,
-    "MI": 2**20,
-    "GI": 2**30,
-    "TI": 2**40,
-}
-
-
-def value_of(spec: "Field[Any]", value: Any) -> Any:
-    """The value of an option as BuildConfig keeps it, from what may be written for it.
-
-    ConfigError if that is wrong.
-    """
-    if spec.metadata["size"]:
-        value = parse_size(value, spec.name)
-    elif spec.name == "sources":
-        value = _sources(value)
-    elif isinstance(spec.default, tuple):
-        value = _names(spec.name, value)
-    elif isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    elif spec.name == "template_variables" and isinstance(value, Mapping):
-        value = _json(value)
-    elif spec.name == "task_index" and type(value) is int:
-        value = str(value)
-    _check_type(spec, value)
-    return float(value) if spec.type is float else value
-
-
-def _check_type(spec: "Field[Any]", value: Any) -> None:
-    if get_origin(spec.type) is Literal:
-        choices = get_args(spec.type)
-        if value not in choices:
-            raise ConfigError(f"{spec.name} is {brief(value)}{nearest(brief(value), choices)}")
-        return
-    optional = value is None and spec.default is None
-    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    wanted: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
-    if wanted is None or optional:
-        return
-    right = isinstance(value, (int, float) if wanted is float else wanted)
-    if not right or (isinstance(value, bool) and wanted is not bool):
-        raise ConfigError(f"{spec.name} is {brief(value)}, expected {kind[wanted]}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{spec.name} is {brief(value)}, expected a number of 64 bits")
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
-    """A tuple of names or numbers; they may also be one text with commas."""
-    given = (
-        [value]
-        if isinstance(value, str) or (key == "weights" and isinstance(value, (int, float)))
-        else value
-    )
-    kinds = (str, int, float) if key == "weights" else (str,)
-    if not isinstance(given, (list, tuple)) or not all(isinstance(name, kinds) for name in given):
-        raise ConfigError(
-            f"{key} is {brief(value)}, expected a list of "
-            f"{'numbers' if key == 'weights' else 'names'}"
-        )
-    return tuple(name for part in given for name in map(str.strip, str(part).split(",")) if name)
-
-
-def _sources(value: Any) -> tuple[str | dict[str, Any], ...]:
-    """Names of sources, and tables that say more of one; one of either may stand alone."""
-    value = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value
-    if not isinstance(value, (list, tuple)) or not all(
-        isinstance(one, (str, os.PathLike, Mapping)) for one in value
-    ):
-        raise ConfigError(
-            f"sources is {brief(value)}, expected a list of names, or of tables with path and "
-            "weight"
-        )
-    return tuple(_table(one) if isinstance(one, Mapping) else os.fspath(one) for one in value)
-
-
-def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
-    """The table of a source with its keys as options are written."""
-    table = {str(key).replace("-", "_"): value for key, value in source.items()}
-    paths = table.get("path")
-    if isinstance(paths, (list, tuple)):
-        table["path"] = [
-            os.fspath(path) if isinstance(path, os.PathLike) else path for path in paths
-        ]
-    elif isinstance(paths, os.PathLike):
-        table["path"] = os.fspath(paths)
-    return table
-
-
-def _json(variables: Mapping[Any, Any]) -> str:
-    try:
-        return json.dumps(variables, sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"template_variables is {brief(variables)}, expected values of JSON: {error}"
-        ) from None
-
-
-def parse_size(value: int | str, key: str) -> int:
-    """Bytes of "64MB", "1.5GiB", "4096" or 4096."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]I?)?B?\s*", str(value).upper())
-    try:
-        if match is None:
-            raise ValueError
-        return int(float(match[1]) * _UNITS[match[2] or ""])
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"{key} is {brief(value)}, expected a size such as 500MB or 64MiB"
-        ) from None
+ENDS_OF_TEMPLATE = "the chat template writes BOS and EOS; leave out --bos and --eos"
 
 
 def check(config: Options) -> None:
-    """ConfigError with the first thing that is wrong."""
+    """Raise ConfigError for the first option that is wrong."""
     _check_ranges(config)
     _check_columns(config)
     _check_executor(config)
@@ -227,7 +101,7 @@ def _check_ranges(config: Options) -> None:
 
 
 def _check_columns(config: Options) -> None:
-    """Check the options that name the columns of a row."""
+    """Raise ConfigError for wrong options that name the columns of a row."""
     if config.text_template is not None and config.text_column != "text":
         raise ConfigError(
             "text_column and text_template both say what the text is; give one of them"
@@ -242,13 +116,14 @@ def _check_columns(config: Options) -> None:
         )
     if config.chats and config.input_ids_column is not None:
         raise ConfigError(
-            "input_ids_column has token ids, and conversations are rendered; give one of them"
+            "input_ids_column cannot be used with conversations, which are rendered as text; give "
+            "one of them"
         )
     if not config.chats:
         for key in ("chat_template", "template_date", "template_variables"):
             if getattr(config, key) is not None:
                 raise ConfigError(
-                    f"{key} is for conversations; give --messages-column too, with auto to find it"
+                    f"{key} is for conversations; give --messages-column too (auto finds it)"
                 )
     if config.input_ids_column is None:
         for key in ("labels_column", "loss_mask_column", "vocab_size"):
@@ -279,12 +154,12 @@ def _check_columns(config: Options) -> None:
             )
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", name):
             raise ConfigError(
-                f"carry {name!r} is no name for a column of a shard; rename it to letters, digits, "
-                "_"
+                f"carry {name!r} cannot be the name of a column in a shard; rename the column, "
+                "with letters, digits and _ only"
             )
         if name in RESERVED:
             instead = "give --labels-column" if name == "labels" else "rename the column"
-            raise ConfigError(f"carry {name!r} is a name that packprep uses itself; {instead}")
+            raise ConfigError(f"carry {name!r} is a column name that packprep uses; {instead}")
         if names.count(name) > 1:
             raise ConfigError(f"carry names {name!r} twice; give it once")
 
@@ -298,20 +173,22 @@ def _check_pairs(config: Options) -> None:
     for key in ("input_ids_column", "text_template", "truncate_at", "response_column"):
         if getattr(config, key) is not None:
             raise ConfigError(
-                f"{key} has no meaning with pair_columns, which say what the two sides are"
+                f"{key} cannot be used with pair_columns, which define both sides; leave it out"
             )
     if config.messages_column not in (None, "auto"):
         raise ConfigError(
-            "pair_columns say where the conversations are; give --messages-column auto with them"
+            "pair_columns name the columns with the conversations; give --messages-column auto"
         )
-    if config.overflow == "split" or config.strategy == "wrapped":
-        what = "strategy wrapped" if config.strategy == "wrapped" else "overflow split"
+    if config.strategy == "wrapped":
+        raise ConfigError("strategy wrapped would split pairs; choose another strategy")
+    if config.overflow == "split":
         raise ConfigError(
-            f"{what} would tear pairs apart; choose --overflow truncate, drop or error"
+            "overflow split would split pairs; choose --overflow truncate, drop or error"
         )
     if config.truncation_side == "balanced":
         raise ConfigError(
-            "truncation_side balanced is for one side; pairs are cut in proportion by themselves"
+            "truncation_side balanced cannot be used with pair_columns: both sides are cut in "
+            "proportion anyway; leave it out"
         )
 
 
@@ -330,41 +207,36 @@ def _check_executor(config: Options) -> None:
         raise ConfigError(
             f"task_index is {config.task_index!r}, expected a number from 0, or {MERGE}"
         )
-    has = {
+    values = {
         "keep_tokens": config.keep_tokens is not None,
         "isolated": config.isolated,
         "standard_input": "-" in config.sources,
         "restart": config.restart,
     }
     for key, sentence in EXECUTORS[config.executor].refuses.items():
-        if has[key]:
+        if values[key]:
             raise ConfigError(sentence)
 
 
 def _check_output(config: Options) -> None:
     in_a_store = "://" in config.output
     if not in_a_store and config.work_dir is not None:
-        raise ConfigError(
-            "work_dir is for an output in a store; a directory is made beside where it will be"
-        )
+        raise ConfigError("work_dir is for an output in a store; leave it out for a directory")
     if in_a_store and config.overwrite:
         raise ConfigError(
-            "overwrite is for a directory, which is swapped at once: in a store readers would see "
-            "a mix of old and "
-            "new; choose another -o, and delete the old output when nobody reads it"
+            "overwrite cannot replace an output in a store: readers would see a mix of old and new "
+            "files; choose another -o, and delete the old output when nobody reads it"
         )
     if in_a_store and config.append:
         raise ConfigError(
-            "append is for a directory, which is swapped at once; build what is new at another "
-            "address, and merge "
-            "the two"
+            "append cannot change an output in a store; build the new files at another address, "
+            "and merge the two"
         )
     if config.append and config.overwrite:
         raise ConfigError("append keeps the output and overwrite replaces it; give one of them")
     if config.append and mix.is_mix(config.entries()):
         raise ConfigError(
-            "append cannot keep the shares of a mix, which are drawn from all of its sources "
-            "together; "
+            "append cannot keep the shares of a mix, which is drawn from all sources together; "
             "build the mix again with --overwrite and a token store (--keep-tokens)"
         )
 
@@ -380,11 +252,11 @@ def _check_packing(config: Options) -> None:
             raise ConfigError(
                 f"stride is for overflow split and has no meaning with {other}; leave it out"
             )
-        own = config.max_length - config.continuation_bos
-        if config.stride >= own:
+        later = config.max_length - config.continuation_bos  # document tokens of a later piece
+        if config.stride >= later:
             raise ConfigError(
-                f"stride is {config.stride:,} but a piece has {own:,} tokens of its own; choose a "
-                "smaller stride"
+                f"stride is {config.stride:,} but a piece has {later:,} tokens of the document; "
+                "choose a smaller stride"
             )
     if config.continuation_bos and (config.overflow != "split" or config.strategy == "wrapped"):
         raise ConfigError(
@@ -413,12 +285,12 @@ def _check_packing(config: Options) -> None:
         ):
             if getattr(config, key) != neutral:
                 raise ConfigError(
-                    f"{key} cannot be held by strategy wrapped; choose another strategy"
+                    f"{key} cannot be used with strategy wrapped; choose another strategy"
                 )
     if config.num_packs is not None and config.strategy != "balanced":
         raise ConfigError(f"num_packs is for strategy balanced, not {config.strategy}")
     if config.max_len is not None and config.max_len < config.min_len:
         raise ConfigError(
-            f"max_len {config.max_len:,} is less than min_len {config.min_len:,}; no document "
-            "would stay"
+            f"max_len {config.max_len:,} is less than min_len {config.min_len:,}; every "
+            "document would be dropped"
         )

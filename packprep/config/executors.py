@@ -1,4 +1,4 @@
-"""Static facts of each executor; `packprep.execute.executors` maps the names to functions."""
+"""Properties of each executor; `packprep.execute.executors` maps the names to functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ MERGE: Final = "merge"  # the task of an array that signs off
 
 @dataclass(frozen=True, kw_only=True)
 class Executor:
-    """Facts about an executor.
+    """Properties of an executor.
 
-    options: those that no other executor takes. many_processes: work is done by processes that
-    share only files, so what the process that signs off finds done is no news. many_commands: each
-    task is a command of its own, which resolves the sources by itself; see `Options.is_task`.
-    refuses: sentences by what a config must not have: keep_tokens, isolated, standard_input,
-    restart.
+    options: those that no other executor takes. many_processes: the work is done by processes that
+    share only files, so the process that signs off does not report finished work. many_commands:
+    each task is a separate command that resolves the sources again; see `Options.is_task`. refuses:
+    error sentences by the setting that a config must not have: keep_tokens, isolated,
+    standard_input, restart.
     """
 
     options: tuple[str, ...] = ()
@@ -38,8 +38,8 @@ EXECUTORS: Final[Mapping[str, Executor]] = {
         many_processes=True,
         refuses=_keep_tokens("ray")
         | {
-            "isolated": "executor ray replaces processes that die without being asked; leave "
-            "isolate and unit_timeout out"
+            "isolated": "executor ray already replaces processes that die; leave out isolate "
+            "and unit_timeout"
         },
     ),
     "array": Executor(
@@ -48,11 +48,10 @@ EXECUTORS: Final[Mapping[str, Executor]] = {
         many_commands=True,
         refuses=_keep_tokens("array")
         | {
-            "standard_input": "standard input cannot be read by every task of an array; name a "
-            "file",
-            "restart": "restart would throw away what other tasks do; delete the unfinished build "
-            "before tasks start",
+            "standard_input": "standard input cannot be read by every task of an array; give files",
+            "restart": "restart would delete the work of other tasks; delete the unfinished build "
+            "before the tasks start",
         },
     ),
 }
-"""By the value of the option `executor`."""
+"""Executors by the value of the option `executor`."""

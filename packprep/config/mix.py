@@ -1,6 +1,4 @@
-"""The entries of `sources:`.
-
-Where each source is, how its rows are read, and how many of its tokens are wanted.
+"""The entries of `sources`: paths, how to read the rows, and how many tokens to take.
 
     sources:
       - {path: web/*.jsonl.gz, weight: 50}
@@ -8,8 +6,8 @@ Where each source is, how its rows are read, and how many of its tokens are want
       - {path: math.jsonl, text_template: "{question}
 {answer}", weight: 20}
 
-An amount is `weight` (share of tokens), `epochs` (times its tokens) or `max_tokens`; sources with
-any are a mix. Shares are of tokens in packs, what filters and truncation take away not counted.
+An amount is `weight` (share of the tokens), `epochs` (times its tokens) or `max_tokens`. Sources
+with an amount are a mix. Shares are of tokens in packs, after filters and truncation.
 """
 
 import math
@@ -26,24 +24,24 @@ NUMBERS = (
     "input_ids_column",
     "labels_column",
     "loss_mask_column",
-)  # given for all sources or for none
-_MOST_TIMES = 100_000  # each copy is in a window of its own
+)  # set for all sources or for none
+_MAX_COPIES = 100_000  # each copy is in a separate window
 _KEYS = (
     "path",
     "label",
     *AMOUNTS,
     "max_epochs",
-)  # beside the options that a source may have for itself
+)  # in addition to the options that a source may set
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One entry of `sources`.
 
-    label: what reports call it. reading: options that differ from those of the build.
+    label: its name in reports. reading: options that differ from those of the build.
 
-    At most one of weight, epochs and max_tokens is not None. max_epochs: how often a weight may
-    repeat it.
+    At most one of weight, epochs and max_tokens is not None. max_epochs: how many times a source
+    with a weight may be used.
     """
 
     label: str
@@ -56,7 +54,7 @@ class Entry:
 
     @property
     def asked(self) -> dict[str, float]:
-        """The amount as it was asked for; empty for all tokens once."""
+        """The amount as the user wrote it; empty for all tokens once."""
         amounts = {key: getattr(self, key) for key in AMOUNTS}
         return {key: _plain(amount) for key, amount in amounts.items() if amount is not None}
 
@@ -67,99 +65,96 @@ def entries(
     max_epochs: float,
     options: Sequence[str] = (),
 ) -> tuple[Entry, ...]:
-    """The entries of `sources`, checked. ConfigError names the source.
+    """Return the checked entries of `sources`. Raises ConfigError that names the source.
 
-    weights: one for each source, or none. options: names of those that a source may have for
-    itself.
+    weights: one for each source, or none. options: names of the options that a source may set.
     """
     if weights and len(weights) != len(sources):
         raise ConfigError(
             f"weights has {len(weights)} numbers for {len(sources)} sources; give one for each "
             "source"
         )
-    given: list[dict[str, Any]] = [
+    tables: list[dict[str, Any]] = [
         {"path": source} if isinstance(source, str) else dict(source) for source in sources
     ]
-    found = []
-    for number, source in enumerate(given):
+    checked = []
+    for number, source in enumerate(tables):
         label = _label(source)
         if weights:
             _refuse(
-                label, "an amount of its own beside weights", any(key in source for key in AMOUNTS)
+                label, "an amount in addition to weights", any(key in source for key in AMOUNTS)
             )
             source["weight"] = weights[number]
-        found.append(_entry(label, source, max_epochs, options))
-    _check_together(found)
-    if max_epochs != 1 and not any(entry.weight for entry in found):
+        checked.append(_entry(label, source, max_epochs, options))
+    _check_together(checked)
+    if max_epochs != 1 and not any(entry.weight for entry in checked):
         raise ConfigError(
-            "max_epochs says how often sources with a weight may be repeated, and none has a weight"
+            "max_epochs is for sources with a weight, and no source has a weight; leave it out"
         )
-    return tuple(found)
+    return tuple(checked)
 
 
-def is_mix(found: Sequence[Entry]) -> bool:
+def is_mix(sources: Sequence[Entry]) -> bool:
     """True if documents are drawn, rather than all of them taken once."""
-    return any(entry.asked for entry in found)
+    return any(entry.asked for entry in sources)
 
 
-def as_dicts(found: Sequence[Entry]) -> list[dict[str, float]]:
-    """Facts of each source that decide the bytes of a mix.
+def as_dicts(sources: Sequence[Entry]) -> list[dict[str, float]]:
+    """The amount of each source as JSON values, for the identity of a mix.
 
-    Weights 50 and 50 are the same as 1 and 1.
+    Weights 50 and 50 give the same as 1 and 1.
     """
-    of_weights = shares(found)
     return [
         {"share": float(share), "max_epochs": float(entry.max_epochs)}
         if entry.weight is not None
         else entry.asked
-        for entry, share in zip(found, of_weights, strict=True)
+        for entry, share in zip(sources, shares(sources), strict=True)
     ]
 
 
-def shares(found: Sequence[Entry]) -> list[Fraction]:
-    """Shares of weights, which add up to 1. Example: weights 50, 30, 20 -> 1/2, 3/10, 1/5."""
-    weights = [entry.weight or Fraction(0) for entry in found]
+def shares(sources: Sequence[Entry]) -> list[Fraction]:
+    """Shares of the weights; they add up to 1. Example: weights 50, 30, 20 -> 1/2, 3/10, 1/5."""
+    weights = [entry.weight or Fraction(0) for entry in sources]
     return [weight / (sum(weights) or 1) for weight in weights]
 
 
 def targets(
-    found: Sequence[Entry], available: Sequence[int], limit: int | None = None
+    sources: Sequence[Entry], available: Sequence[int], limit: int | None = None
 ) -> tuple[list[int], Entry | None]:
-    """Tokens to draw from each source, and the source that limits a mix of weights, if one does.
+    """Tokens to draw from each source, and the source that limits a mix of weights, or None.
 
-    available: tokens there are of each. limit: tokens of the whole mix at most. Weights make the
-    largest mix that has exactly their shares and repeats no source beyond its max_epochs. Example:
-    weights 50, 30, 20 of 900, 300, 900 tokens -> 500, 300, 200; the second source is the scarce
-    one.
+    available: tokens of each source. limit: maximum tokens of the mix. Weights make the largest mix
+    that has exactly their shares and uses no source more than max_epochs times. Example: weights
+    50, 30, 20 and 900, 300, 900 tokens -> 500, 300, 200; the second source is the scarce one.
     """
     scarce = None
-    if found[0].weight is not None:
-        for entry, tokens in zip(found, available, strict=True):
+    if sources[0].weight is not None:
+        for entry, tokens in zip(sources, available, strict=True):
             if not tokens:
                 raise InputError(
-                    f"the source {entry.label} has no tokens to mix; mend or leave it out"
+                    f"the source {entry.label} has no tokens to mix; fix it or leave it out"
                 )
-        parts = shares(found)
-        room = [
+        parts = shares(sources)
+        sizes = [  # of the largest mix that each source allows
             tokens * entry.max_epochs / part
-            for entry, tokens, part in zip(found, available, parts, strict=True)
+            for entry, tokens, part in zip(sources, available, parts, strict=True)
         ]
-        whole = min(room)
-        scarce = found[room.index(whole)] if limit is None or whole < limit else None
-        wanted = [part * whole for part in parts]
+        size = min(sizes)
+        scarce = sources[sizes.index(size)] if limit is None or size < limit else None
+        wanted = [part * size for part in parts]
     else:
         wanted = [
             tokens * (entry.epochs or Fraction(1))
             if entry.max_tokens is None
             else Fraction(min(entry.max_tokens, tokens))
-            for entry, tokens in zip(found, available, strict=True)
+            for entry, tokens in zip(sources, available, strict=True)
         ]
     if limit is not None and (total := sum(wanted)) > limit:
         wanted = [amount * limit / total for amount in wanted]
-    for entry, amount, tokens in zip(found, wanted, available, strict=True):
-        if amount > _MOST_TIMES * tokens:
+    for entry, amount, tokens in zip(sources, wanted, available, strict=True):
+        if amount > _MAX_COPIES * tokens:
             raise InputError(
-                f"the mix would repeat the source {entry.label} more than {_MOST_TIMES:,} times; "
+                f"the mix would repeat the source {entry.label} more than {_MAX_COPIES:,} times; "
                 "give max_tokens, or "
                 "smaller epochs or max_epochs"
             )
@@ -176,7 +171,8 @@ def _label(source: Mapping[str, Any]) -> str:
         or not all(isinstance(path, str) and path for path in paths)
     ):
         raise ConfigError(
-            f"a source is {brief(dict(source))}, expected path: FILE or path: [FILE, ...] in it"
+            f"a source is {brief(dict(source))}, expected a table with path: FILE or path: [FILE, "
+            "...]"
         )
     if "label" not in source:
         return redacted(", ".join(paths))
@@ -199,12 +195,12 @@ def _entry(
     if len(amounts) > 1:
         both = " and ".join(amounts)
         more = (
-            "; max_epochs is how often a source with a weight may be repeated"
+            "; max_epochs is how many times a source with a weight may be used"
             if "weight" in amounts
             else ""
         )
         raise ConfigError(
-            f"source {label} has {both}, which both say how much of it is wanted; give one{more}"
+            f"source {label} has {both}, which both set how much to take; give one of them{more}"
         )
     _refuse(label, "max_epochs without a weight", "max_epochs" in source and "weight" not in source)
     for pair in ("text_column", "text_template"):
@@ -229,28 +225,24 @@ def _entry(
     )
 
 
-def _check_together(found: Sequence[Entry]) -> None:
-    weighted = [entry for entry in found if entry.weight is not None]
-    others = [entry for entry in found if entry.weight is None]
+def _check_together(sources: Sequence[Entry]) -> None:
+    weighted = [entry for entry in sources if entry.weight is not None]
+    others = [entry for entry in sources if entry.weight is None]
     if weighted and others:
         raise ConfigError(
             f"source {others[0].label} has no weight and {weighted[0].label} has one; give every "
-            "source a weight, or "
-            "none and say epochs or max_tokens"
+            "source a weight, or use epochs and max_tokens for all"
         )
-    labels = [entry.label for entry in found]
+    labels = [entry.label for entry in sources]
     for label in labels:
-        if is_mix(found) and labels.count(label) > 1:
+        if is_mix(sources) and labels.count(label) > 1:
             raise ConfigError(
-                f"two sources of the mix are called {label}; give each a label of its own"
+                f"two sources of the mix have the label {label}; give each a different label"
             )
 
 
 def _number(label: str, key: str, value: Any) -> Fraction:
-    """A number above 0, as it was written.
-
-    0.1 is one tenth, so that no rounding decides which documents are drawn.
-    """
+    """Convert a number above 0 exactly: 0.1 is one tenth, so rounding decides nothing."""
     try:
         if isinstance(value, bool) or not math.isfinite(size := float(value)):
             raise ValueError
@@ -260,18 +252,18 @@ def _number(label: str, key: str, value: Any) -> Fraction:
             f"source {label} has {key} {brief(value)}, expected a number above 0"
         ) from None
     if number <= 0:
-        hint = "; to take nothing of a source leave it out" if number == 0 else ""
+        hint = "; to use nothing of a source, leave it out" if number == 0 else ""
         raise ConfigError(
             f"source {label} has {key} {brief(value)}, expected a number above 0{hint}"
         )
     return number
 
 
-def _refuse(label: str, what: str, wrong: bool) -> None:
+def _refuse(label: str, description: str, wrong: bool) -> None:
     if wrong:
-        raise ConfigError(f"source {label} has {what}; leave that out")
+        raise ConfigError(f"source {label} has {description}; leave it out")
 
 
 def _plain(number: Fraction | int) -> float:
-    """As JSON writes it: whole numbers without a point."""
+    """Number for JSON: whole numbers without a decimal point."""
     return int(number) if number == int(number) else float(number)

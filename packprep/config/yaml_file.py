@@ -1,6 +1,6 @@
-"""The YAML file of a build.
+"""The YAML file of a build, whose keys are the options: read and write it.
 
-Its keys are the options, read without code, aliases or doubles, and written back.
+Objects of Python, aliases and duplicate keys are refused.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ _YAML_BYTES = 1_000_000
 
 
 def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Options in a YAML file, keys checked; - and _ are the same in a key.
+    """Read the options from a YAML file and check the keys; - and _ are the same in a key.
 
-    extra: keys beside those of BuildConfig.
+    extra: keys allowed besides the fields of BuildConfig.
     """
     try:
         with path.open("rb") as file:
@@ -33,14 +33,15 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(f"no configuration file {path}; check the path given with -c") from None
     except RecursionError:
         raise ConfigError(f"{path} is not readable as YAML: it nests too deeply") from None
-    except (
-        Exception
-    ) as error:  # beside its own kinds PyYAML lets out what int(), date() and re.match give it
+    # PyYAML also lets errors of int(), date() and re.match through.
+    except Exception as error:
         raise ConfigError(
             f"{path} is not readable as YAML: {' '.join(str(error).split())[:300]}"
         ) from None
     if not isinstance(loaded or {}, Mapping):
-        raise ConfigError(f"{path} holds a {type(loaded).__name__}, expected option: value lines")
+        raise ConfigError(
+            f"{path} has a {type(loaded).__name__}, expected lines such as max_length: 4096"
+        )
     return check_keys(
         {str(key).replace("-", "_"): value for key, value in (loaded or {}).items()},
         str(path),
@@ -49,9 +50,9 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
-    """`yaml.safe_load` without aliases, endless numbers and duplicate keys.
+    """Load YAML like `yaml.safe_load`, but refuse aliases, long numbers and duplicate keys.
 
-    Aliases make gigabytes of a few lines.
+    A few lines with aliases can expand to gigabytes.
     """
     import yaml
 
@@ -66,16 +67,16 @@ def _load_yaml(text: str) -> Any:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if twice := [key for key, count in Counter(keys).items() if count > 1]:
+            if duplicates := [key for key, count in Counter(keys).items() if count > 1]:
                 raise yaml.YAMLError(
-                    f"the key {twice[0]!r} stands twice from line {node.start_mark.line + 1} on"
+                    f"duplicate key {duplicates[0]!r} in the table that starts on line "
+                    f"{node.start_mark.line + 1}"
                 )
             return super().construct_mapping(node, deep)
 
         def construct_object(self, node: Any, deep: bool = False) -> Any:
-            if (
-                node.tag.endswith((":int", ":float")) and len(node.value) > 100
-            ):  # 1:1:1:1 and so on takes minutes
+            # Numbers such as 1:1:1:1... take minutes.
+            if node.tag.endswith((":int", ":float")) and len(node.value) > 100:
                 raise yaml.YAMLError(
                     f"line {node.start_mark.line + 1} has a number of {len(node.value):,} "
                     "characters"
@@ -86,20 +87,19 @@ def _load_yaml(text: str) -> Any:
 
 
 def to_yaml(config: BuildConfig) -> str:
-    """The options of a build as the YAML file that `from_yaml` reads back to an equal config.
+    """Write the options of a build as YAML that `from_yaml` reads back to an equal config.
 
-    See `_not_kept`.
+    Without the options of `_is_left_out`.
     """
     import yaml
 
     options = {
         spec.name: list(value) if isinstance(value := getattr(config, spec.name), tuple) else value
         for spec in fields(config)
-        if not _not_kept(spec.name, getattr(config, spec.name))
+        if not _is_left_out(spec.name, getattr(config, spec.name))
     }
     text = yaml.safe_dump(options, sort_keys=False, allow_unicode=True, width=10**9)
-    # PyYAML writes some line breaks of Unicode as they are and reads them as spaces; escaped, they
-    # are safe.
+    # PyYAML writes some Unicode line breaks unescaped and reads them back as spaces; escape them.
     return (
         text
         if yaml.safe_load(text) == options
@@ -107,10 +107,10 @@ def to_yaml(config: BuildConfig) -> str:
     )
 
 
-def _not_kept(key: str, value: Any) -> bool:
-    """Options that a file of options leaves out.
+def _is_left_out(key: str, value: Any) -> bool:
+    """True for options that a YAML file leaves out.
 
-    Those not given, a tokenizer that is an object, and how this one run was made.
+    These are options not given, a tokenizer object, and the options of one command.
     """
     return (
         value is None

@@ -16,21 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from packprep.engines.tokenizer_files import (
+    NAMED_TOKENS,
+    SIDE_FILES,
+    TEMPLATE_FILE,
+    read_tokenizer_files,
+)
 from packprep.schemas.manifest import Manifest
 from packprep.support.errors import ConfigError, InputError, PackprepError, nearest
-from packprep.support.hub import asking, explained
-
-_SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-_TEMPLATE_FILE = "chat_template.jinja"
-_NAMED = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +79,7 @@ def load_tokenizer(
 
     Raises InputError where `source` is no tokenizer, ConfigError where BOS or EOS cannot be told.
     """
-    name, raw, sides = _read(source, revision)
+    name, raw, sides = read_tokenizer_files(source, revision)
     try:
         parsed = json.loads(raw)
         if not isinstance(parsed, dict) or "model" not in parsed:
@@ -127,7 +120,7 @@ def load_tokenizer(
             )
         chosen[end] = None if text is None else Special(text, vocab[text])
         notes += [note] if note else []
-    pad = _content(sides.get(_SIDE_FILES[0], {}).get("pad_token"), "pad_token")
+    pad = _content(sides.get(SIDE_FILES[0], {}).get("pad_token"), "pad_token")
     pad_ids = (
         [vocab[pad]]
         if pad in vocab
@@ -189,8 +182,8 @@ def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     The first file that has the name decides.
     """
     named = {}
-    for key in _NAMED:
-        file = next((file for file in _SIDE_FILES if key in sides.get(file, {})), None)
+    for key in NAMED_TOKENS:
+        file = next((file for file in SIDE_FILES if key in sides.get(file, {})), None)
         if file is not None and (text := _content(sides[file][key], f"{file} says {key}")):
             named[key] = text
     return named
@@ -201,7 +194,7 @@ def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[s
 
     Files of their own before the key of tokenizer_config.json, which has one or many.
     """
-    found = sides.get(_TEMPLATE_FILE) or sides.get(_SIDE_FILES[0], {}).get("chat_template")
+    found = sides.get(TEMPLATE_FILE) or sides.get(SIDE_FILES[0], {}).get("chat_template")
     if isinstance(found, list):
         found = {
             entry["name"]: entry["template"]
@@ -235,129 +228,6 @@ def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     return vocab
 
 
-def _read(source: Any, revision: str | None) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
-    """Name for messages, bytes of tokenizer.json, and the parsed files beside it."""
-    if source is None or source == "":
-        raise ConfigError(
-            "no tokenizer is given; add --tokenizer with a tokenizer.json, a directory or a hub "
-            "name"
-        )
-    if not isinstance(source, (str, Path)):
-        return _read_object(source)
-    path = Path(source)
-    try:
-        if path.is_dir():
-            path = path / "tokenizer.json"
-            if not path.exists():
-                raise InputError(
-                    f"{source} holds no tokenizer.json; expected a directory saved by tokenizers "
-                    "or transformers"
-                )
-        elif not path.exists():
-            if path.suffix == ".json" or str(source).startswith((".", "/", "~")):
-                raise InputError(
-                    f"no tokenizer file {source}; check the path given with --tokenizer"
-                )
-            path = _download(str(source), revision)
-        sides = {
-            name: _json_object(path.parent / name)
-            for name in _SIDE_FILES
-            if (path.parent / name).exists()
-        }
-        sides[_TEMPLATE_FILE] = _template_files(path.parent)
-        return str(source), _content_of(path), sides
-    except OSError as error:
-        raise InputError(f"{error.filename or path} cannot be read: {error.strerror}") from None
-
-
-def _content_of(path: Path) -> bytes:
-    if not path.is_file():  # a pipe would be waited for
-        raise InputError(
-            f"{path} is not a regular file; expected one saved by tokenizers or transformers"
-        )
-    return path.read_bytes()
-
-
-def _template_files(folder: Path) -> dict[str, Any]:
-    """Chat templates that are files of their own.
-
-    chat_template.jinja, and others under additional_chat_templates.
-    """
-    files = {
-        path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    }
-    if (folder / _TEMPLATE_FILE).exists():
-        files["default"] = folder / _TEMPLATE_FILE
-    try:
-        return {name: _content_of(path).decode() for name, path in files.items()}
-    except UnicodeDecodeError:
-        raise InputError(
-            f"a chat template in {folder} is not UTF-8; expected Jinja templates"
-        ) from None
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(_content_of(path))
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    if not isinstance(loaded, dict):
-        raise InputError(f"{path} holds a {type(loaded).__name__}, expected a JSON object")
-    return loaded
-
-
-def _read_object(source: Any) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
-    """transformers is recognised by its attributes and never imported."""
-    name = type(source).__name__
-    sides: dict[str, dict[str, Any]] = {}
-    if hasattr(source, "backend_tokenizer"):
-        ends = {key: getattr(source, key, None) for key in ("bos_token", "eos_token", "pad_token")}
-        sides[_SIDE_FILES[0]] = {
-            key: None if text is None else str(text) for key, text in ends.items()
-        }
-        named = getattr(source, "special_tokens_map", {})
-        sides[_SIDE_FILES[0]] |= {key: str(named[key]) for key in _NAMED if key in named}
-        template = getattr(source, "chat_template", None)
-        sides[_TEMPLATE_FILE] = (
-            {"default": template} if isinstance(template, str) else dict(template or {})
-        )
-        source = source.backend_tokenizer
-    if not hasattr(source, "to_str"):
-        raise InputError(
-            f"{name} is not a tokenizer; expected a path, a tokenizers.Tokenizer or a fast "
-            "tokenizer"
-        )
-    return name, source.to_str().encode(), sides
-
-
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    unreachable = ""
-    try:
-        with asking(name, "tokenizer.json", revision=revision) as unreachable:
-            path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
-            for side in (*_SIDE_FILES, _TEMPLATE_FILE):
-                try:
-                    hf_hub_download(name, side, revision=revision)
-                except LocalEntryNotFoundError:
-                    # The hub did not answer: the file may be there, unless it is on record here
-                    # that it is not.
-                    if try_to_load_from_cache(name, side, revision=revision) is None:
-                        raise
-                except EntryNotFoundError:
-                    continue
-    except Exception as error:  # the hub client has a dozen kinds
-        reason = unreachable or explained(error)
-        raise InputError(
-            f"{name} is no local file and no tokenizer came from the hub: {reason}"
-        ) from None
-    return path
-
-
 def _choose(
     end: str,
     asked: str,
@@ -371,7 +241,7 @@ def _choose(
     if asked != "auto":
         return asked, None
     key = f"{end}_token"
-    for file in _SIDE_FILES:
+    for file in SIDE_FILES:
         if key in sides.get(file, {}):
             text = _content(sides[file][key], f"{file} says {key}")
             return text, None if text else f"no {end.upper()}: {file} says {key} is null"

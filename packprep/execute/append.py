@@ -1,11 +1,10 @@
-"""Source files that an output does not hold yet, added by --append.
+"""Outputs that grow: --append adds the source files that an output does not have yet.
 
-They become windows of their own behind those that are there.
-
-They are built as an output of their own in OUT.appended, by any executor and resumed like any
-build, and put together with OUT as `packprep merge OUT OUT.appended` would, in OUT.incomplete,
-which then takes the place of OUT: readers find the old dataset or the new one. What was built
-before is neither read again nor written again, its shards are linked.
+The new files become windows of their own after the existing ones. They are built as an output of
+their own in OUT.appended, by any executor, and resumed like any build. Then OUT and OUT.appended
+are merged in OUT.incomplete, as `packprep merge OUT OUT.appended` would, and the result replaces
+OUT: readers find the old dataset or the new one. The old shards are neither read nor written again;
+they are linked.
 """
 
 import json
@@ -17,7 +16,8 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.execute.array_tasks import at_work
-from packprep.execute.merge import generations, merge_obstacle, put_together
+from packprep.execute.merge import generations, merge_locked, merge_obstacle
+from packprep.output.build_facts import difference
 from packprep.output.build_output import BuildOutput
 from packprep.output.directory import (
     LocalOutput,
@@ -27,7 +27,7 @@ from packprep.output.directory import (
     whole_output,
 )
 from packprep.output.sign_off import SETTINGS
-from packprep.output.staging import BUILD, Staging, appended_path, difference, staging_path
+from packprep.output.staging import BUILD, Staging, appended_path, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
@@ -37,42 +37,39 @@ from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
 
-_NAMED = 3  # files in a sentence
+_NAMED = 3  # files that a sentence names
 
 
 def open_output(config: BuildConfig) -> BuildOutput:
-    """The output of a build. Raises ConfigError where there cannot be one."""
+    """Output of a build. ConfigError if there cannot be one."""
     if not config.output:
-        raise ConfigError("no output is given; add -o with the directory to write")
-    if config.append and not is_url(config.output) and _is_there(Path(config.output)):
+        raise ConfigError("no output is given; add -o with the directory to write to")
+    if config.append and not is_url(config.output) and _can_grow(Path(config.output)):
         return GrowingOutput(config)
-    place = whole_output(config)
-    if isinstance(place, LocalOutput):
-        place.check()
-    return place
+    output = whole_output(config)
+    if isinstance(output, LocalOutput):
+        output.check()
+    return output
 
 
-def _is_there(output: Path) -> bool:
-    """True if there is an output to append to.
-
-    A killed swap may have left it one rename short of its place.
-    """
+def _can_grow(output: Path) -> bool:
+    """True if there is an output to append to, even one whose swap was killed half way."""
     return (output / MANIFEST).exists() or _half_swapped(output)
 
 
 def _half_swapped(output: Path) -> bool:
     staging = staging_path(output)
-    whole = (staging / MANIFEST).exists() and not (staging / BUILD).exists()
-    return whole and not output.exists() and replaced_path(output).exists()
+    complete = (staging / MANIFEST).exists() and not (staging / BUILD).exists()
+    return complete and not output.exists() and replaced_path(output).exists()
 
 
 class GrowingOutput:
-    """An output that is there and gets more; see `output.LocalOutput`.
+    """An existing output to which documents are added; see `BuildOutput`.
 
-    path: where what is new is built.
+    path: the output in which the new part is built.
     """
 
-    one_split_does = True  # a few new documents may all be of one; the other has documents already
+    one_split_does = True  # all new documents may fall into one split; the old output has both
 
     def __init__(self, config: BuildConfig) -> None:
         self.old = Path(config.output)
@@ -88,14 +85,14 @@ class GrowingOutput:
 
     @property
     def manifest(self) -> Manifest:
-        """Of what is there."""
+        """Manifest of the existing output."""
         return read_manifest(self.old)
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """See `BuildOutput.held`: hold the lock of the old output.
+        """See `BuildOutput.held`: holds the lock of the old output.
 
-        Files that an earlier append left beside it are removed first.
+        Files that an earlier append left beside it are deleted first.
         """
         if shared:
             yield
@@ -113,7 +110,7 @@ class GrowingOutput:
         if _half_swapped(self.old):
             publish(staging, self.old)
         elif (staging / MANIFEST).exists() and not (staging / BUILD).exists():
-            shutil.rmtree(staging)  # the output before, which a killed swap has left
+            shutil.rmtree(staging)  # the replaced output, which a killed swap has left
         remove_replaced(self.old)
         remove_replaced(self.path)
         self._check_unfinished(Staging(staging))
@@ -122,46 +119,44 @@ class GrowingOutput:
             self._remove()
 
     def _check_unfinished(self, staging: Staging) -> None:
-        """A build of the whole output that was stopped must not be lost for an append."""
+        """Refuse to delete an unfinished build of the whole output for the sake of an append."""
         if not (staging.path / BUILD).exists() or not staging.committed():
             return
         if "generations" in json.loads((staging.path / BUILD).read_bytes()).get("inputs", ()):
             return
         if not self._restart:
             raise ConfigError(
-                f"{staging.path} is left from another build of {self} that did not finish; finish "
-                "that first, "
-                "or give --restart to drop it"
+                f"{staging.path} is left from an unfinished build of all of {self}; finish that "
+                "build first, or add --restart to delete it"
             )
         shutil.rmtree(staging.path)
 
     def _remove(self) -> None:
-        """Renamed first: half of it must never look like something that is to be merged."""
+        """Delete the new part. It is renamed first, so that a half-deleted one is never merged."""
         self.path.rename(replaced_path(self.path))
         remove_replaced(self.path)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """See `BuildOutput.wanted`: sources that the output does not hold."""
+        """See `BuildOutput.wanted`: sources that the output does not have."""
         manifest = self.manifest
         inputs = manifest.data["inputs"]
         if "mix" in inputs or "repeated" in manifest.data:
             raise ConfigError(
-                f"{self} is a mix, whose shares are drawn from all of its sources together; "
-                "build the mix again with --overwrite"
+                f"{self} is a mix: its shares are drawn from all of its sources together, so it "
+                "cannot grow; build it again with --overwrite"
             )
-        held = [_key(source) for source in inputs["sources"]]
-        known = [source for source in sources if _key(source.as_dict()) in held]
-        new = [source for source in sources if _key(source.as_dict()) not in held]
-        names = dict(zip(map(_place, manifest.run["source_paths"]), inputs["sources"], strict=True))
+        built = [_key(source) for source in inputs["sources"]]
+        known = [source for source in sources if _key(source.as_dict()) in built]
+        new = [source for source in sources if _key(source.as_dict()) not in built]
+        paths = map(_absolute, manifest.run["source_paths"])
+        by_path = dict(zip(paths, inputs["sources"], strict=True))
         for source in new:
-            there = names.get(_place(source.name))
-            if there is not None and there["sha256"] != source.sha256 and source.name != STDIN:
+            before = by_path.get(_absolute(source.name))
+            if before is not None and before["sha256"] != source.sha256 and source.name != STDIN:
                 raise ConfigError(
-                    f"{source.name} is in {self} already, with other content (sha256 "
-                    f"{there['sha256'][:8]} there, "
-                    f"{source.sha256[:8]} here); put its new rows into a file of another name, or "
-                    "build all of it "
-                    "again with --overwrite"
+                    f"{source.name} is in {self} already, with other content (sha256 was "
+                    f"{before['sha256'][:8]}, now {source.sha256[:8]}); put its new rows into a "
+                    "file of another name, or build all of it again with --overwrite"
                 )
         if known:
             progress.say(f"{_listed(known)} in {self} already")
@@ -172,89 +167,87 @@ class GrowingOutput:
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """The manifest of an output that lacks nothing, or of a part not yet joined with it.
+        """Manifest of an output that has all sources, or of a built part that is not merged yet.
 
-        ConfigError where settings differ from those of the output, or of an append that did not
-        finish.
+        ConfigError if settings differ from those of the output, or of an unfinished append.
         """
         old = self.manifest
         if changed := _other_settings(old.data["inputs"], inputs):
-            kept = self.old / SETTINGS
-            where = f" (-c {kept} has them)" if kept.exists() else ""
+            settings = self.old / SETTINGS
+            hint = f" (-c {settings} has them)" if settings.exists() else ""
             raise ConfigError(
-                f"{self} was built with other settings ({changed}); give the same ones{where}, or "
+                f"{self} was built with other settings ({changed}); use the same ones{hint}, or "
                 "choose another -o"
             )
         if not inputs["sources"]:
             return old
         if not self.replaces:
             return None
-        found = read_manifest(self.path)
-        if found.identity == digest_of(inputs):
-            return found
+        part = read_manifest(self.path)
+        if part.identity == digest_of(inputs):
+            return part
         if config.restart:
             self._remove()
             return None
-        changed = difference({"inputs": found.data["inputs"]}, {"inputs": inputs})
+        changed = difference({"inputs": part.data["inputs"]}, {"inputs": inputs})
         raise ConfigError(
-            f"{self.path} is from an append that did not finish, with other settings ({changed}); "
-            "give the same ones to go on, or --restart to start over"
+            f"{self.path} is an unfinished append with other settings ({changed}); repeat its "
+            "settings to resume it, or add --restart to start over"
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Put what is already built together with the output, where it is not a part of that."""
+        """Merge the new part if it is built and not merged yet."""
         if self.replaces:
-            return self._put_together(progress)
+            return self._merge(progress)
         progress.say(f"nothing to append: {self} stays as it is")
         return manifest
 
     def begin(self, staging: Path) -> None:
-        """See `BuildOutput.begin`: nothing."""
+        """See `BuildOutput.begin`: nothing to prepare."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """See `BuildOutput.publish`: what is signed becomes a part of the output."""
+        """See `BuildOutput.publish`: merges the signed part with the output."""
         publish(staging, self.path)
-        return self._put_together(progress)
+        return self._merge(progress)
 
-    def _put_together(self, progress: Progress) -> Manifest:
+    def _merge(self, progress: Progress) -> Manifest:
         if changed := merge_obstacle(self.manifest, read_manifest(self.path)):
             self._remove()
             raise ConfigError(
-                f"the new files make an output that does not fit {self}: it differs in {changed}; "
-                "give columns the "
-                "same types (--carry NAME:TYPE), or choose another -o"
+                f"the new files do not fit {self}: they differ in {changed}; give columns the same "
+                "types (--carry NAME:TYPE), or choose another -o"
             )
-        manifest = put_together([self.old, self.path], self.old, progress=progress)
+        manifest = merge_locked([self.old, self.path], self.old, progress=progress)
         self._remove()
         return manifest
 
 
-def _place(name: str) -> Path:
+def _absolute(name: str) -> Path:
     return Path(name).absolute()
 
 
 def _key(source: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Key that two sources share if they are the same documents."""
+    """Key that two sources share if they have the same documents."""
     return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
 
 
-def _other_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _other_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Differences between the options and tokenizers of two builds, in words.
 
-    Of builds put together those options are known that all of them share.
+    A merged output knows only the options that all of its builds share.
     """
-    options = here["options"]
-    if "generations" in there:
-        options = {key: value for key, value in options.items() if key in there["options"]}
-    ours, theirs = (
-        {"inputs": {**inputs, "sources": []}} for inputs in (there, {**here, "options": options})
+    options = new["options"]
+    if "generations" in old:
+        options = {key: value for key, value in options.items() if key in old["options"]}
+    before, now = (
+        {"inputs": {**inputs, "sources": []}} for inputs in (old, {**new, "options": options})
     )
-    ours["inputs"].pop("generations", None)
-    return difference(ours, theirs)
+    before["inputs"].pop("generations", None)
+    return difference(before, now)
 
 
 def _listed(sources: Sequence[Source]) -> str:
-    """Subject and verb, such as "2 files (a.jsonl, b.jsonl) are", at most some of them named."""
+    """Subject and verb of a sentence, such as "2 files (a.jsonl, b.jsonl) are"."""
     names = [source.name for source in sources[:_NAMED]]
     if len(sources) > _NAMED:
         names.append(f"and {len(sources) - _NAMED:,} more")

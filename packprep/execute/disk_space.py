@@ -13,16 +13,16 @@ from packprep.support.errors import StoppedError
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Text in a byte of a file: compressed text is mostly three to five times its size.
 _TEXT_PER_BYTE = {"": 1.0, "gz": 4.0, "zst": 4.0}
-_TOKENS_PER_BYTE = 0.35  # where no sample tells: more than English has with any common vocabulary
-_SAID_FROM = 1_000_000_000
-_LEAST_MISSING = 1_000_000  # receipts, and the rest of a block of every file
-_DOUBT = 0.7  # a build is stopped only if even this share of the prediction is too much
+_TOKENS_PER_BYTE = 0.35  # without a sample: more than English has with any common vocabulary
+_REPORTED_FROM = 1_000_000_000
+_LEAST_MISSING = 1_000_000  # receipts, and the unused end of the last block of every file
+_CERTAIN_SHARE = 0.7  # a build stops only if even this share of the prediction is too much
 
 
 def predicted_tokens(job: Job, per_byte: float | None) -> int:
-    """Tokens of a build, from the sizes of its files.
+    """Tokens of a build, predicted from the sizes of its files.
 
-    per_byte: tokens for a byte of text, of a sample.
+    per_byte: tokens per byte of text, from a sample.
     """
     per_byte = per_byte or _TOKENS_PER_BYTE
     text = sum(
@@ -38,10 +38,7 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
 
 
 def needed_bytes(job: Job, tokens: int) -> int:
-    """Bytes that a build has on disk at most at one time.
-
-    Its token files, and its shards if those are here.
-    """
+    """Most bytes that a build has on disk at a time: token files, and shards if they are local."""
     in_shards = 4 + 4 * (
         "position_ids" in job.config.columns
     )  # columns by segment are small beside them
@@ -51,15 +48,12 @@ def needed_bytes(job: Job, tokens: int) -> int:
 
 
 def room_at(path: Path) -> int:
-    """Free bytes for this user on the file system of a directory that is there."""
+    """Free bytes for this user on the file system of an existing directory."""
     return shutil.disk_usage(path).free
 
 
 def written_bytes(directory: Path) -> int:
-    """Bytes of all files under a directory.
-
-    Others come and go meanwhile, and one that went has none.
-    """
+    """Bytes of all files under a directory; files that disappear meanwhile count nothing."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -69,30 +63,32 @@ def written_bytes(directory: Path) -> int:
 
 
 def check_room(job: Job, needed: int) -> str | None:
-    """Message about the disk space; "" where there is plenty.
+    """Message about the disk space; None if there is plenty.
 
-    StoppedError where there is clearly too little.
+    StoppedError if there is clearly too little.
     """
     left = max(0, needed - written_bytes(job.staging))
     free = room_at(job.staging)
-    said = (
-        f"about {size_text(left)} will be written to {job.staging}, and {size_text(free)} are free "
-        "there"
+    forecast = (
+        f"about {size_text(left)} will be written to {job.staging}, which has {size_text(free)} "
+        "free"
     )
-    if _DOUBT * left > free:
-        place = "--work-dir" if is_url(job.config.output) else "-o"
-        raise StoppedError(f"{said}; free {size_text(left - free)} more, or choose another {place}")
-    return said if left > min(_SAID_FROM, free // 10) else None
+    if _CERTAIN_SHARE * left > free:
+        option = "--work-dir" if is_url(job.config.output) else "-o"
+        raise StoppedError(
+            f"{forecast}; free {size_text(left - free)} more, or choose another {option}"
+        )
+    return forecast if left > min(_REPORTED_FROM, free // 10) else None
 
 
 def full(error: OSError, staging: Path, needed: int) -> StoppedError:
-    """Message for a full disk: where, and how much is missing."""
+    """Error for a full disk: the path, and how much space is missing."""
     written, free = (written_bytes(staging), room_at(staging)) if staging.exists() else (0, 0)
     missing = max(needed - written - free, _LEAST_MISSING)
-    where = error.filename if isinstance(error.filename, str) else staging
+    path = error.filename if isinstance(error.filename, str) else staging
     return StoppedError(
-        f"{where}: no space left on the disk: {size_text(free)} are free and about "
-        f"{size_text(missing)} are missing; free them and run the same command to go on"
+        f"{path}: no space left on the disk: {size_text(free)} are free and about "
+        f"{size_text(missing)} more are needed; free that much space, then run the same command"
     )
 
 

@@ -1,10 +1,8 @@
-"""Windows planned and written while later units are still tokenized.
+"""Windows that are planned and written while later units are still tokenized.
 
-Only where it is known early what they hold.
-
-In input order a window is known with its last unit. Where units are shuffled it is known only with
-the last unit of the whole input, for the seed decides among all of them; and a mix, or a multiple
-of packs, needs all lengths.
+This is possible if the units of a window are known early. In input order a window is known with its
+last unit. With shuffled units it is known only with the last unit of the whole input, because the
+seed permutes all of them. A mix, and packs_multiple_of, need the lengths of all documents.
 """
 
 from collections.abc import Callable
@@ -24,11 +22,11 @@ Clock = Callable[[str], AbstractContextManager[None]]
 
 
 class EarlyWindows(Generic[_Made]):
-    """Windows of a build whose token files come in order.
+    """Windows of a build whose token files arrive in order.
 
-    A thread beside tokenization makes them one at a time.
+    While other threads tokenize, one thread makes these windows one at a time.
 
-    make: plans and writes a window of a split, given the Windows that it is in.
+    make: plans and writes a window: its `Windows`, its split and its number.
     """
 
     def __init__(self, job: Job, clock: Clock, make: Callable[[Windows, str, int], _Made]) -> None:
@@ -43,15 +41,15 @@ class EarlyWindows(Generic[_Made]):
             and not is_mix(config.entries())
         )
         room = config.max_memory - BASE_MEMORY - (1 + slices_ahead(config)) * slice_memory(config)
-        self._most = room // MEMORY_PER_DOCUMENT  # documents of a window beside tokenization
+        self._most = room // MEMORY_PER_DOCUMENT  # documents of a window, while others tokenize
         self._pool = ThreadPoolExecutor(1)
         self._made: dict[tuple[str, int], Future[_Made]] = {}
-        self._files: list[TokenFile] = []  # of the window that is not whole
+        self._files: list[TokenFile] = []  # of the window that is not complete
         self._number = 0
         self._rows = [0] * len(job.sources)
 
     def add(self, file: TokenFile) -> None:
-        """The next token file of the build."""
+        """Take the next token file of the build."""
         if not self._known:
             return
         size = sum(before.text_bytes for before in self._files)
@@ -60,7 +58,7 @@ class EarlyWindows(Generic[_Made]):
         self._files.append(file)
 
     def _begin(self) -> None:
-        """Let the window be made, if there is memory for it."""
+        """Submit the complete window, if there is memory for it."""
         read = rows_of_sources(self._files, len(self._rows))
         self._rows = [before + rows for before, rows in zip(self._rows, read, strict=True)]
         number, files = self._number, self._files
@@ -75,11 +73,11 @@ class EarlyWindows(Generic[_Made]):
     def result(self, split: str, number: int) -> _Made | None:
         """The window's result, waiting for it if it is running; None if it has not started.
 
-        One that has not started then never does.
+        A window that has not started is cancelled.
         """
         made = self._made.pop((split, number), None)
         return None if made is None or made.cancel() else made.result()
 
     def close(self) -> None:
-        """Begin no more, and wait for the one that is made."""
+        """Cancel the windows that have not started, and wait for the running one."""
         self._pool.shutdown(cancel_futures=True)

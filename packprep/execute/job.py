@@ -1,11 +1,9 @@
-"""A build as any process can take part in it.
+"""A build in a form that any process can work on: options, tokenizer, sources, and file paths.
 
-Resolved options, tokenizer, sources, and where its files lie.
-
-The two tasks of a build are pure functions from files to files: `token_files.tokenize_slice` makes
-the token file of a slice, `window_files.Windows.write` the shards of a window whose token files are
-all there. Each leaves a receipt last, so a task may be done in any order, by any process, twice or
-by two at once, and one that is done is found done.
+The two tasks of a build are pure functions from files to files. `token_files.tokenize_slice` makes
+the token file of a slice; `window_files.Windows.write` makes the shards of a window that has all
+its token files. Each task writes its receipt last. So tasks may be done in any order, by any
+process, twice, or by two processes at once, and a task with a receipt is not done again.
 """
 
 import json
@@ -38,7 +36,7 @@ class Job:
 
     planner: a packer of the user's own, known to this process only.
 
-    process: name of the folder for scratch files of this process, where several work on the build.
+    process: name of this process's scratch folder, if several processes work on the build.
     """
 
     config: BuildConfig
@@ -75,7 +73,7 @@ class Job:
         return ("train", "validation") if self.config.holdout else ("train",)
 
     def engine(self, name: Any) -> "EngineChoice":
-        """The engine of this name, which the build has chosen, loaded by another process of it."""
+        """Load the engine that another process of this build has chosen, by its name."""
         from packprep.engines.parity import trusted_engine
 
         return trusted_engine(
@@ -85,9 +83,8 @@ class Job:
     def save(self, engine: str) -> None:
         """Write all that another process needs into the staging directory.
 
-        engine: the one that this build has chosen.
-
-        A planner of the user's own is not in it: windows are then for the process that knows it.
+        engine: name of the chosen engine. A planner of the user's own is not written: only the
+        process that knows it can plan windows.
         """
         options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
         template = self.tokenizer.template if isinstance(self.tokenizer, ChatTokenizer) else None
@@ -107,22 +104,24 @@ class Job:
 
 
 def load_job(staging: Path) -> tuple[Job, Any]:
-    """The job that `Job.save` wrote, and the name of its engine."""
+    """Job that `Job.save` wrote, and the name of its engine."""
     facts = json.loads((staging / JOB).read_bytes())
-    said = facts["tokenizer"]
-    ends = {end: said[end] and Special(**said[end]) for end in ("bos", "eos")}
-    rest = {"json": said["json"].encode(), "notes": tuple(said["notes"])}
-    tokenizer = Tokenizer(**said | ends | rest)
+    saved = facts["tokenizer"]
+    specials = {end: saved[end] and Special(**saved[end]) for end in ("bos", "eos")}
+    rest = {"json": saved["json"].encode(), "notes": tuple(saved["notes"])}
+    tokenizer = Tokenizer(**saved | specials | rest)
     if facts["template"] is not None:
         from packprep.chat.template import ChatTemplate
 
         tokenizer = with_template(tokenizer, ChatTemplate.from_dict(facts["template"]))
-    sources = [Source(**source | {"path": _place(source["path"])}) for source in facts["sources"]]
+    sources = [
+        Source(**source | {"path": _path_or_url(source["path"])}) for source in facts["sources"]
+    ]
     job = Job(
         config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources
     )
     return job, facts["engine"]
 
 
-def _place(path: str | None) -> Path | str | None:
+def _path_or_url(path: str | None) -> Path | str | None:
     return path if path is None or is_url(path) else Path(path)

@@ -1,10 +1,8 @@
-"""Packing inside Python.
+"""Packing in Python: the stages of a build on a `datasets.Dataset`, or as a function for `map`.
 
-The stages of a build on a `datasets.Dataset`, or as a function for anyone's own `map`.
-
-The batch that `map` hands over is the window. A batch of 1,000 rows, the default of `map`, costs
-0.3 % of utilization at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep
-build` packs a billion tokens together.
+The window is the batch that `map` passes. A batch of 1,000 rows, the default of `map`, costs 0.3 %
+of utilization at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`. `packprep build`
+packs a billion tokens together.
 """
 
 import re
@@ -34,32 +32,32 @@ from packprep.windows.documents import Documents, carried_columns, join_document
 from packprep.windows.planner import plan_window, window_seed
 from packprep.windows.segments import TooLongError
 
-_SMALL_BATCH = 10_000  # documents; below it a warning says what the batch size costs
-_NOT_HERE = options_in("read", "output", "run", "once") - {"columns"} | {"sample_by"}
+_SMALL_BATCH = 10_000  # documents; a smaller batch causes a warning
+_NOT_IN_MAP = options_in("read", "output", "run", "once") - {"columns"} | {"sample_by"}
 
 
 class TokenizeAndPack:
-    """A picklable function for `dataset.map` with whole batches.
+    """A picklable function for `dataset.map` with batches.
 
     Call `dataset.map(fn, batched=True, batch_size=None, remove_columns=dataset.column_names)`.
 
-    tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer; None where rows
-    are token ids and vocab_size is given. options: those of `BuildConfig` that concern columns
-    read, tokens, packing and columns written. With `with_indices=True` document_ids are rows of the
-    dataset, otherwise of the batch. Works on plain and Arrow-format datasets, and gives what
-    `build` writes when the batch is all rows.
+    tokenizer: a path, a `tokenizers.Tokenizer` or a transformers fast tokenizer; None if rows are
+    token ids and vocab_size is given. options: the options of `BuildConfig` for reading columns,
+    tokens, packing and writing columns. With `with_indices=True` document_ids are rows of the
+    dataset, otherwise rows of the batch. Works on plain and Arrow-format datasets. If the batch is
+    the whole dataset, the packs are those that `build` writes.
 
-    Each batch is packed by itself: a small one leaves packs half empty, and how many rows end up
-    together then depends on batch_size and num_proc. Below 10,000 rows a warning says so, once.
+    Each batch is packed by itself. A small batch leaves packs half empty, and the packs depend on
+    batch_size and num_proc. A batch of fewer than 10,000 rows causes one warning.
     """
 
     def __init__(self, tokenizer: Any, **options: Any) -> None:
         check_keys(options, "TokenizeAndPack")
         for key in options:
-            if key in _NOT_HERE:
+            if key in _NOT_IN_MAP:
                 raise ConfigError(
-                    f"{key} is an option of packprep.build; a function inside map sees one batch "
-                    "only"
+                    f"{key} is an option of packprep.build only; a function inside map sees one "
+                    "batch"
                 )
         self.config = BuildConfig(**options)
         text_columns(self.config)
@@ -72,8 +70,7 @@ class TokenizeAndPack:
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Engines of Rust are not all picklable, nor is a compiled template; each process loads its
-        # own.
+        # Some engines are not picklable, nor is a compiled template; each process loads its own.
         tokenizer = self.tokenizer
         if isinstance(tokenizer, ChatTokenizer):
             tokenizer = replace(tokenizer, template=replace(tokenizer.template))
@@ -88,8 +85,7 @@ class TokenizeAndPack:
             self._warned = True
             warnings.warn(
                 f"packing a batch of {len(table):,} documents by itself; small batches leave packs "
-                "half empty, "
-                "so give map batch_size=None",
+                "half empty, so give map batch_size=None",
                 stacklevel=2,
             )
         packed = self._pack(table, ids)
@@ -100,7 +96,9 @@ class TokenizeAndPack:
         try:
             return pa.table({name: pa.array(batch[name]) for name in names})
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"the columns {', '.join(names)} make no table: {error}") from None
+            raise InputError(
+                f"the columns {', '.join(names)} do not make a table: {error}"
+            ) from None
 
     def _pack(self, table: pa.Table, ids: Any) -> pa.Table:
         types = {name: table[name].type for name in _columns(table.column_names, self.config)}
@@ -131,7 +129,11 @@ class TokenizeAndPack:
                 self.config.engine,
                 self.tokenizer.json,
                 parse_special_tokens=self.config.parses_special_tokens,
-                sample=text["text"].slice(0, 64).drop_null().to_pylist(),
+                sample=[
+                    document
+                    for document in text["text"].slice(0, 64).to_pylist()
+                    if document is not None
+                ],
             )
         encoded = encode_table(text, ids, self._engine, self.tokenizer, self.config)
         if self.config.on_error == "stop" and encoded.problems:
@@ -156,28 +158,28 @@ class TokenizeAndPack:
         return pa.Table.from_batches(batches, schema=layout.schema)
 
 
-def _columns(there: Sequence[str], config: BuildConfig) -> list[str]:
-    """The columns that are read of a dataset with these. InputError where one is missing."""
+def _columns(existing: Sequence[str], config: BuildConfig) -> list[str]:
+    """Columns to read from a dataset with the existing ones. InputError if one is missing."""
     names = columns_read(
-        config, find_columns(there, config, "the dataset") if config.chats else None
+        config, find_columns(existing, config, "the dataset") if config.chats else None
     )
-    missing = [name for name in names if name not in there]
+    missing = [name for name in names if name not in existing]
     if missing:
-        raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(there)}")
+        raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(existing)}")
     return names
 
 
 def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
-    """Packs of a `datasets.Dataset` as a new Dataset, the whole of it as one window.
+    """Pack a `datasets.Dataset`, as one window, into a new Dataset.
 
     tokenizer, options: as for `TokenizeAndPack`. The columns are those of a shard; document_ids are
-    rows of `dataset`. Of a DatasetDict every split is packed by itself. An IterableDataset is
-    packed when it is read, and held in memory then. The format is that of `dataset` (numpy, torch,
-    ...); a transform, which is for its rows, is left out. Example: packed = pack_dataset(dataset,
-    "tokenizer.json", max_length=8192, strategy="best_fit")
+    rows of `dataset`. The splits of a DatasetDict are packed one by one. An IterableDataset is
+    packed when it is read, and is then in memory as a whole. The new Dataset has the format of
+    `dataset` (numpy, torch, ...), but not its transform, which works on rows. Example:
+    packed = pack_dataset(dataset, "tokenizer.json", max_length=8192, strategy="best_fit")
     """
     function = TokenizeAndPack(tokenizer, **options)
-    function._warned = True  # the batch is all there is
+    function._warned = True  # the batch is the whole dataset
     if not isinstance(dataset, dict):
         return _packed(dataset, function)
     packed = {}
@@ -192,7 +194,7 @@ def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
 def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
     """Packs of one split."""
     if dataset.column_names is None:
-        rows, names = _with_columns(dataset.with_format(None), function.config)
+        rows, names = _with_known_columns(dataset.with_format(None), function.config)
     else:
         rows, names = dataset.with_format("arrow"), dataset.column_names
         _columns(names, function.config)
@@ -201,7 +203,7 @@ def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
     )
     if hasattr(dataset, "format"):
         kind, arguments = dataset.format["type"], dataset.format["format_kwargs"]
-    else:  # a stream has no public name for it
+    else:  # a stream has no public attribute for its format
         kind, arguments = getattr(dataset._formatting, "format_type", None), {}
     return (
         packed.with_format(None)
@@ -210,16 +212,16 @@ def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
     )
 
 
-def _with_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str]]:
-    """A stream that does not know its columns, with those that are read, and their names.
+def _with_known_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str]]:
+    """A stream of unknown columns, reduced to the columns to read, and their names.
 
-    A row may lack some.
+    Rows may lack some of them.
     """
     first = next(iter(stream.take(1)), None)
     if first is None:
         raise InputError("the dataset holds no rows; expected at least one document")
     names = _columns(list(first), config)
-    if config.chats:  # as in JSON rows, a later row may bring what the first has not
+    if config.chats:  # as in JSON rows, a later row may have columns that the first lacks
         names = list(dict.fromkeys([*names, *BESIDE.values()]))
     return stream.map(partial(_only, names)).select_columns(names), names
 

@@ -1,8 +1,8 @@
-"""Outputs made from finished outputs: several put together, or one cut into shards of another size.
+"""Outputs made from finished outputs: several merged into one, or one cut into other shard sizes.
 
-Packs move as they are, in the order of the outputs; only document ids change, so that they stay
-unique over the whole. A shard that needs no new ids and no new size is linked, or copied where the
-file system has no links. Memory: a few record batches and the length of every pack.
+Packs stay as they are, in the order of the outputs. Only document ids change, so that they are
+unique in the merged output. A shard that needs no new ids and no new size is linked, or copied if
+the file system has no links. Memory: a few record batches and the length of every pack.
 """
 
 import os
@@ -19,12 +19,13 @@ import pyarrow as pa
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.provenance import Sources
 from packprep.inspect.report_file import read_report
+from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish
 from packprep.output.report import percentiles
 from packprep.output.shard_folder import LocalShards
 from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, write_batches
 from packprep.output.sign_off import file_entry, name_shards, write_common_settings
-from packprep.output.staging import build_facts, staged
+from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, shard_schema
@@ -40,18 +41,21 @@ from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 
-_DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns that count documents of the whole input
+_DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns of document ids
 
 
 @dataclass(frozen=True)
 class _Part:
-    """An output to take packs from. shift: what its document ids grow by."""
+    """An output whose packs are merged.
+
+    shift: number that is added to its document ids. level: how its shards are checked.
+    """
 
     path: Output
     manifest: Manifest
     report: Report
     shift: int
-    level: Literal["size", "sha256"] = "sha256"  # what is checked of its shards
+    level: Literal["size", "sha256"] = "sha256"
 
     @property
     def renumbered(self) -> bool:
@@ -60,7 +64,7 @@ class _Part:
         )
 
     def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
-        """Record batches of a shard, checked, with the document ids they get."""
+        """Record batches of a shard, checked, with their new document ids."""
         packs = 0
         with (
             pa.memory_map(str(check_file(self.path, entry))) as file,
@@ -83,7 +87,8 @@ class _Part:
             if name in batch.schema.names:
                 view = list_view(batch, name, self.path.name)
                 values = np.where(view.values == FILLER, FILLER, view.values + self.shift)
-                lists = pa.ListArray.from_arrays(pa.array(view.offsets), pa.array(values))
+                offsets: pa.Int32Array = pa.array(view.offsets, pa.int32())
+                lists = pa.ListArray.from_arrays(offsets, pa.array(values, pa.int64()))
                 batch = batch.set_column(
                     batch.schema.get_field_index(name), batch.schema.field(name), lists
                 )
@@ -97,56 +102,54 @@ def merge(
     shard_size: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """One output of the packs of all, in this order.
+    """Merge the packs of all outputs, in this order, into one output.
 
-    Shards are cut again to about `shard_size` bytes where it is given.
+    shard_size: bytes of a shard, about; None keeps the shards as they are cut.
 
-    Raises ConfigError where tokenizer, columns or max_length differ or `output` is there,
-    FormatError for damage.
+    Raises ConfigError if tokenizer, columns or max_length differ or if `output` exists, FormatError
+    for damage.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already; choose another -o")
-    _parts(outputs, output)  # whether they fit, before anything is made
+        raise ConfigError(f"{output} exists already; choose another -o")
+    _parts(outputs, output)  # refuses outputs that do not fit, before anything is written
     with locked(output, f"{output} is being built"):
-        return put_together(outputs, output, shard_size=shard_size, progress=progress)
+        return merge_locked(outputs, output, shard_size=shard_size, progress=progress)
 
 
-def put_together(
+def merge_locked(
     outputs: Sequence[Output],
     output: Path,
     *,
     shard_size: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """`merge` with the lock of `output` held.
+    """Merge outputs; the caller holds the lock of `output`.
 
-    It may be one of them, whose place it then takes all at once.
-
-    Of the shards of that one only sizes are checked: they stay what they are, whatever that is.
+    `output` may be one of them; the merged output then replaces it in one step. The shards of that
+    one are checked by size only, because they stay the same files.
     """
     progress = progress or Silent()
     parts = _parts(outputs, output)
     inputs = _inputs(parts)
-    with staged(output) as made_in:
+    with staged(output) as staged_output:
+        staging = staged_output.path
         facts = build_facts(inputs, tokens="", source_bytes=0)
-        if (
-            whole := made_in.claim(facts, progress, restart=False, replaces=output in outputs)
-        ) is not None:
-            publish(made_in.path, output)
-            return whole
-        staging = made_in.path
+        signed = staged_output.claim(facts, progress, restart=False, replaces=output in outputs)
+        if signed is not None:
+            publish(staging, output)
+            return signed
         folder = staging / "shards"
-        shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed: it begins again
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed merge, which begins again
         folder.mkdir()
         total = sum(part.manifest.num_packs for part in parts)
         shards: list[ShardFile] = []
         for split in dict.fromkeys(split for part in parts for split in part.manifest.splits):
-            made = (
-                _kept(parts, split, folder)
+            written = (
+                _kept_shards(parts, split, folder)
                 if shard_size is None
-                else _cut(parts, split, folder, shard_size)
+                else _recut_shards(parts, split, folder, shard_size)
             )
-            for shard in made:
+            for shard in written:
                 shards.append(shard)
                 progress.advance("merge", sum(done.packs for done in shards), total, "packs")
         entries = name_shards(staging, shards)
@@ -162,9 +165,9 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     for path in outputs:
         manifest = read_manifest(path)
         first = parts[0] if parts else None
-        if first is not None and (what := merge_obstacle(first.manifest, manifest)):
+        if first is not None and (obstacle := merge_obstacle(first.manifest, manifest)):
             raise ConfigError(
-                f"{first.path} and {path} differ in {what}; build one of them again to merge"
+                f"{first.path} and {path} differ in {obstacle}; build one of them again to merge"
             )
         parts.append(
             _Part(
@@ -179,29 +182,29 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     return parts
 
 
-def merge_obstacle(there: Manifest, manifest: Manifest) -> str:
-    """Reasons why two outputs cannot be one, in words; empty where there is none."""
-    for what, was, found in (
-        ("tokenizer", there.data["inputs"]["tokenizer"], manifest.data["inputs"]["tokenizer"]),
+def merge_obstacle(one: Manifest, other: Manifest) -> str:
+    """Reason why two outputs cannot be merged, in words; "" if there is none."""
+    for fact, of_one, of_other in (
+        ("tokenizer", one.data["inputs"]["tokenizer"], other.data["inputs"]["tokenizer"]),
         (
             "columns",
-            [column.name for column in there.columns],
-            [column.name for column in manifest.columns],
+            [column.name for column in one.columns],
+            [column.name for column in other.columns],
         ),
-        ("column types", there.data["columns"], manifest.data["columns"]),
-        ("max_length", there.max_length, manifest.max_length),
+        ("column types", one.data["columns"], other.data["columns"]),
+        ("max_length", one.max_length, other.max_length),
     ):
-        if was != found:
+        if of_one != of_other:
             return (
-                f"{what}: {was} and {found}"
-                if what in ("columns", "max_length")
-                else f"{what}: not the same"
+                f"{fact}: {of_one} and {of_other}"
+                if fact in ("columns", "max_length")
+                else f"{fact}: not the same"
             )
     return ""
 
 
-def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
-    """The shards as they are cut now."""
+def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
+    """Shards as they are cut now."""
     for part in parts:
         for entry in part.manifest.shards(split) if split in part.manifest.splits else ():
             path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
@@ -229,13 +232,15 @@ def _kept(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFil
 def _link(source: Path, path: Path) -> None:
     try:
         os.link(source, path)
-    except OSError:  # another disk, or a file system without links
+    except OSError:  # on another disk, or on a file system without links
         shutil.copyfile(source, path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
 
-def _cut(parts: Sequence[_Part], split: str, folder: Path, shard_size: int) -> Iterator[ShardFile]:
+def _recut_shards(
+    parts: Sequence[_Part], split: str, folder: Path, shard_size: int
+) -> Iterator[ShardFile]:
     """Shards of another size, cut as a build cuts them."""
     sources = [
         (part, entry)
@@ -282,27 +287,28 @@ def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
 
 
 class _Rows:
-    """A stream of record batches that gives any number of rows at a time, as one batch."""
+    """A stream of record batches from which any number of rows is taken as one batch."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
-        self._left: pa.RecordBatch | None = None
+        self._rest: pa.RecordBatch | None = None
 
     def take(self, rows: int) -> pa.RecordBatch:
-        taken: list[pa.RecordBatch] = []
+        slices: list[pa.RecordBatch] = []
         while rows:
-            batch = self._left if self._left is not None else next(self._batches)
-            taken.append(batch.slice(0, rows))
-            self._left = batch.slice(rows) if rows < len(batch) else None
-            rows -= len(taken[-1])
-        # Also of a single slice: Arrow would write some bytes past its end.
-        return pa.concat_batches(taken)
+            batch = self._rest if self._rest is not None else next(self._batches)
+            slices.append(batch.slice(0, rows))
+            self._rest = batch.slice(rows) if rows < len(batch) else None
+            rows -= len(slices[-1])
+        # A single slice is copied too: Arrow would write some bytes past its end.
+        joined: pa.RecordBatch = pa.concat_batches(slices)  # type: ignore[attr-defined] # not in the stubs
+        return joined
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
-    """Facts that decide the bytes.
+    """Facts that decide the bytes of the merged output.
 
-    Options are those that all agree on; each generation's identity says the rest.
+    Its options are those that all outputs share; the identity of each generation covers the rest.
     """
     options = [part.manifest.data["inputs"]["options"] for part in parts]
     return {
@@ -324,9 +330,9 @@ def _sign(
     entries: list[dict[str, Any]],
     files: list[Path],
 ) -> Manifest:
-    """report.json and the manifest: everything that can be added is, from the same of the parts.
+    """Write report.json and the manifest, in which the counts of the parts are added.
 
-    files: what else there is, to be listed.
+    files: other files that the manifest must list.
     """
     first = parts[0].manifest
     report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
@@ -358,19 +364,19 @@ def _sign(
 
 
 def generations(manifest: Manifest) -> list[dict[str, Any]]:
-    """The builds an output is made of, in order."""
-    own = {
+    """Builds that an output was merged from, in order; the output itself if it was not merged."""
+    itself = {
         "identity": manifest.identity,
         "documents": sum(source["documents"] for source in manifest.data["sources"]),
         "packs": manifest.num_packs,
     }
-    found: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [own])
-    return found
+    merged_from: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [itself])
+    return merged_from
 
 
 def _documents_per_pack(parts: Sequence[_Part]) -> DocumentsPerPack:
     counts: Counter[int] = Counter()
     for part in parts:
-        found = measure_output(part.path).documents_per_pack
-        counts.update(dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)))
+        measured = measure_output(part.path).documents_per_pack
+        counts.update(dict(zip(measured.values.tolist(), measured.counts.tolist(), strict=True)))
     return percentiles(counts)

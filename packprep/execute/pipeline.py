@@ -1,80 +1,82 @@
-"""The build: read, tokenize, plan, write, sign off.
+"""A build from its config to a finished output, and the share of it that one task of an array does.
 
-Everything happens in OUT.incomplete, which becomes OUT by one rename after the manifest is written:
-OUT is absent or complete, whatever interrupts the build, and the same command goes on with what was
-done.
+All work happens in OUT.incomplete, which becomes OUT by one rename after the manifest is written.
+So OUT is absent or complete, whatever interrupts the build, and the same command resumes it.
 """
 
 import importlib
-import itertools
 import os
 import shutil
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
 from packprep.config.mix import as_dicts, is_mix
-from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import open_output
 from packprep.execute.array_tasks import (
+    array_share,
     at_work,
     joining,
     member_path,
     without_tasks,
-    work_off,
 )
-from packprep.execute.early_windows import EarlyWindows
-from packprep.execute.executors import RUNNERS
 from packprep.execute.job import Job
-from packprep.execute.quarantine import collect_quarantine
-from packprep.execute.shares import Shares
-from packprep.execute.window_files import WindowFile, Windows
-from packprep.output.report import Account
-from packprep.output.shard_writer import ShardFile
-from packprep.output.sign_off import name_shards, sign, write_report, write_settings
+from packprep.execute.ray_tasks import run_on_ray
+from packprep.execute.stages import Stages
+from packprep.output.build_facts import build_facts
 from packprep.output.staging import (
     DIGESTS,
     Staging,
-    build_facts,
-    remove_leftovers,
     staged,
     staging_at,
 )
-from packprep.packing.kernels.common import compiling
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.storage.stores import StoreError, is_url
-from packprep.sources.carried import RowShape
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import remembered
-from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
-from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
+from packprep.support.clock import StageClock
 from packprep.support.errors import (
     ConfigError,
-    InputError,
     PackprepError,
     StoppedError,
     system_error,
 )
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.encode import load_kernels
-from packprep.tokens.store import TokenFile, committed, start_after, stored
-from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
-from packprep.windows.planner import Planner, remainders
+from packprep.windows.planner import Planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """Functions of an executor. The process that signs off does all work that they leave.
+
+    ahead: does as much as it can of a saved job (`Job.save`) before that process begins; None if
+    nothing runs ahead. share: takes a config and the environment; returns the index of this task,
+    the number of tasks, and the name of the setting that says so. None if one command is the whole
+    build.
+    """
+
+    ahead: Callable[[Job, Progress], None] | None = None
+    share: Callable[[BuildConfig, Mapping[str, str]], tuple[int, int, str]] | None = None
+
+
+RUNNERS: Final[Mapping[str, Runner]] = {
+    "local": Runner(),
+    "ray": Runner(ahead=run_on_ray),
+    "array": Runner(share=array_share),
+}
+"""By value of the option `executor`; `packprep.config.executors` has the options of each."""
 
 
 def build(
@@ -82,34 +84,34 @@ def build(
 ) -> Manifest:
     """Build packed shards at `config.output` and return their manifest.
 
-    The same config again does nothing.
+    Nothing is done if the output is already built with the same config.
 
     planner: a packer of your own, f(lengths int32 [segments], max_length) -> PackPlan, in place of
     `config.strategy`. Raises ConfigError, InputError (a sentence naming file and row) or
     FormatError; the output is then absent. After StoppedError, OSError or an interruption the same
-    call goes on where it stopped.
+    call resumes the build.
     """
     progress = progress or Silent()
-    clock = _Clock()
+    clock = StageClock()
     output = open_output(config)
     if config.is_task:
         raise ConfigError(
             "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
-            "for it"
+            "instead"
         )
     tokenizer = _tokenizer(config, progress)
     with (
-        locked(output.path, f"{output} is being built") as left,
+        locked(output.path, f"{output} is being built") as dead_holder,
         without_tasks(output.path, config, progress),
         staged(output.path) as staging,
         output.held(staging.path),
     ):
-        if left is not None:
-            progress.say(f"the last build of {output}, {left}, did not end")
+        if dead_holder is not None:
+            progress.say(f"the last build of {output}, {dead_holder}, was interrupted")
         loading = threading.Thread(
             target=_load_datasets, args=(config, output.replaces), daemon=True
         )
-        loading.start()  # beside hashing
+        loading.start()  # while sources are hashed
         with clock("hash"), _digests_kept(staging, config):
             sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
@@ -123,68 +125,69 @@ def build(
             sources=sources,
             planner=planner,
         )
-        whole = staging.claim(
+        signed = staging.claim(
             _facts(job, inputs), progress, restart=config.restart, replaces=output.replaces
         )
-        if whole is not None:
-            progress.say(f"{staging.path} is whole: only its last rename was missing")
-            return output.publish(staging.path, whole, progress)
+        if signed is not None:
+            progress.say(f"{staging.path} is complete: only its last rename was missing")
+            return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
         loading.join()
-        work = _Work(job, progress, clock, one_split_does=output.one_split_does)
-        with _system_says(work):
-            return output.publish(staging.path, work.run(inputs), progress)
+        stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
+        with _system_errors(stages):
+            manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
+            return output.publish(staging.path, manifest, progress)
 
 
 def _load_datasets(config: BuildConfig, replaces: bool) -> None:
-    """Import `datasets`, a third of a second, where text will probably be read."""
+    """Import `datasets`, which takes a third of a second, if text will probably be read."""
     if not config.keep_tokens and not replaces:
         importlib.import_module("datasets")
 
 
 def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
-    """Keep digests of sources where reading them again is slow or other processes need them."""
-    away = any(is_url(path) for entry in config.entries() for path in entry.paths)
-    keep = away or EXECUTORS[config.executor].many_commands
+    """Keep digests of sources if reading them again is slow, or if other processes need them."""
+    remote = any(is_url(path) for entry in config.entries() for path in entry.paths)
+    keep = remote or EXECUTORS[config.executor].many_commands
     return remembered(staging.path / DIGESTS) if keep else nullcontext()
 
 
 @contextmanager
-def _system_says(work: "_Work") -> Iterator[None]:
-    """Turn a refusal of the system into a sentence, or an OSError with its path."""
+def _system_errors(stages: Stages) -> Iterator[None]:
+    """Turn an error of the system into a sentence, or into an OSError with its path."""
     try:
         yield
     except (PackprepError, FormatError, StoreError):
         raise
     except MemoryError:
         raise StoppedError(
-            "memory ran out; give less --max-memory or --num-proc and run the same command to go on"
+            "memory ran out; lower --max-memory or --num-proc, then run the same command to resume"
         ) from None
-    except Exception as error:  # libraries have many names for what the system refused
-        if (refused := system_error(error)) is None:
+    except Exception as error:  # libraries wrap errors of the system in many classes
+        if (cause := system_error(error)) is None:
             raise
-        if refused.errno in disk_space.FULL:
-            raise disk_space.full(refused, work.job.staging, work.needed) from None
-        where = refused.filename or str(work.job.staging)
-        raise OSError(refused.errno, os.strerror(refused.errno or 0), where) from None
+        if cause.errno in disk_space.FULL:
+            raise disk_space.full(cause, stages.job.staging, stages.needed) from None
+        path = cause.filename or str(stages.job.staging)
+        raise OSError(cause.errno, os.strerror(cause.errno or 0), path) from None
 
 
 def build_share(
     config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Do the share of one task of a job array (see array_tasks.py) and return what `work_off` does.
+    """Do the share of one task of a job array (see array_tasks.py) and return its counts.
 
-    The same config with task_index "merge" then goes to `build`.
+    Afterwards `build` gets the same config with task_index "merge".
     """
     progress = progress or Silent()
     if (array_share := RUNNERS[config.executor].share) is None:
         raise ConfigError(
-            f"executor {config.executor} has no tasks; call packprep.build, or give executor array"
+            f"executor {config.executor} has no tasks; call packprep.build, or use executor array"
         )
-    index, total, said = array_share(config, os.environ)
+    index, total, setting = array_share(config, os.environ)
     output = open_output(config)
     tokenizer = _tokenizer(config, progress)
-    progress.say(f"task {index} of {total}, from {said}")
+    progress.say(f"task {index} of {total}, from {setting}")
     staging = staging_at(output.path)
     with ExitStack() as stack:
         with joining(output.path, progress):
@@ -210,23 +213,23 @@ def build_share(
                     replaces=output.replaces,
                 )
             if not done:
-                stack.enter_context(locked(member, "a task is at work"))
+                stack.enter_context(locked(member, "a task is running"))
         if done:
             staging.leave_empty()
             progress.say(
-                f"{output} is this build already, or lacks only --task-index {MERGE}: nothing to do"
+                f"{output} is this build already, or needs only --task-index {MERGE}: nothing to do"
             )
             return {"task": index, "tasks": total}
         job.scratch.mkdir(parents=True, exist_ok=True)
         stack.callback(shutil.rmtree, job.scratch, ignore_errors=True)
-        work = _Work(job, progress, _Clock())
-        with _system_says(work):
-            shared = work.share(index, total)
-    return shared
+        stages = Stages(job, progress, StageClock())
+        with _system_errors(stages):
+            counts = stages.share(index, total)
+    return counts
 
 
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
-    check_local(config)  # a hub that is asked for a tokenizer may take its time
+    check_local(config)  # first, because the hub may answer slowly
     tokenizer = load_build_tokenizer(config)
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError(
@@ -250,10 +253,7 @@ def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:
 def _inputs(
     config: BuildConfig, sources: Sequence[Source], tokenizer: Tokenizer, planner: Planner | None
 ) -> dict[str, Any]:
-    """Everything that decides the bytes of the output.
-
-    A planner of the user's own enters by its name.
-    """
+    """Inputs that decide the bytes of the output; of the user's own planner, its name."""
     options = config.identity()
     if planner is not None:
         options["planner"] = (
@@ -270,302 +270,3 @@ def _inputs(
             {"files": files[number]} | fact for number, fact in enumerate(as_dicts(entries))
         ]
     return inputs
-
-
-def _skipped(files: Sequence[TokenFile]) -> str:
-    """Words such as " (3 rows were skipped: 2 bad_json, 1 null)", or nothing."""
-    reasons: Counter[str] = Counter()
-    for file in files:
-        for part in file.parts:
-            reasons.update(part.skipped)
-    said = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-    return f" ({reasons.total():,} rows were skipped: {said})" if reasons else ""
-
-
-@dataclass
-class _Clock:
-    """Seconds spent in each stage, of all threads that are in it."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - start
-
-    def total(self) -> dict[str, float]:
-        return {name: round(spent, 3) for name, spent in self.seconds.items()} | {
-            "total": round(time.monotonic() - self.started, 3)
-        }
-
-
-@dataclass
-class _Work:
-    """The stages of one build, in the order they run."""
-
-    job: Job
-    progress: Progress
-    clock: _Clock
-    gate: dict[str, Any] | None = (
-        None  # how the engine was chosen; None where no text was tokenized
-    )
-    needed: int = 0  # bytes of disk, predicted
-    one_split_does: bool = False  # see `BuildOutput`
-
-    def __post_init__(self) -> None:
-        self.early = EarlyWindows(self.job, self.clock, self._window)
-
-    def run(self, inputs: dict[str, Any]) -> Manifest:
-        """Everything that is not done yet, up to the manifest."""
-        job = self.job
-        if (ahead := RUNNERS[job.config.executor].ahead) is not None:
-            self.run_ahead(ahead)
-        with compiling(self.progress.say), closing(self.early):
-            files = self.tokenize()
-            self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
-            windows = Windows(job, files, self.clock)
-            shards, account = self.pack(windows)
-        with self.clock("sign off"):
-            entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
-        poisoned = collect_quarantine(job.tokens, files, job.staging)
-        report = write_report(
-            job.staging, account, files, job.sources, job.config, entries, self.clock.total()
-        )
-        write_settings(job.staging, job.config, inputs)
-        run = {"num_proc": job.config.num_proc, "engine": self.gate}
-        return sign(
-            job.staging,
-            inputs,
-            windows.layout,
-            account,
-            files,
-            job.sources,
-            entries,
-            report,
-            run,
-            job.config,
-            poisoned,
-        )
-
-    def _shape(self) -> RowShape:
-        """Columns that rows become."""
-        shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
-        for note in shape.notes:
-            self.progress.say(note)
-        return shape
-
-    def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
-        """All that other processes can do of it: see `Runner.ahead`."""
-        with self.clock(self.job.config.executor):
-            choice = self._engine(self._sample(self._shape()))
-            self.job.save(choice.engine.name if choice else "")
-            if choice is not None:
-                self.gate = choice.gate
-            ahead(self.job, self.progress)
-
-    def share(self, index: int, total: int) -> dict[str, Any]:
-        """Do the share of one of `total` tasks."""
-        with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, self._shape())
-            with self._workers(engine) as elsewhere:
-                return work_off(
-                    Shares(self.job, total, engine.result, elsewhere), index, self.progress
-                )
-
-    def tokenize(self) -> list[TokenFile]:
-        """Token files of the whole input; only what is not there yet is read and tokenized."""
-        with self.clock("tokenize"):
-            if not self.job.config.keep_tokens:
-                files = self._tokenize()
-            else:
-                with locked(self.job.tokens, f"tokens are being made in {self.job.tokens}"):
-                    remove_leftovers(self.job.tokens)
-                    files = self._tokenize()
-        pa.default_memory_pool().release_unused()
-        if not files:
-            raise InputError("the sources hold no rows; expected at least one document")
-        return files
-
-    def _tokenize(self) -> list[TokenFile]:
-        config, directory, sources = self.job.config, self.job.tokens, self.job.sources
-        kept = config.keep_tokens
-        if (files := stored(directory)) is not None:
-            if kept or not EXECUTORS[config.executor].many_processes:
-                self.progress.say(
-                    f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
-                )
-            return files
-        there = committed(directory)
-        done = sum(file.text_bytes for file in there) / 1e6
-        if there:
-            documents = there[-1].end
-            for file in there:
-                self.early.add(file)
-            self.progress.say(
-                f"going on after {documents:,} documents that were tokenized before, {done:,.0f} "
-                "MB of text"
-            )
-        elif kept:
-            what = "damaged tokens" if directory.exists() else "no tokens"
-            self.progress.say(
-                f"{kept} has {what} of these sources, tokenizer and text options: tokenizing"
-            )
-        # Of compressed files nobody knows how much text they hold.
-        plain = all(source.is_plain for source in sources)
-        total = sum(source.bytes for source in sources) / 1e6 if plain else None
-
-        def report(file: TokenFile) -> None:
-            nonlocal done
-            done += file.text_bytes / 1e6
-            self.early.add(file)
-            self.progress.advance("tokenize", done, total, "MB")
-
-        shape = self._shape()
-        with ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, shape)
-            start = start_after(there, len(sources), config)
-            slices = read_slices(sources, config, self.job.scratch, start, shape)
-            try:
-                with self._workers(engine) as elsewhere:
-                    files = tokenize(
-                        slices,
-                        directory,
-                        engine.result,
-                        self.job.tokenizer,
-                        config,
-                        report,
-                        there,
-                        elsewhere,
-                    )
-            except DocumentError as error:
-                raise bad_row(sources[error.source], error.row, error.detail) from None
-        seal(directory, files)
-        if (choice := engine.result()) is not None:
-            self.gate = choice.gate
-            for note in choice.engine.notes:
-                self.progress.say(note)
-        return files
-
-    def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str | None:
-        """Message about the disk space; StoppedError where there is too little."""
-        texts = pa.array([text[:2000] for text in sample], pa.large_string())
-        ids, _ = engine.engine.encode(texts)
-        size = int(text_bytes(texts).sum())
-        tokens = disk_space.predicted_tokens(
-            self.job, (len(ids) + 2 * len(sample)) / size if size else None
-        )
-        self.needed = disk_space.needed_bytes(self.job, tokens)
-        return disk_space.check_room(self.job, self.needed)
-
-    @contextmanager
-    def _workers(
-        self, engine: Future[EngineChoice | None]
-    ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
-        """Worker processes that tokenize a slice each, if they are asked for."""
-        if not self.job.config.isolated or (choice := engine.result()) is None:
-            yield None
-            return
-        from packprep.execute.worker_pool import Workers
-
-        self.job.tokens.mkdir(parents=True, exist_ok=True)
-        self.job.save(choice.engine.name)
-        with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
-            yield workers.tokenize
-
-    def _sample(self, shape: RowShape) -> list[str]:
-        """The first documents of some sources, to compare engines on."""
-        sample: list[str] = []
-        if self.job.config.input_ids_column is not None:
-            return sample
-        for source in self.job.sources[:8]:
-            is_elsewhere = source.compression or isinstance(source.path, str)
-            if is_elsewhere and not source.format.is_streamed:
-                continue  # it would be unpacked, or fetched, twice
-            table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
-            sample += (
-                table["text"].slice(0, 16).drop_null().to_pylist() if table is not None else []
-            )
-        return sample
-
-    def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
-        """The engine, loaded beside reading as the kernels are."""
-        sample = self._sample(shape)  # first: opening sources is not safe in two threads
-        pool.submit(load_kernels, self.job.tokenizer)
-        return pool.submit(self._engine, sample)
-
-    def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
-        """The tokenizing engine; None where rows are token ids."""
-        if self.job.config.input_ids_column is not None:
-            return None
-        choice = choose_engine(
-            self.job.config.engine,
-            self.job.tokenizer.json,
-            parse_special_tokens=self.job.config.parses_special_tokens,
-            sample=sample,
-        )
-        for note in choice.notes:
-            self.progress.say(note)
-        if (room := self._room(choice, sample)) is not None:
-            self.progress.say(room)
-        return choice
-
-    def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
-        """Plan and write every window of every split that is not there yet."""
-        windows.check()
-        account = Account.empty(len(self.job.sources))
-        if windows.mix is not None:
-            account.add_mix(windows.mix.as_dict(), windows.mix.left_out(self.job.tokenizer))
-            for note in windows.mix.notes():
-                self.progress.say(note)
-        shards: list[ShardFile] = []
-        reused = 0
-
-        def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
-            return self.early.result(split, number) or self._window(windows, split, number, change)
-
-        for split in self.job.splits:
-            changes = self._changes(windows, split)
-            with ThreadPoolExecutor(windows.at_once) as pool:
-                made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
-                for number, (done, was_there) in enumerate(made):
-                    reused += was_there
-                    account.merge(done.account)
-                    shards += done.shards
-                    self.progress.advance("pack", number + 1, len(windows), "windows")
-            enough = any(shard.packs for shard in shards if shard.split == split)
-            if not enough and not (
-                self.one_split_does and (shards or split != self.job.splits[-1])
-            ):
-                raise InputError(
-                    f"no document is left for the split {split}{_skipped(windows.files)}; "
-                    "see min_len, max_len, overflow and holdout"
-                )
-        if reused and not EXECUTORS[self.job.config.executor].many_processes:
-            self.progress.say(
-                f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
-            )
-        return shards, account
-
-    def _window(
-        self, windows: Windows, split: str, number: int, change: int = 0
-    ) -> tuple[WindowFile, bool]:
-        """A window, and whether it was written before."""
-        if (done := windows.finished(split, number, change)) is not None:
-            return done, True
-        return windows.write(split, number, change), False
-
-    def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add or leave out per window.
-
-        Counting them is a plan of every window, so only where it is asked.
-        """
-        if self.job.config.packs_multiple_of == 1:
-            return [0] * len(windows)
-        counts = [windows.count(split, number) for number in range(len(windows))]
-        return remainders(counts, self.job.config)

@@ -1,15 +1,15 @@
-"""Places of all slices of the input, known before any text is tokenized.
+"""Places of all slices of the input, computed before any text is tokenized.
 
-So any process can begin anywhere.
+With them any process can begin at any slice.
 
-Units are cut by amounts of text, so where one begins depends on all rows before it. To know that
-without one process reading everything, the rows of each source are measured by whoever comes first
-(8 bytes a row, in sizes/), and cutting the measures gives exactly the slices that reading would:
-places.json, which also says how many units there are in all.
+Units are cut by amounts of text, so the start of a unit depends on all rows before it. So that no
+process must read everything, the processes share the measuring: one process measures the rows of
+one source (8 bytes a row, in sizes/). Cutting these sizes gives exactly the slices that reading the
+text would give. They are kept in places.json, with the number of units.
 
-It costs a second reading of the input, shared among the processes like the first. Of large files of
-plain JSON lines it is known too at which bytes some rows begin, so that no process reads what comes
-before its own.
+This costs a second reading of the input, which the processes share like the first one. For large
+files of plain JSON lines the byte offsets of some rows are kept too, so that no process reads the
+text before its own slices.
 """
 
 import bisect
@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,21 +33,21 @@ from packprep.sources.position import Extent
 from packprep.sources.reading import BEGIN, RowPlace, read_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Start, clipped, cut_rows, row_bytes
+from packprep.support.arrays import Int64
 from packprep.tokens.store import file_name
 
-_ROWS = 4096  # measured rows cut at once: each cut adds up those that are left
-_MOST_TOGETHER = 64  # slices, a gigabyte of text
+_ROWS = 4096  # measured rows that are cut at once: each cut adds up the remaining ones
+_MOST_TOGETHER = 64  # slices of a run, a gigabyte of text
 _BEGINS = b"begins"
 _BEGINS_EVERY = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSlice(Extent):
-    """A slice that may not be made yet.
+    """A slice that need not be tokenized yet.
 
-    It begins with row `row` of source `source`; before: see `Start`.
-
-    near, byte: a row of that source not behind it, and where it begins.
+    It begins with row `row` of source `source`. before: see `Start`. near, byte: that row or one
+    before it in the source, and its byte offset.
     """
 
     before: int
@@ -57,13 +58,13 @@ class MeasuredSlice(Extent):
 
     @property
     def receipt(self) -> str:
-        """File that is there once its token file is."""
+        """Name of the receipt, which exists once the token file is complete."""
         return file_name(self.unit, self.slice).replace(".arrow", ".json")
 
 
 @dataclass(frozen=True)
 class Places:
-    """All slices of the input, in order. rows: read of each source."""
+    """All slices of the input, in order. rows: number of rows that are read of each source."""
 
     slices: Sequence[MeasuredSlice]
     rows: Sequence[int]
@@ -73,7 +74,7 @@ class Places:
         return self.slices[-1].unit + 1 if self.slices else 0
 
     def start(self, number: int) -> Start:
-        """Place to read slice `number` from."""
+        """Position at which to begin reading slice `number`."""
         place = self.slices[number]
         return Start(
             unit=place.unit,
@@ -86,22 +87,21 @@ class Places:
         )
 
     def runs(self, parts: int) -> list[tuple[int, int]]:
-        """Slices to be made by one task, first and one past the last.
+        """Runs of slices, one run a task: first slice and one past the last.
 
-        About four tasks for each of `parts`.
-
-        A run begins in one source, so that none is read from its beginning more often than it must.
+        There are about four runs for each of `parts`. The slices of a run begin in the same source,
+        so that few tasks read a source from its beginning.
         """
         most = max(1, min(_MOST_TOGETHER, len(self.slices) // (4 * parts)))
-        found = []
+        runs = []
         numbers = range(len(self.slices))
-        for _, run in itertools.groupby(numbers, lambda number: self.slices[number].source):
-            inside = list(run)
-            found += [
-                (inside[at], inside[min(at + most, len(inside)) - 1] + 1)
-                for at in range(0, len(inside), most)
+        for _, group in itertools.groupby(numbers, lambda number: self.slices[number].source):
+            of_source = list(group)
+            runs += [
+                (of_source[first], of_source[min(first + most, len(of_source)) - 1] + 1)
+                for first in range(0, len(of_source), most)
             ]
-        return found
+        return runs
 
 
 def is_measured(job: Job, source: int) -> bool:
@@ -109,33 +109,34 @@ def is_measured(job: Job, source: int) -> bool:
 
 
 def measure_source(job: Job, source: int, shape: RowShape) -> None:
-    """Read a source and keep the amount of text of each row.
+    """Read a source and write the amount of text of each row to its file in sizes/.
 
-    Of a large file it also keeps where some rows begin.
+    For a large file the byte offsets of some rows are written too.
     """
-    sizes: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    own = job.sources[source].reading.get("limit")
-    left = min((limit for limit in (job.config.limit, own) if limit is not None), default=None)
+    sizes: list[Int64] = []
+    limits = (job.config.limit, job.sources[source].reading.get("limit"))
+    rows_left = min((limit for limit in limits if limit is not None), default=None)
     for table in read_rows(job.sources[source], job.config, job.scratch, shape):
-        sizes.append(row_bytes(table.slice(0, left)))
-        left = None if left is None else left - len(sizes[-1])
-        if left == 0:
+        sizes.append(row_bytes(table.slice(0, rows_left)))
+        rows_left = None if rows_left is None else rows_left - len(sizes[-1])
+        if rows_left == 0:
             break
     sink = pa.BufferOutputStream()
     table = pa.table({"size": np.concatenate(sizes)})
-    if left is None:
+    if rows_left is None:
         begins = canonical_json(_begins(job.sources[source], len(table)))
         table = table.replace_schema_metadata({_BEGINS: begins})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     (job.staging / SIZES).mkdir(exist_ok=True)
-    write_file(job.staging / SIZES / f"{source:06d}.arrow", sink.getvalue())
+    content: Any = sink.getvalue()  # a buffer, which is written without a copy
+    write_file(job.staging / SIZES / f"{source:06d}.arrow", content)
 
 
 def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
-    """Rows and bytes of a large file of plain JSON lines where reading may begin.
+    """Rows at which reading may begin in a large file of plain JSON lines, with byte offsets.
 
-    None of other sources.
+    Empty for other sources.
     """
     row_begins = source.format.row_begins
     if (
@@ -146,15 +147,12 @@ def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
     ):
         return []
     with source.plain() as file:
-        found, lines = row_begins(file, _BEGINS_EVERY)
-    return found if lines == rows else []
+        begins, lines = row_begins(file, _BEGINS_EVERY)
+    return begins if lines == rows else []
 
 
 def find_places(job: Job) -> Places:
-    """Cut the measures of all sources, which are there, into slices.
-
-    Or read what another process has found.
-    """
+    """Cut the measured sizes of all sources into slices, or read places.json if it exists."""
     path = job.staging / PLACES
     try:
         loaded = json.loads(path.read_bytes())
@@ -176,9 +174,8 @@ def find_places(job: Job) -> Places:
         begins[number_of[id(source)]] = json.loads(
             (table.schema.metadata or {}).get(_BEGINS, b"[]")
         )
-        table = table.append_column(
-            "problem", pa.nulls(len(table))
-        )  # bad rows are found when they are tokenized
+        # Bad rows are found when they are tokenized.
+        table = table.append_column("problem", pa.nulls(len(table)))
         for first in range(0, len(table), _ROWS):
             yield table.slice(first, _ROWS)
 
@@ -187,8 +184,8 @@ def find_places(job: Job) -> Places:
     for cut in cut_rows(clipped(job.sources, job.config, measured, Start()), job.config, Start()):
         source = cut.pieces[0][0]
         row = read[source]
-        behind = bisect.bisect_right(begins[source], row, key=lambda begin: begin[0])
-        near, byte = begins[source][behind - 1] if behind else BEGIN
+        after = bisect.bisect_right(begins[source], row, key=lambda begin: begin[0])
+        near, byte = begins[source][after - 1] if after else BEGIN
         slices.append(
             MeasuredSlice(
                 **vars(cut.extent),
@@ -199,8 +196,8 @@ def find_places(job: Job) -> Places:
                 byte=byte,
             )
         )
-        for of, piece in cut.pieces:
-            read[of] += len(piece)
+        for number, piece in cut.pieces:
+            read[number] += len(piece)
     places = Places(slices, [read[number] for number in range(len(job.sources))])
     facts = [asdict(place) for place in slices]
     content = {

@@ -1,11 +1,9 @@
-"""Executor ray: the tasks of shares.py on a Ray cluster.
+"""Executor ray: the tasks of shares.py on a Ray cluster, each on a free core with enough memory.
 
-Each runs on a free core with the memory it asks for.
-
-Ray carries task names and receipts only; text, tokens and shards move through files in the staging
-directory, which all nodes see at the same path. A task whose process or node dies is done again
-elsewhere, three times at most: it is the same from files to files, so nothing of the first try
-matters. What Ray has not done is done by this process afterwards.
+Ray carries task names and receipts only. Text, tokens and shards move through files in the staging
+directory, which all nodes see at the same path. If the process or node of a task dies, the task is
+retried elsewhere, at most three times. A retry is safe, because a task only reads and writes files.
+This process does the tasks that remain afterwards.
 """
 
 import functools
@@ -23,25 +21,25 @@ from packprep.engines.third_party import tell_libraries
 from packprep.execute.job import Job
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.storage.stores import StoreError
+from packprep.schemas.storage.store_errors import StoreError
 from packprep.schemas.storage.writing import temporary_name
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.progress import Progress
 
 RETRIES = 3
-_OBJECTS = 100_000_000  # bytes of Ray's store on a cluster of our own: names and receipts
-_LOOK_EVERY = 1.0  # seconds between looks at the cluster
-_HEAD_MISSED = 5  # looks in a row
-_KEPT = "what was done is kept, so run the same command to go on"
+_OBJECTS = 100_000_000  # bytes of Ray's object store on a local cluster: names and receipts
+_POLL_EVERY = 1.0  # seconds between polls of the cluster's head
+_MISSED_POLLS = 5  # in a row, after which the head counts as lost
+_KEPT = "finished work is kept, so run the same command to resume"
 
 Task = tuple[str, list[Any]]
 """("measure", [source]), ("tokenize", [first, last]) or ("write", [split, number])."""
 
 
 def run_on_ray(job: Job, progress: Progress) -> None:
-    """Measure, tokenize and write all that Ray can; `job` is saved.
+    """Measure, tokenize and write as much as possible on Ray; `job` must be saved.
 
-    StoppedError where a task fails for good. Where the head of the cluster is lost the process ends
+    StoppedError if a task fails in every try. If the head of the cluster is lost, the process ends
     with code 3.
     """
     with _connected(job.config.ray_address, job.config.num_proc) as ray:
@@ -50,24 +48,23 @@ def run_on_ray(job: Job, progress: Progress) -> None:
 
 @contextmanager
 def _connected(address: str | None, cores: int) -> Iterator[Any]:
-    """Ray, connected to a cluster; to one of our own without an address."""
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # or Ray warns of its own future
+    """Ray, connected to the cluster at an address; without one, to a new local cluster."""
+    # Without this Ray warns of a change in a future version.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ModuleNotFoundError:
         raise ConfigError(
             "executor ray needs Ray, which is not installed: pip install packprep[ray]"
         ) from None
-    own = (
+    local = (
         {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECTS}
         if address is None
         else {}
     )
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -86,21 +83,21 @@ def _connected(address: str | None, cores: int) -> Iterator[Any]:
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C or SIGTERM, on its way out through what ends the connection."""
+    """Ctrl-C or SIGTERM, raised so that the connection is closed first."""
 
 
 @contextmanager
 def _interrupted(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
-    """Let signals end the block; then they do what they did before Ray put handlers of its own."""
+    """End the block on a signal, which is then handled as it was before Ray set its handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(number: int, _: Any) -> None:
-        put_back()  # the second one does not wait
+        restore()  # a second signal takes effect at once
         raise _Interrupted(number)
 
-    def put_back() -> None:
+    def restore() -> None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
@@ -110,31 +107,31 @@ def _interrupted(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
         yield
     except _Interrupted as interrupted:
         signal.raise_signal(interrupted.args[0])
-        raise KeyboardInterrupt from None  # where the signal is ignored
+        raise KeyboardInterrupt from None  # if the signal is ignored
     finally:
-        put_back()
+        restore()
 
 
 def _watch(head: str, done: threading.Event) -> None:
-    """End this process when the head of the cluster is gone.
+    """End this process when the head of the cluster is lost.
 
-    Calls of Ray wait for it, and then end the process too.
+    Calls of Ray would wait for it much longer, and then end the process with a traceback.
     """
     missed = 0
-    while not done.wait(_LOOK_EVERY):
+    while not done.wait(_POLL_EVERY):
         missed = 0 if _answers(head) else missed + 1
-        if missed == _HEAD_MISSED:
+        if missed == _MISSED_POLLS:
             show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
             os.write(
                 2,
-                f"{show_cursor}packprep: the head of the Ray cluster, {head}, is gone; "
+                f"{show_cursor}packprep: the head of the Ray cluster, {head}, is lost; "
                 f"{_KEPT}\n".encode(),
             )
             os._exit(3)
 
 
 class _Build:
-    """The work of one build on a cluster."""
+    """Tasks of one build on a cluster."""
 
     def __init__(self, ray: Any, job: Job, progress: Progress) -> None:
         from packprep.execute.shares import Shares
@@ -149,11 +146,7 @@ class _Build:
         self.hosts: set[str] = set()
 
     def run(self) -> None:
-        """All tasks.
-
-        Where it raises, those that run end with the connection: Ray ends what a driver leaves
-        behind.
-        """
+        """Do all tasks. If this raises, Ray ends the running tasks with the connection."""
         from packprep.tokens.token_files import BASE_MEMORY, slice_memory
 
         shares = self.shares
@@ -161,19 +154,19 @@ class _Build:
             self._submit(("measure", [source]), BASE_MEMORY)
         self._wait(0)
         total = sum(place.text_bytes for place in shares.places.slices) / 1e6
-        made = shares.text_made() / 1e6
-        begun = set()
+        tokenized = shares.tokenized_bytes() / 1e6
+        submitted = set()
 
-        def tokenized(text: float) -> None:
-            nonlocal made
-            made += text
-            self.progress.advance("tokenize", made, total, "MB")
+        def count(text: float) -> None:
+            nonlocal tokenized
+            tokenized += text
+            self.progress.advance("tokenize", tokenized, total, "MB")
             write_ready()
 
         def write_ready() -> None:
             for window in shares.ready():
-                if window not in begun:
-                    begun.add(window)
+                if window not in submitted:
+                    submitted.add(window)
                     self._submit(("write", list(window)), shares.window_memory(window))
 
         write_ready()
@@ -183,26 +176,26 @@ class _Build:
             if missing := shares.missing(run):
                 text = sum(shares.places.slices[number].text_bytes for number in missing) / 1e6
                 memory = BASE_MEMORY + 2 * slice_memory(self.job.config)
-                self._submit(("tokenize", list(run)), memory, functools.partial(tokenized, text))
+                self._submit(("tokenize", list(run)), memory, functools.partial(count, text))
                 self._wait(2 * self.cores)
         self._wait(0)
         shares.seal()
 
     def _submit(self, task: Task, memory: int, then: Callable[[], None] = lambda: None) -> None:
-        most = max(
+        largest = max(
             (node["Resources"].get("memory", 0) for node in self.ray.nodes() if node["Alive"]),
             default=0,
         )
-        if memory > most:
+        if memory > largest:
             raise StoppedError(
-                f"a task needs {memory / 1e6:,.0f} MB of memory and no node of the cluster has "
-                "more than "
-                f"{most / 1e6:,.0f} MB; add a larger node, or start over with a smaller --window"
+                f"a task needs {memory / 1e6:,.0f} MB of memory, and the largest node of the "
+                f"cluster has {largest / 1e6:,.0f} MB; add a larger node, or start over with a "
+                "smaller --window"
             )
         self.running[self._options(memory=memory).remote(*self._place, task)] = task, then
 
     def _wait(self, most: int) -> None:
-        """Until at most so many tasks are under way."""
+        """Wait until at most `most` tasks are running."""
         while len(self.running) > most:
             for ended in self.ray.wait(list(self.running), num_returns=1)[0]:
                 task, then = self.running.pop(ended)
@@ -213,7 +206,7 @@ class _Build:
         try:
             answer = self.ray.get(ended)
         except self.ray.exceptions.RayTaskError:
-            raise  # a defect: its traceback is wanted
+            raise  # a defect of packprep, so show the traceback
         except self.ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:300]
             raise StoppedError(
@@ -227,20 +220,20 @@ class _Build:
             raise OSError(*answer["os_error"])
         if answer["host"] not in self.hosts:
             self.hosts.add(answer["host"])
-            self.progress.say(f"tasks are done on {answer['host']}")
+            self.progress.say(f"tasks run on {answer['host']}")
 
 
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_LOOK_EVERY).close()
+        socket.create_connection((host, int(port)), timeout=_POLL_EVERY).close()
     except OSError:
         return False
     return True
 
 
 def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
-    """Do one task, in a process of Ray's.
+    """Do one task, in a worker process of Ray.
 
     folder: working directory of the build. key: digest of its job.json.
     """
@@ -267,7 +260,7 @@ def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
 
 
 def _node() -> str:
-    """Node of the cluster that this process is on."""
+    """Name of the cluster node on which this process runs."""
     import ray
 
     return f"node {ray.get_runtime_context().get_node_id()[:8]}"
@@ -275,9 +268,9 @@ def _node() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _shares(staging: str, key: str) -> Any:
-    """The tasks of a build.
+    """Tasks of a build, kept for the next call in this process.
 
-    Its engine is loaded once in a process, when text is tokenized first.
+    The engine is loaded once, when text is tokenized first.
     """
     from dataclasses import replace
 

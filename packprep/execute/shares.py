@@ -1,10 +1,10 @@
-"""A build done by many processes that share nothing but its staging directory.
+"""Tasks of a build that many processes share; all they have in common is its staging directory.
 
-Three kinds of tasks, each from files to files and with its result under its name last, so that it
-may be done by anyone, in any order, twice or by two at once: measuring a source (places.py),
-tokenizing a run of slices, and writing a window whose token files are all there. array_tasks.py
-does them one after another in the tasks of a job array, ray_tasks.py wherever there is a free core;
-what neither has done is left for the process that signs off.
+There are three kinds of tasks: measure a source (places.py), tokenize a run of slices, and write a
+window that has all its token files. Each task reads files and writes files, and gives its result
+the final name last. So a task may be done by any process, in any order, twice, or by two processes
+at once. array_tasks.py does tasks one after another in the tasks of a job array; ray_tasks.py does
+them on any free core. The process that signs off does the remaining ones.
 """
 
 import itertools
@@ -29,23 +29,24 @@ from packprep.tokens.token_files import BASE_MEMORY, DocumentError, seal, tokeni
 from packprep.windows.documents import form_windows
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
-Run = tuple[int, int]  # slices to tokenize, first and one past the last
+Run = tuple[int, int]  # slices to tokenize: first and one past the last
 WindowId = tuple[str, int]  # split and number
 
 
 @dataclass
 class Shares:
-    """The tasks of a job, as this process can do them. parts: how many processes there may be.
+    """Tasks of a job, with all that this process needs to do them.
 
-    engine: what tokenizes, asked for when it is needed. elsewhere: see `token_files.tokenize`.
+    parts: highest number of processes. engine: loads the tokenizing engine when it is needed.
+    elsewhere: see `token_files.tokenize`.
     """
 
     job: Job
     parts: int
     engine: Callable[[], EngineChoice | None]
     elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None
-    _counted: int = 0  # slices from the beginning that are known to be there, and their tokens
-    _tokens: int = 0
+    _counted: int = 0  # slices from the beginning whose tokens are counted
+    _tokens: int = 0  # their tokens
 
     @cached_property
     def shape(self) -> RowShape:
@@ -53,11 +54,11 @@ class Shares:
 
     @cached_property
     def places(self) -> Places:
-        """Known once every source is measured."""
+        """Places of all slices; every source must be measured."""
         return find_places(self.job)
 
     def unmeasured(self) -> list[int]:
-        """Sources that nobody has measured."""
+        """Sources that are not measured yet."""
         return [
             number for number in range(len(self.job.sources)) if not is_measured(self.job, number)
         ]
@@ -72,13 +73,15 @@ class Shares:
 
     def missing(self, run: Run) -> list[int]:
         """Slices of a run that have no token file."""
-        there = self._made()
-        return [number for number in range(*run) if self.places.slices[number].receipt not in there]
+        receipts = self._token_receipts()
+        return [
+            number for number in range(*run) if self.places.slices[number].receipt not in receipts
+        ]
 
     def end(self) -> int:
         """One past the last slice that is needed, as far as that is known.
 
-        Fewer than all where max_tokens is reached.
+        It is lower than the number of slices once max_tokens is reached.
         """
         slices = self.places.slices
         most = self.job.config.tokens_to_read
@@ -97,10 +100,10 @@ class Shares:
         )
 
     def seal(self) -> None:
-        """Write down that all token files are there, if they are and cover all of the input."""
-        made = self._made()
+        """Seal the token files if all of them exist and cover the whole input."""
+        receipts = self._token_receipts()
         if self.job.config.tokens_to_read is None and all(
-            place.receipt in made for place in self.places.slices
+            place.receipt in receipts for place in self.places.slices
         ):
             seal(self.job.tokens, self.places.slices)
 
@@ -119,9 +122,8 @@ class Shares:
         slices = read_slices(
             self.job.sources, config, scratch, self.places.start(missing[0]), self.shape
         )
-        # Where the input ends is known only when all before it is tokenized: see `Windows`, which
-        # are not early then.
-        whole = replace(config, max_tokens=None)
+        # The last unit is known only when all units before it are tokenized: see `windows`.
+        unlimited = replace(config, max_tokens=None)
         try:
             with closing(slices):
                 tokenize(
@@ -129,7 +131,7 @@ class Shares:
                     self.job.tokens,
                     self.engine,
                     self.job.tokenizer,
-                    whole,
+                    unlimited,
                     report,
                     (),
                     self.elsewhere,
@@ -139,18 +141,18 @@ class Shares:
 
     @cached_property
     def windows(self) -> Sequence[Sequence[int]]:
-        """Slices of each window; none where windows depend on more than the amounts of text.
+        """Slices of each window; empty if windows depend on more than the amounts of text.
 
-        With max_tokens the last unit is known at the end only, with packs_multiple_of what the last
-        windows leave out, and a mix draws by tokens.
+        With max_tokens the last unit is known only at the end, and so are the packs that
+        packs_multiple_of leaves out. A mix draws by tokens.
         """
         config = self.job.config
-        late = (
+        needs_tokens = (
             config.max_tokens is not None
             or config.packs_multiple_of != 1
             or is_mix(config.entries())
         )
-        if late or self.job.planner is not None:
+        if needs_tokens or self.job.planner is not None:
             return []
         number_of = {place: number for number, place in enumerate(self.places.slices)}
         windows = form_windows(self.places.slices, config)
@@ -162,15 +164,15 @@ class Shares:
         return [[number_of[place] for place in window] for window in windows]
 
     def ready(self) -> Iterator[WindowId]:
-        """Windows that are not written and whose token files are all there."""
-        made = self._made()
+        """Windows that are not written and have all their token files."""
+        receipts = self._token_receipts()
         written = _names(self.job.receipts)
         slices = self.places.slices
         for number, window in enumerate(self.windows):
             splits = [
                 split for split in self.job.splits if receipt_name(split, number) not in written
             ]
-            if splits and all(slices[part].receipt in made for part in window):
+            if splits and all(slices[part].receipt in receipts for part in window):
                 yield from ((split, number) for split in splits)
 
     def window_memory(self, window: WindowId) -> int:
@@ -182,31 +184,32 @@ class Shares:
         return receipt_name(*window) in _names(self.job.receipts)
 
     def unwritten(self) -> int:
-        """Windows that nobody has written."""
+        """Number of windows that are not written yet."""
         written = _names(self.job.receipts)
         named = itertools.product(self.job.splits, range(len(self.windows)))
         return sum(receipt_name(split, number) not in written for split, number in named)
 
     def write(self, window: WindowId) -> bool:
-        """Plan and write a window; False where one of its token files turns out to be damaged."""
+        """Plan and write a window; False if one of its token files is damaged."""
         split, number = window
         places = [self.places.slices[part] for part in self.windows[number]]
         files = [
             read_token_receipt(self.job.tokens, file_name(place.unit, place.slice))
             for place in places
         ]
-        whole = [file for file in files if file is not None]
-        if len(whole) < len(files):
+        intact = [file for file in files if file is not None]
+        if len(intact) < len(files):
             return False
-        Windows(self.job, whole, formed={number: whole}, rows=self.places.rows).write(split, number)
+        windows = Windows(self.job, intact, formed={number: intact}, rows=self.places.rows)
+        windows.write(split, number)
         return True
 
-    def text_made(self) -> int:
+    def tokenized_bytes(self) -> int:
         """Bytes of text that are tokenized."""
-        made = self._made()
-        return sum(place.text_bytes for place in self.places.slices if place.receipt in made)
+        receipts = self._token_receipts()
+        return sum(place.text_bytes for place in self.places.slices if place.receipt in receipts)
 
-    def _made(self) -> set[str]:
+    def _token_receipts(self) -> set[str]:
         return _names(self.job.tokens)
 
 

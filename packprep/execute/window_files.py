@@ -1,6 +1,6 @@
 """Token files to shard files, a window at a time.
 
-Each finished window has a receipt and is never written twice.
+Each finished window has a receipt, so it is not written again.
 """
 
 import json
@@ -51,14 +51,14 @@ from packprep.windows.planner import (
 )
 from packprep.windows.segments import TooLongError
 
-_BUFFERS = 40_000_000  # bytes of the batches that a window's shards are written from, two at a time
+_BUFFERS = 40_000_000  # bytes of the record batches that two threads write at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowFile:
     """Receipt of a written window of one split.
 
-    made_from: digest of its token files and of what was asked of it.
+    made_from: digest of split, number, packs added or left out, and token files.
     """
 
     made_from: str
@@ -71,7 +71,7 @@ def receipt_name(split: str, number: int) -> str:
 
 
 def check_windows(windows: int, most: int, config: BuildConfig) -> None:
-    """Raises where windows cannot be planned. most: documents of the largest."""
+    """Raise if windows cannot be planned. most: documents of the largest window."""
     if config.strategy == "balanced" and windows > 1:
         raise ConfigError(
             f"balanced packs one window and the input makes {windows}; choose a larger --window"
@@ -79,18 +79,18 @@ def check_windows(windows: int, most: int, config: BuildConfig) -> None:
     if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
         raise StoppedError(
             f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of "
-            "memory; give more "
-            f"than --max-memory {config.max_memory / 1e6:,.0f}MB to go on, or start over with a "
-            "smaller --window"
+            f"memory; give more than --max-memory {config.max_memory / 1e6:,.0f}MB to resume, or "
+            "start over with a smaller --window"
         )
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a build. clock: counts the time of a stage.
+    """Windows of a build.
 
-    files: token files of the whole input; or, with `formed`, those of the windows that are known
-    already. rows: of each source, where `files` don't tell.
+    files: token files of the whole input; with `formed`, only those of the windows in it. clock:
+    measures the time of a stage. formed: token files of windows that are known before the others.
+    rows: number of rows of each source, if `files` are not all.
     """
 
     job: Job
@@ -101,7 +101,7 @@ class Windows:
 
     @cached_property
     def mix(self) -> Mix | None:
-        """Documents drawn of each source; None where all of all sources is taken."""
+        """Documents that are drawn from each source; None if all documents are taken."""
         if not is_mix(self.job.config.entries()):
             return None
         with self.clock("draw"):
@@ -119,7 +119,7 @@ class Windows:
 
     @cached_property
     def layout(self) -> ShardLayout:
-        """The columns of the shards: what token files carry is known only now."""
+        """Columns of the shards, some of which only the token files name."""
         return ShardLayout.from_config(
             self.job.config,
             self.job.tokenizer,
@@ -130,7 +130,7 @@ class Windows:
         return len(self.windows)
 
     def check(self) -> None:
-        """Raise where the windows cannot be planned.
+        """Raise if the windows cannot be planned.
 
         ConfigError if they can never be planned; StoppedError if only memory is short.
         """
@@ -139,7 +139,7 @@ class Windows:
     @property
     def at_once(self) -> int:
         """Number of windows planned and written at a time, within cores and memory."""
-        if self.job.planner is not None:  # a packer of the user's own need not bear threads
+        if self.job.planner is not None:  # a packer of the user's own may not be thread-safe
             return 1
         config = self.job.config
         room = (config.max_memory - BASE_MEMORY) // (self._most * MEMORY_PER_DOCUMENT + _BUFFERS)
@@ -153,24 +153,24 @@ class Windows:
         return max(sum(file.documents for file in window) for window in self.windows.values())
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
-        """The receipt of a window made from the same, with all its shards; digests checked."""
+        """Receipt of a window that was made from the same inputs and whose shards are intact."""
         try:
             loaded = json.loads(self._receipt(split, number).read_bytes())
             shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
-            found = WindowFile(
+            receipt = WindowFile(
                 made_from=loaded["made_from"],
                 account=Account.from_dict(loaded["account"]),
                 shards=shards,
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        same = found.made_from == self._made_from(split, number, change)
-        return found if same and all(shard.intact(self.job.shards) for shard in shards) else None
+        same = receipt.made_from == self._made_from(split, number, change)
+        return receipt if same and all(shard.intact(self.job.shards) for shard in shards) else None
 
     def write(self, split: str, number: int, change: int = 0) -> WindowFile:
-        """Plan a window and write its shards; those that are there already are kept.
+        """Plan a window and write its shards; intact shards of the same inputs are kept.
 
-        change: packs to add or to leave out, see `planning.remainders`.
+        change: packs to add or to leave out, see `planner.remainders`.
         """
         self.job.receipts.mkdir(exist_ok=True)
         with self.clock("plan"):
@@ -191,9 +191,9 @@ class Windows:
         return WindowFile(made_from=made_from, account=account, shards=shards)
 
     def count(self, split: str, number: int) -> int:
-        """Packs of a window before any is added or left out.
+        """Number of packs of a window before any is added or left out.
 
-        Kept as a receipt, for it takes a whole plan.
+        It is kept as a receipt, because counting takes a whole plan.
         """
         path = self.job.receipts / f"{split}-{number:05d}.packs.json"
         made_from = self._made_from(split, number, 0)
@@ -230,14 +230,13 @@ class Windows:
 
     @contextmanager
     def _too_long(self, documents: Documents) -> Iterator[None]:
-        """The error about a document over max_length names its file and row."""
+        """Name file and row in the error about a document over max_length."""
         try:
             yield
         except TooLongError as error:
             raise InputError(
                 f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack "
-                "holds "
-                f"{self.job.config.max_length:,}; choose --overflow split, truncate or drop"
+                f"holds {self.job.config.max_length:,}; choose --overflow split, truncate or drop"
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
@@ -248,8 +247,8 @@ class Windows:
         )
         if not self.job.config.holdout:
             return documents
-        held = held_out(documents.id, self.job.config)
-        return documents.take(held if split == "validation" else ~held)
+        validation = held_out(documents.id, self.job.config)
+        return documents.take(validation if split == "validation" else ~validation)
 
     def _row(self, documents: Documents, document: int) -> str:
         """File and row of a document."""
@@ -260,7 +259,10 @@ class Windows:
     def _write_shards(
         self, packs: Packs, split: str, window: int, made_from: str
     ) -> tuple[ShardFile, ...]:
-        """Shards of one window; names say window and place until the number of shards is known."""
+        """Write the shards of one window.
+
+        Their working names have window and number, because the number of all shards is not known.
+        """
 
         def write(part: tuple[int, tuple[int, int]]) -> ShardFile:
             number, (first, last) = part

@@ -1,14 +1,14 @@
-"""A process that does tasks of a build: `python -m packprep.execute.worker STAGING`.
+"""A process that tokenizes slices of a build: `python -m packprep.execute.worker STAGING`.
 
-One line in, a JSON task; one line out.
+It reads one JSON task a line, and writes one JSON answer a line.
 
     {"slice": {...}, "text": PATH}  -> {"done": receipt}  a token file, see `tokenize_slice`
     {"slice": {...}, "text": PATH, "only": [first, last]}
                                     -> {"done": null}  encode these rows, write nothing
 
-A bad input or a full disk is an answer too; anything worse ends the process, which is for
-`packprep.execute.worker_pool` to see. It ends with its parent, ignores Ctrl-C (the parent ends it),
-and offers itself first to a system that is out of memory.
+A bad input or a full disk is an answer too. Anything worse ends the process, and
+`packprep.execute.worker_pool` handles that. The process ends with its parent, ignores Ctrl-C (the
+parent ends it), and is the first that the system kills when memory runs out.
 """
 
 import json
@@ -25,7 +25,7 @@ from packprep.support.linux import end_with_parent, offer_to_be_killed
 def main(staging: Path) -> None:
     """Answer tasks until standard input ends."""
     _belong_to_parent()
-    # What libraries print must not come between the answers.
+    # Output that libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     do = _Tasks(staging)
@@ -40,18 +40,17 @@ def _answer(answers: Any, answer: dict[str, Any]) -> None:
 
 
 class _Tasks:
-    """Does tasks of one build; the engine is loaded once."""
+    """Function that does tasks of one build; loads the engine once."""
 
     def __init__(self, staging: Path) -> None:
-        import datasets  # noqa: F401 - seconds that are none of a slice's
+        import datasets  # noqa: F401 - takes seconds, which must not count for a slice
         import pyarrow as pa
 
         from packprep.execute.job import load_job
 
         job, name = load_job(staging)
-        self.job = replace(
-            job, config=replace(job.config, num_proc=1)
-        )  # the build runs as many workers
+        # The build starts one worker a core.
+        self.job = replace(job, config=replace(job.config, num_proc=1))
         self.engine = self.job.engine(name)
         self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
@@ -66,15 +65,10 @@ class _Tasks:
         except InputError as error:
             return {"input_error": str(error)}
         except Exception as error:
-            if (refused := system_error(error)) is None:
+            if (cause := system_error(error)) is None:
                 raise
-            return {
-                "os_error": [
-                    refused.errno,
-                    refused.strerror,
-                    refused.filename and str(refused.filename),
-                ]
-            }
+            path = cause.filename and str(cause.filename)
+            return {"os_error": [cause.errno, cause.strerror, path]}
 
     def _tokenize(
         self,
@@ -97,16 +91,17 @@ class _Tasks:
             encode_table(rows, numbers, self.engine, self.job.tokenizer, self.job.config)
             return None
         parts = tuple(Part(**part) for part in slice.pop("parts"))
-        given = Slice(table=table, parts=parts, **slice)
+        piece = Slice(table=table, parts=parts, **slice)
         with quiet_datasets():
             return asdict(
                 tokenize_slice(
-                    given, self.job.tokens, self.engine, self.job.tokenizer, self.job.config
+                    piece, self.job.tokens, self.engine, self.job.tokenizer, self.job.config
                 )
             )
 
 
 def _belong_to_parent() -> None:
+    """Leave Ctrl-C to the parent, end with it, and be killed before it when memory runs out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     offer_to_be_killed()

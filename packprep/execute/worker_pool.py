@@ -1,11 +1,11 @@
 """Worker processes for text that may kill its tokenizer.
 
-One that dies, hangs or grows is replaced, its slice retried.
+A worker that dies, hangs or takes too much memory is replaced, and its slice is retried.
 
-Threads of one process are faster and the default. Processes cost a copy of the text on disk and a
-second of start-up each, and give this: whatever a row does to a tokenizer, the build goes on or
-ends with a sentence that names the rows. A slice that fails three times stops the build, or, where
-bad rows are skipped, is halved until the rows are found.
+Threads of one process are faster and the default. Worker processes cost a copy of the text on disk
+and a second of start-up each. In return, whatever a row does to a tokenizer, the build continues or
+ends with a sentence that names the rows. A slice that fails three times stops the build. With
+--on-error skip it is halved instead until the rows are found.
 """
 
 import contextlib
@@ -38,21 +38,21 @@ from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
 
 COMMAND = (sys.executable, "-m", "packprep.execute.worker")
 TRIES = 3
-SLICES_PER_WORKER = 64  # then it is replaced: a tokenizer that leaks does not grow for hours
-TIMEOUT = 600  # seconds for a slice unless unit_timeout says another
+SLICES_PER_WORKER = 64  # then it is replaced, which frees memory that a tokenizer leaked
+TIMEOUT = 600  # seconds for a slice, unless unit_timeout is given
 _START = 300.0  # seconds to import everything and to load the tokenizer
-_FEW_ROWS = 5.0  # seconds at least, however few the rows
-_LOOK_EVERY = 0.1  # seconds between looks at a worker's memory
+_LEAST_TIMEOUT = 5.0  # seconds, for any number of rows
+_POLL_EVERY = 0.1  # seconds between checks of a worker's memory
 
 
-class WorkerDied(Exception):  # noqa: N818 - an event that is dealt with here
-    """Why there is no answer, to be read after "the process that tokenized it"."""
+class WorkerDied(Exception):  # noqa: N818 - an event that is handled here
+    """Reason why there is no answer, to be read after "the process that tokenized it"."""
 
 
 class Workers:
     """Worker processes of a build, started when they are needed.
 
-    `tokenize` may be called by `workers` threads.
+    As many threads may call `tokenize` at once as there are workers.
     """
 
     def __init__(self, job: Job, workers: int, say: Callable[[str], None]) -> None:
@@ -74,77 +74,75 @@ class Workers:
         for worker in list(self._living):
             worker.kill()
 
-    def tokenize(self, given: Slice, stop: threading.Event) -> TokenFile:
-        """The token file of a slice. StoppedError, naming its rows, where every try failed.
+    def tokenize(self, piece: Slice, stop: threading.Event) -> TokenFile:
+        """Token file of a slice. StoppedError, which names its rows, if every try failed.
 
-        stop: set by another thread, ends it by CancelledError.
+        stop: another thread sets it to end this call with CancelledError.
         """
         self._stop = stop
-        with self._text(given, given.table) as text:
+        with self._text(piece, piece.table) as text:
             try:
-                return self._receipt(given, text)
+                return self._receipt(piece, text)
             except WorkerDied as death:
                 if self.job.config.on_error == "stop":
                     raise StoppedError(
-                        f"{self._place(given)}: {TRIES} times the process that tokenized them "
-                        f"{death}; "
-                        "to go on without the row that does it, add --on-error skip"
+                        f"{self._place(piece)}: {TRIES} times the process that tokenized them "
+                        f"{death}; add --on-error skip to leave out the row that causes it"
                     ) from None
                 self.say(
-                    f"{self._place(given)}: looking for the row; the process that tokenized them "
-                    f"{death}"
+                    f"{self._place(piece)}: searching for the row; the process that tokenized "
+                    f"them {death}"
                 )
                 failing = rows_that_fail(
-                    len(given.table), lambda first, last: self._failure(given, text, first, last)
+                    len(piece.table), lambda first, last: self._failure(piece, text, first, last)
                 )
         if not failing:
             raise StoppedError(
-                f"{self._place(given)}: {TRIES} times the process that tokenized them died, and no "
-                "row of them does it "
-                "alone; give more --max-memory, or more --unit-timeout"
+                f"{self._place(piece)}: {TRIES} times the process that tokenized them died, and no "
+                "row causes it alone; give more --max-memory, or more --unit-timeout"
             )
-        write_quarantine(self.job, given, failing)
-        without = quarantined(given, failing)
+        write_quarantine(self.job, piece, failing)
+        without = quarantined(piece, failing)
         with self._text(without, without.table) as text:
             try:
                 return self._receipt(without, text)
             except WorkerDied as death:
                 raise StoppedError(
-                    f"{self._place(given)}: without {len(failing)} rows the process that tokenized "
+                    f"{self._place(piece)}: without {len(failing)} rows the process that tokenized "
                     f"them still {death}"
                 ) from None
 
-    def _receipt(self, given: Slice, text: Path) -> TokenFile:
-        """Raises WorkerDied after so many tries."""
-        task = {"slice": _facts(given), "text": str(text)}
-        for tried in range(1, TRIES + 1):
+    def _receipt(self, piece: Slice, text: Path) -> TokenFile:
+        """Token file of a slice. WorkerDied after all tries have failed."""
+        task = {"slice": _as_json(piece), "text": str(text)}
+        for number in range(1, TRIES + 1):
             try:
                 return parse_receipt(self._call(task, self.timeout))
             except WorkerDied as death:
-                if tried == TRIES:
+                if number == TRIES:
                     raise
                 self.say(
-                    f"{self._place(given)}: the process that tokenized them {death}; trying again"
+                    f"{self._place(piece)}: the process that tokenized them {death}; trying again"
                 )
         raise AssertionError
 
-    def _failure(self, given: Slice, text: Path, first: int, last: int) -> str | None:
-        """Failure of a worker on these rows alone; None where there is none.
+    def _failure(self, piece: Slice, text: Path, first: int, last: int) -> str | None:
+        """Failure of a worker on these rows alone; None if there is none.
 
-        The time allowed is their share.
+        They get their share of the time.
         """
-        share = int(text_bytes(given.table["text"].slice(first, last - first)).sum()) / max(
-            given.text_bytes, 1
+        share = int(text_bytes(piece.table["text"].slice(first, last - first)).sum()) / max(
+            piece.text_bytes, 1
         )
-        task = {"slice": _facts(given), "text": str(text), "only": [first, last]}
+        task = {"slice": _as_json(piece), "text": str(text), "only": [first, last]}
         try:
-            self._call(task, min(self.timeout, max(_FEW_ROWS, 2 * share * self.timeout)))
+            self._call(task, min(self.timeout, max(_LEAST_TIMEOUT, 2 * share * self.timeout)))
         except WorkerDied as death:
             return str(death)
         return None
 
     def _call(self, task: dict[str, Any], timeout: float) -> Any:
-        """The answer to a task, of whichever worker is free."""
+        """Answer of the next free worker to a task."""
         worker = self._idle.get()
         try:
             if worker is None:
@@ -173,9 +171,9 @@ class Workers:
         return answer["done"]
 
     @contextmanager
-    def _text(self, given: Slice, table: pa.Table) -> Iterator[Path]:
-        """The text of a slice as a file that workers map."""
-        path = self.job.scratch / f"text-{given.unit:06d}-{given.slice:03d}.arrow"
+    def _text(self, piece: Slice, table: pa.Table) -> Iterator[Path]:
+        """Write the text of a slice to a file that workers map into memory."""
+        path = self.job.scratch / f"text-{piece.unit:06d}-{piece.slice:03d}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         try:
@@ -183,21 +181,21 @@ class Workers:
         finally:
             path.unlink(missing_ok=True)
 
-    def _place(self, given: Slice) -> str:
-        """Unit, files and rows of a slice."""
+    def _place(self, piece: Slice) -> str:
+        """Unit, files and rows of a slice, in words."""
         rows = [
             f"{self.job.sources[part.source].name} rows {first:,} to {first + part.rows - 1:,}"
-            for part, first in zip(given.parts, given.first_rows, strict=True)
+            for part, first in zip(piece.parts, piece.first_rows, strict=True)
         ]
-        return f"unit {given.unit}, {', '.join(rows)}"
+        return f"unit {piece.unit}, {', '.join(rows)}"
 
 
 class _Worker:
-    """One process and the pipes to it. Used by one thread at a time."""
+    """One worker process and the pipes to it, used by one thread at a time."""
 
     def __init__(self, job: Job, stop: threading.Event) -> None:
-        # A group of its own: Ctrl-C in the terminal is for the build, which ends it. One core:
-        # others have the rest.
+        # A process group of its own: Ctrl-C in the terminal reaches the build only, which ends the
+        # worker. One thread: the other cores have workers of their own.
         self._process = subprocess.Popen(
             [*COMMAND, str(job.staging)],
             stdin=subprocess.PIPE,
@@ -210,7 +208,7 @@ class _Worker:
         )
         self._stop = stop
         self._read = b""
-        self._said = b""
+        self._errors = b""
         self.calls = 0
 
     @property
@@ -228,17 +226,17 @@ class _Worker:
         return self.answer(timeout, memory)
 
     def answer(self, timeout: float, memory: int) -> dict[str, Any]:
-        """The next line of the worker, unless it dies, takes longer, or takes more memory."""
+        """Next answer of the worker. WorkerDied if it dies, or takes too much time or memory."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         answers, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
         reading = [answers, errors]
         deadline = time.monotonic() + timeout
         while b"\n" not in self._read:
-            ready, _, _ = select.select(reading, [], [], _LOOK_EVERY)
+            ready, _, _ = select.select(reading, [], [], _POLL_EVERY)
             if errors in ready:
                 block = os.read(errors, 1 << 16)
-                self._said = (self._said + block)[-4096:]
+                self._errors = (self._errors + block)[-4096:]
                 if not block:
                     reading.remove(errors)
             if answers in ready:
@@ -253,8 +251,8 @@ class _Worker:
                 raise WorkerDied(f"was not done after {timeout:,.0f} seconds")
             if (taken := self._memory()) > memory:
                 raise WorkerDied(
-                    f"took {taken / 1e6:,.0f} MB of memory, where {memory / 1e6:,.0f} MB are its "
-                    "share"
+                    f"took {taken / 1e6:,.0f} MB of memory, more than its share of "
+                    f"{memory / 1e6:,.0f} MB"
                 )
         line, _, self._read = self._read.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
@@ -270,30 +268,30 @@ class _Worker:
                     pipe.close()
 
     def _memory(self) -> int:
-        """Bytes of memory of its own, without files it maps; 0 where the system doesn't say."""
-        held = resident(self.pid)
-        return 0 if held is None else held[0] - held[1]
+        """Bytes of the worker's memory without mapped files; 0 if the system does not tell."""
+        sizes = resident(self.pid)
+        return 0 if sizes is None else sizes[0] - sizes[1]
 
     def _how_it_died(self) -> str:
         try:
-            code = self._process.wait(_FEW_ROWS)
+            code = self._process.wait(_LEAST_TIMEOUT)
         except subprocess.TimeoutExpired:
-            return "answers no more"
+            return "no longer answers"
         assert self._process.stderr is not None
         with contextlib.suppress(OSError):
-            self._said += self._process.stderr.read() or b""
+            self._errors += self._process.stderr.read() or b""
         if code == -signal.SIGKILL:
             return "was killed, perhaps by the system for its memory"
-        lines = self._said.decode(errors="replace").strip().splitlines()
-        said = f": {lines[-1][:200]}" if lines else ""
+        lines = self._errors.decode(errors="replace").strip().splitlines()
+        message = f": {lines[-1][:200]}" if lines else ""
         name = signal.Signals(-code).name if code < 0 else f"code {code}"
-        return f"ended with {name}{said}"
+        return f"ended with {name}{message}"
 
 
-def _facts(given: Slice) -> dict[str, Any]:
+def _as_json(piece: Slice) -> dict[str, Any]:
     """A slice without its table, as plain JSON values."""
     return {
-        **vars(given.extent),
-        "parts": [asdict(part) for part in given.parts],
-        "first_rows": given.first_rows,
+        **vars(piece.extent),
+        "parts": [asdict(part) for part in piece.parts],
+        "first_rows": piece.first_rows,
     }

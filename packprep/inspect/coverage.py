@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy
 from packprep.inspect.provenance import Sources
 from packprep.packing.account import Dropped
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.report import Report
-from packprep.schemas.validate import BatchView
 from packprep.support.arrays import Int64
 
 

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from packprep.inspect.provenance import Sources
 from packprep.inspect.shard_files import UNREADABLE
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Findings
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
-from packprep.schemas.validate import BatchView, sound_parts
+from packprep.schemas.validate import sound_parts
 from packprep.schemas.views import list_view
 from packprep.support.errors import ConfigError, nearest
 

@@ -28,8 +28,8 @@ from packprep.inspect.reencode import (
 )
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.validate import BatchView
 from packprep.support.arrays import Int32
 from packprep.support.errors import PackprepError
 from packprep.support.hashing import Purpose, stream

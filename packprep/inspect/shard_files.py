@@ -15,9 +15,9 @@ from typing import BinaryIO, TypeVar, cast
 
 import pyarrow as pa
 
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.validate import BatchView
 from packprep.support.progress import Progress
 
 # Errors of Arrow for a damaged file. MemoryError: a flipped bit can make a length very large.

@@ -1,7 +1,7 @@
-"""The interface of an output, as a build sees it; mypy holds every output to it.
+"""Interface of an output, as a build sees it; mypy checks every output against it.
 
-`directory.LocalOutput` is absent or complete, `remote.StoreOutput` is in a store, where nothing is
-renamed, and `execute.append.GrowingOutput` gets more documents.
+`directory.LocalOutput` is absent or complete, `remote.StoreOutput` is in a store, which has no
+rename, and `execute.append.GrowingOutput` gets more documents.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from packprep.support.progress import Progress
 class BuildOutput(Protocol):
     """An output that a build makes.
 
-    The build calls `held`, then `wanted`, then `already_built`; then `keep`, or `begin` and
-    `publish`. Its name in sentences is str(output).
+    The build calls `held`, then `wanted`, then `already_built`; then either `keep`, or `begin` and
+    `publish`. Messages name the output by str(output).
     """
 
     @property
     def path(self) -> Path:
-        """Directory beside which the staging directory and the lock of the build are.
+        """Path beside which the build has its staging directory and its lock.
 
         It is on this machine and need not exist.
         """
@@ -38,59 +38,59 @@ class BuildOutput(Protocol):
 
     @property
     def one_split_does(self) -> bool:
-        """True if a split may be empty where another one has documents."""
+        """True if a split may be empty when another one has documents."""
         ...
 
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Locks that a build holds beside the lock of `path`: none.
+        """Hold the locks that a build needs in addition to the lock of `path`, if any.
 
-        shared: for a task, which does not even hold that.
+        shared: True for a task of an array, which does not hold the lock of `path` either.
         """
         ...
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """Those of the sources that are to be built.
+        """Sources that are to be built.
 
-        ConfigError for one that the output holds with other content.
+        ConfigError for a source that the output has with other content.
         """
         ...
 
     def already_built(
         self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
     ) -> Manifest | None:
-        """The manifest of a finished output of the same inputs; None if there is work to do.
+        """Manifest of a finished output of the same inputs; None if there is work to do.
 
-        ConfigError for an output of other inputs that may not be replaced, and for anything that is
-        no output.
+        ConfigError for an output of other inputs that may not be replaced, and for files that are
+        not an output.
         """
         ...
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Finish and tidy up the output that `already_built` has found.
+        """Finish the output that `already_built` returned, and delete leftovers.
 
-        manifest: its manifest. Returns the manifest of the output.
+        manifest: the one that `already_built` returned. Returns the manifest of the output.
         """
         ...
 
     def begin(self, staging: Path) -> None:
-        """Make ready for shards. Called once, before the first is written."""
+        """Prepare for shards. Called once, before the first shard is written."""
         ...
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Make what is signed in the staging directory appear; the staging directory then goes.
+        """Make the signed output appear at its place, and remove the staging directory.
 
-        May be called again after it was interrupted anywhere. Returns the manifest of the output.
+        May be called again after an interruption at any point. Returns the manifest of the output.
         """
         ...
 
 
 class WholeOutput(BuildOutput, Protocol):
-    """An output that a build of all sources makes, with what `packprep status` asks of it."""
+    """An output that a build of all sources makes, and the state that `packprep status` shows."""
 
     def finished(self) -> Manifest | None:
-        """The manifest of the output; None if it is not there or not complete."""
+        """Manifest of the output; None if it is absent or incomplete."""
         ...
 
     def holder(self) -> Holder | None:
-        """The process that builds the output, or that did and died; None if nothing is known."""
+        """Process that builds the output, or built it and died; None if unknown."""
         ...

@@ -1,6 +1,6 @@
-"""The output: absent or complete.
+"""An output directory, which is absent or complete.
 
-A build works in OUT.incomplete beside it, and one rename makes it OUT.
+A build works in OUT.incomplete beside it; one rename turns that into OUT.
 """
 
 import shutil
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.output.build_facts import difference
 from packprep.output.build_output import WholeOutput
 from packprep.output.shard_folder import LocalShards, ShardFolder
-from packprep.output.staging import PARTS, difference
+from packprep.output.staging import PARTS
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
@@ -26,7 +27,7 @@ from packprep.support.progress import Progress
 
 
 class LocalOutput:
-    """A directory; see `BuildOutput`. path: the directory itself."""
+    """An output in a directory; see `BuildOutput`. path: that directory."""
 
     one_split_does = False
 
@@ -44,15 +45,15 @@ class LocalOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """See `BuildOutput.held`: nothing more."""
+        """See `BuildOutput.held`: needs no other lock."""
         yield
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """See `BuildOutput.wanted`: all."""
+        """See `BuildOutput.wanted`: all of them."""
         return list(sources)
 
     def check(self) -> bool:
-        """True if an output is there; ConfigError where something else is."""
+        """True if the directory has an output; ConfigError if it has other files."""
         if not self.path.exists() or not any(self.path.iterdir()):
             return False
         if not (self.path / MANIFEST).exists():
@@ -76,13 +77,13 @@ class LocalOutput:
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """See `BuildOutput.keep`: deletes an output that it has replaced."""
+        """See `BuildOutput.keep`: deletes the output that this one replaced."""
         remove_replaced(self.path)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
 
     def begin(self, staging: Path) -> None:
-        """See `BuildOutput.begin`: nothing."""
+        """See `BuildOutput.begin`: nothing to prepare."""
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """See `BuildOutput.publish`."""
@@ -97,7 +98,7 @@ class LocalOutput:
 
 
 def whole_output(config: BuildConfig) -> WholeOutput:
-    """The output of a build of all sources; `execute.append.open_output` is for any build."""
+    """Output of a build of all sources; for any build use `execute.append.open_output`."""
     if not is_url(config.output):
         return LocalOutput(config)
     from packprep.output.remote import StoreOutput
@@ -106,7 +107,7 @@ def whole_output(config: BuildConfig) -> WholeOutput:
 
 
 def open_shards(config: BuildConfig, staging: Path) -> ShardFolder:
-    """Folder of a build's shards until they have their final names."""
+    """Folder in which a build writes its shards before they get their final names."""
     if not is_url(config.output):
         return LocalShards(staging / "shards")
     from packprep.output.remote import store_shards
@@ -115,11 +116,10 @@ def open_shards(config: BuildConfig, staging: Path) -> ShardFolder:
 
 
 def publish(staging: Path, output: Path) -> None:
-    """Take away what is not part of the output; one rename makes it appear.
+    """Delete everything that is not part of the output, then make it appear by one rename.
 
-    Until then an old one stays in its place.
-
-    May be called again after it was interrupted anywhere.
+    Until then an old output stays in its place. May be called again after an interruption at any
+    point.
     """
     for name in PARTS:
         if (path := staging / name).is_dir():
@@ -131,7 +131,7 @@ def publish(staging: Path, output: Path) -> None:
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     if output.exists() and exchange(staging, output):
-        staging.rename(replaced)  # at once not taken for work that can go on
+        staging.rename(replaced)  # so that nobody resumes it as a build
     else:
         if output.exists():
             output.rename(replaced)
@@ -141,10 +141,10 @@ def publish(staging: Path, output: Path) -> None:
 
 
 def remove_replaced(output: Path) -> None:
-    """Delete an old output; the new one stands in its place."""
+    """Delete an old output that a new one has replaced."""
     shutil.rmtree(replaced_path(output), ignore_errors=True)
 
 
 def replaced_path(output: Path) -> Path:
-    """Path of an old output before it is deleted."""
+    """Path of a replaced output until it is deleted."""
     return output.with_name(output.name + ".replaced")

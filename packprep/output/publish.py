@@ -1,18 +1,18 @@
 """Publication of an output in a store, which has no rename.
 
-Readers see nothing or all of it, and two builds never mix.
+Readers see the whole output or nothing, and two builds never mix.
 
-1. The whole of what will be there is written down as OUT.incomplete/publication.json, created only
-   where there is none: the manifest, every small file, and which shard gets which name. Nothing of
-   it changes any more, whoever goes on.
-2. Shards are copied to their names inside the store; then come the small files, those that
-   `datasets` begins with last.
-3. manifest.json is created, again only where there is none: now the output is there.
-4. What builds have left in OUT.incomplete goes.
+1. A record of the publication is written to OUT.incomplete/publication.json (create-if-absent): the
+   manifest, every small file, and the final name of each shard. The record never changes, whichever
+   process continues.
+2. The store copies the shards to their final names. Then the small files are written; those that
+   `datasets` opens first come last.
+3. manifest.json is created (create-if-absent). From now on readers see the output.
+4. Everything that builds left in OUT.incomplete is deleted.
 
-Every step may be done twice and by two at once, for all that write here write the same bytes: a
-build that wakes up after another one took its place copies what is there already, or finds its own
-shards gone and the output finished.
+Every step may be done twice, or by two processes at once, because all of them write the same bytes.
+A build that wakes up after another one took its place copies files that exist already, or sees that
+its shards are gone and the output is finished.
 """
 
 import json
@@ -30,19 +30,19 @@ from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.progress import Progress
 
 RECORD = "publication.json"
-_AT_ONCE = 8  # copies under way
+_AT_ONCE = 8  # copies at a time
 _OPENED_FIRST = (
     "dataset_info.json",
     "state.json",
     "dataset_dict.json",
-)  # in this order, behind every other file
+)  # in this order, after every other file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """Content of the URL once it is published.
+    """Everything that will be at the URL.
 
-    shards: from names in OUT.incomplete to final ones. files: text of every other file.
+    shards: final names by names in OUT.incomplete. files: text of every other file, by its path.
     """
 
     shards: dict[str, str]
@@ -55,11 +55,10 @@ class Publication:
 
 
 def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publication:
-    """The publication of an output that is signed in its staging directory.
+    """Publication of an output that is signed in its staging directory.
 
-    folder: of the shards, in OUT.incomplete.
-
-    moves: final names of shards by their working ones.
+    folder: folder of the shards in OUT.incomplete. moves: final names of shards by their working
+    names.
     """
     content = (staging / MANIFEST).read_text("utf-8")
     manifest = parse_manifest(content.encode(), str(staging / MANIFEST))
@@ -72,7 +71,7 @@ def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publicatio
 
 
 def pending(work: Store) -> Publication | None:
-    """The publication that a build has begun and not finished, if there is one."""
+    """Publication that a build has begun and not finished, if there is one."""
     try:
         loaded = json.loads(work.read(RECORD))
         return Publication(
@@ -82,46 +81,44 @@ def pending(work: Store) -> Publication | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise FormatError(
-            f"{work.where(RECORD)} is not what packprep writes; delete it to go on"
+            f"{work.where(RECORD)} was not written by packprep; delete it, then try again"
         ) from None
 
 
-def begin(output: Store, work: Store, mine: Publication) -> Publication:
-    """Write down what will be published.
+def begin(output: Store, work: Store, publication: Publication) -> Publication:
+    """Write the record of a publication, or return the record of another build of the same output.
 
-    Or take over what another build of the same has written down.
-
-    StoppedError where another one was faster; the same command then says what is there.
+    StoppedError if a different build was faster; the same command then reports the state.
     """
-    if not work.create(RECORD, canonical_json(asdict(mine))):
-        theirs = pending(work)
-        if theirs is None or theirs.parsed.data != mine.parsed.data:
+    if not work.create(RECORD, canonical_json(asdict(publication))):
+        recorded = pending(work)
+        if recorded is None or recorded.parsed.data != publication.parsed.data:
             raise StoppedError(
                 f"{output.url} is being published by another build; wait until it is done"
             )
-        return theirs
-    if output.find(MANIFEST) is not None:  # since we looked
+        return recorded
+    if output.find(MANIFEST) is not None:  # created after the last check
         work.delete([RECORD])
         raise StoppedError(
-            f"{output.url} was published by another build meanwhile; run the same command to see"
+            f"{output.url} was published by another build meanwhile; run the same command again"
         )
-    return mine
+    return publication
 
 
 def finish_publication(
     output: Store, work: Store, publication: Publication, progress: Progress
 ) -> Manifest:
-    """Do what is not done yet.
+    """Do the steps of a publication that are not done yet.
 
-    ConfigError where somebody has deleted shards, for which there is no way on.
+    ConfigError if shards were deleted before they were published: then nothing can finish it.
     """
     manifest = publication.parsed
     sizes = {entry.path: entry.bytes for entry in manifest.files if entry.is_shard}
-    there = output.list()
+    existing = output.list()
     missing = {
         working: final
         for working, final in publication.shards.items()
-        if final not in there or there[final].bytes != sizes[final]
+        if final not in existing or existing[final].bytes != sizes[final]
     }
 
     def copy(move: tuple[str, str]) -> None:
@@ -132,27 +129,26 @@ def finish_publication(
             for number, _ in enumerate(pool.map(copy, missing.items())):
                 progress.advance("publish", number + 1, len(missing), "shards")
     except FileNotFoundError as error:
-        if (found := published(output)) is not None and found.data == manifest.data:
-            return found  # another process was faster and has taken the shards away
+        if (finished := published(output)) is not None and finished.data == manifest.data:
+            return finished  # another process was faster and has deleted the working shards
         raise ConfigError(
-            f"a shard of {output.url} is gone before it was published ({error}); delete "
-            f"{output.url} and {work.url}, "
-            "and build again"
+            f"a shard of {output.url} was deleted before it was published ({error}); delete "
+            f"{output.url} and {work.url}, then build again"
         ) from None
-    for path in sorted(publication.files, key=_place):
+    for path in sorted(publication.files, key=_write_order):
         output.write(path, publication.files[path].encode())
     output.create(MANIFEST, publication.manifest.encode())
     return manifest
 
 
-def _place(path: str) -> tuple[int, str]:
-    """Sorts small files in the order in which they are written."""
+def _write_order(path: str) -> tuple[int, str]:
+    """Sort key of small files: the order in which they are written."""
     name = Path(path).name
     return (_OPENED_FIRST.index(name) + 1 if name in _OPENED_FIRST else 0, path)
 
 
 def published(output: Store) -> Manifest | None:
-    """The manifest of what is at the URL; None where there is none."""
+    """Manifest of the output at the URL; None if there is none."""
     try:
         return parse_manifest(output.read(MANIFEST), output.where(MANIFEST))
     except FileNotFoundError:
@@ -160,13 +156,9 @@ def published(output: Store) -> Manifest | None:
 
 
 def tidy(work: Store) -> None:
-    """Take away all that builds have left in OUT.incomplete, but locks.
-
-    Those belong to their holders.
-    """
-    left = [name for name in work.list() if not name.startswith("lock.")]
-    work.delete([name for name in left if name != RECORD])
-    work.delete(
-        [name for name in left if name == RECORD]
-    )  # last: without it nobody would know what was begun
+    """Delete everything that builds left in OUT.incomplete, except locks, which have holders."""
+    names = [name for name in work.list() if not name.startswith("lock.")]
+    work.delete([name for name in names if name != RECORD])
+    # Last: without the record nobody would know that a publication was begun.
+    work.delete([name for name in names if name == RECORD])
     work.forget_uploads("")

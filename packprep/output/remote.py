@@ -1,10 +1,11 @@
 """An output in a store.
 
-Built in a directory of this machine, but for its shards, and published by its manifest.
+Its shards go to the store at once, the rest is built in a directory of this machine; the manifest
+publishes it.
 
-Beside OUT stands OUT.incomplete, as beside a directory: the lock, a folder of shards for each
-staging directory that works for it, and what is being published (publish.py). Token files and
-receipts lie in WORK_DIR/NAME.incomplete.
+OUT.incomplete is beside OUT, as it is beside a directory. It has the lock, a folder of shards for
+each staging directory that works on the output, and the record of the publication (publish.py).
+Token files and receipts are in WORK_DIR/NAME.incomplete.
 """
 
 import contextlib
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.output.build_facts import difference
 from packprep.output.publish import begin, finish_publication, pending, prepared, published, tidy
 from packprep.output.remote_lock import StoreLock, store_holder, store_locked
 from packprep.output.shard_folder import StoreShards
-from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX, difference
+from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import Store
@@ -35,8 +37,8 @@ from packprep.support.progress import Progress
 class StoreOutput:
     """A folder of a store; see `BuildOutput`.
 
-    path: its name in the working directory, which holds only the staging directory and the lock
-    beside it.
+    path: its name in the working directory. Nothing is written there; the staging directory and the
+    lock are beside it.
     """
 
     replaces = one_split_does = False
@@ -47,12 +49,12 @@ class StoreOutput:
         bucket, _, name = rest.rpartition("/")
         if "@" in bucket.partition("/")[0]:
             raise ConfigError(
-                f"{self.url} holds credentials; put them into the environment or the store's own "
-                "configuration"
+                f"{self.url} holds credentials; put them into the environment or the "
+                "configuration of the store"
             )
         if not bucket or not name:
             raise ConfigError(
-                f"{self.url} is a whole bucket; give a folder in it, such as {self.url}/packed"
+                f"{self.url} is a bucket; give a folder in it, such as {self.url}/packed"
             )
         self.path = Path(config.work_dir or ".", name)
         self._lock: StoreLock | None = None
@@ -75,7 +77,7 @@ class StoreOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """See `BuildOutput.held`: keeps builds of other machines and directories out."""
+        """See `BuildOutput.held`: a lock against builds on other machines, in other directories."""
         with store_locked(
             self.work, f"{self} is being built", _token(staging, self.url), shared=shared
         ) as self._lock:
@@ -86,48 +88,47 @@ class StoreOutput:
     ) -> Manifest | None:
         """See `LocalOutput.already_built`.
 
-        An output of the same inputs that is half published is finished first.
+        A half-published output of the same inputs is finished first.
         """
         manifest = published(self.store)
         if manifest is None and (record := pending(self.work)) is not None:
-            what = f"{self} is being published by a build with other settings"
             self._check_same(
                 record.parsed,
                 inputs,
-                what,
-                f"finish that one, or delete {self} and {self.work.url}",
+                f"{self} is being published by a build with other settings",
+                f"finish that build, or delete {self} and {self.work.url}",
             )
-            progress.say(f"{self} is signed off: publishing goes on")
+            progress.say(f"{self} is signed off: publishing resumes")
             manifest = finish_publication(self.store, self.work, record, progress)
         if manifest is not None:
             self._check_same(
                 manifest, inputs, f"{self} was built with other settings", "or delete it first"
             )
             return manifest
-        if found := next(iter(self.store.list()), None):
+        if name := next(iter(self.store.list()), None):
             raise ConfigError(
-                f"{self} holds {found} and is not an output of packprep; choose another -o"
+                f"{self} contains {name} and is not an output of packprep; choose another -o"
             )
         return None
 
     def _check_same(
-        self, manifest: Manifest, inputs: dict[str, Any], what: str, advice: str
+        self, manifest: Manifest, inputs: dict[str, Any], state: str, advice: str
     ) -> None:
         if manifest.identity != digest_of(inputs):
             changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
-            raise ConfigError(f"{what} ({changed}); choose another -o, {advice}")
+            raise ConfigError(f"{state} ({changed}); choose another -o, {advice}")
 
     def finished(self) -> Manifest | None:
         with asked():
             return published(self.store)
 
     def holder(self) -> Holder | None:
-        """See `WholeOutput.holder`; a process elsewhere is known for as long as it is alive."""
+        """See `WholeOutput.holder`; on another machine only a living process is known."""
         with asked():
             return holder(self.path) or store_holder(self.work)
 
     def begin(self, staging: Path) -> None:
-        """Drop what a killed process had half sent of the shards of this staging directory."""
+        """Drop unfinished uploads that a killed process left for this staging directory."""
         self.work.forget_uploads(_token(staging, self.url))
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
@@ -158,7 +159,7 @@ def store_shards(url: str, staging: Path) -> StoreShards:
 
 
 def _token(staging: Path, url: str) -> str:
-    """Token of this staging directory's folder in OUT.incomplete; no other has the same."""
+    """Name of this staging directory's folder in OUT.incomplete; every directory has its own."""
     path = staging / STORE
     try:
         known = json.loads(path.read_bytes())
@@ -169,6 +170,6 @@ def _token(staging: Path, url: str) -> str:
     if output != url:
         raise ConfigError(
             f"{staging} is an unfinished build of {output}; choose another --work-dir, or finish "
-            "that one"
+            "that build"
         )
     return token

@@ -1,15 +1,16 @@
 """One build at a time on an output in a store.
 
-An object names the holder; the clock of the store tells since when.
+The lock is an object that names its holder; its age is measured by the clock of the store.
 
-Whoever finds no lock creates one, which only one of several can. Its holder writes it anew every
-few seconds; one that was not for a minute, or whose process on this host is gone, is passed over by
-creating its successor, lock.NONCE.json, which again only one can; so a holder that was asleep finds
-his successor and stops, and no lock is ever taken from two.
+A build that finds no lock creates one (create-if-absent, so only one wins). The holder rewrites its
+lock every few seconds. A lock that was not rewritten for a minute is stale, and so is a lock of a
+process on this host that has ended. The next build replaces a stale lock by creating its successor,
+lock.NONCE.json (create-if-absent again). A holder that slept through its lease sees its successor
+and stops, and no lock can have two successors.
 
-A lock belongs to a staging directory, not to a process: the same command after a kill goes on at
-once, and the tasks of an array have it together. It saves work and keeps nothing else: see
-publish.py for why no two builds can mix.
+A lock belongs to a staging directory, not to a process: after a kill the same command resumes at
+once, and the tasks of an array share the lock. The lock only saves work; publish.py explains why
+two builds never mix without it.
 """
 
 import contextlib
@@ -23,7 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from os import getpid
 
 from packprep.schemas.canonical import canonical_json
-from packprep.schemas.storage.stores import Store, StoreError
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError, asked
 from packprep.support.file_lock import STALE_AFTER, TOUCHED_EVERY, Held, Holder, runs
 
@@ -34,9 +36,8 @@ FIRST = "lock.json"
 class _Lock:
     """Content of a lock.
 
-    owner: token of a staging directory. nonce: of this lock, which no other ever has.
-
-    shared: processes with the same owner come and go, so that one of them is gone says nothing.
+    owner: token of a staging directory. nonce: unique to this lock. shared: several processes have
+    the same owner, so the lock is not stale because the process in it has ended.
     """
 
     name: str
@@ -56,49 +57,49 @@ class _Lock:
 
 
 class StoreLock:
-    """A lock that is held. `check` raises StoppedError once it is lost."""
+    """A lock that this process holds. `check` raises StoppedError once it is lost."""
 
-    def __init__(self, store: Store, what: str, owner: str, *, shared: bool = False) -> None:
-        self._store, self._what = store, what
-        self._lock = _taken(store, what, owner, shared)
+    def __init__(self, store: Store, activity: str, owner: str, *, shared: bool = False) -> None:
+        self._store, self._activity = store, activity
+        self._lock = _acquire(store, activity, owner, shared)
 
     def check(self) -> None:
-        """Write the lock anew; StoppedError where another build has passed it over."""
+        """Rewrite the lock; StoppedError if another build has replaced it."""
         last = next(reversed(_chain(self._store)), None)
         if last is None and self._store.create(
             FIRST, _content(self._lock)
-        ):  # somebody has tidied up
+        ):  # another process has deleted it
             self._lock = replace(self._lock, name=FIRST)
         elif last is not None and last.nonce == self._lock.nonce:
             self._store.write(last.name, _content(self._lock))
         else:
             by = f" by {last.holder}" if last is not None else ""
             raise StoppedError(
-                f"{self._what}{by} now, after this process was not heard of for a minute; wait "
-                "until it is done"
+                f"{self._activity}{by} now, because this process did not renew its lock for a "
+                "minute; wait until that build is done"
             )
 
     def release(self) -> None:
-        """Remove the locks, the first one first.
+        """Delete the chain of locks, beginning with the first.
 
-        Other builds then see none of them, or all that are left.
+        So other builds see the whole chain or no lock.
         """
-        found = _chain(self._store)
-        if found and found[-1].nonce == self._lock.nonce:
-            for lock in found:
+        chain = _chain(self._store)
+        if chain and chain[-1].nonce == self._lock.nonce:
+            for lock in chain:
                 self._store.delete([lock.name])
 
 
 @contextmanager
-def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterator[StoreLock]:
-    """Hold the lock of what a build works with. Held where another one has it.
+def store_locked(store: Store, activity: str, owner: str, *, shared: bool) -> Iterator[StoreLock]:
+    """Hold the lock in a store; raise Held if another build holds it.
 
-    what: beginning of that sentence, e.g. "s3://bucket/packed is being built". owner: token of the
-    staging directory. shared: others with the same one may be at work, so the lock is left there
-    for a minute.
+    activity: beginning of that error, e.g. "s3://bucket/packed is being built". owner: token of the
+    staging directory. shared: other processes with the same owner may be working, so the lock is
+    left to expire.
     """
     with asked():
-        lock = StoreLock(store, what, owner, shared=shared)
+        lock = StoreLock(store, activity, owner, shared=shared)
     done = threading.Event()
 
     def touch() -> None:
@@ -106,7 +107,7 @@ def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterat
             try:
                 lock.check()
             except StoppedError:
-                return  # found again before anything is published
+                return  # `check` raises again before anything is published
             except OSError:
                 continue
 
@@ -123,53 +124,49 @@ def store_locked(store: Store, what: str, owner: str, *, shared: bool) -> Iterat
 
 
 def store_holder(store: Store) -> Holder | None:
-    """The holder of the lock there; None where none was active in the last minute.
-
-    Looks only.
-    """
+    """Holder of the lock in a store; None if none was active in the last minute. Only reads."""
     try:
-        found = _chain(store)
-        return found[-1].holder if found and not _stale(store, found[-1]) else None
+        chain = _chain(store)
+        return chain[-1].holder if chain and not _stale(store, chain[-1]) else None
     except FileNotFoundError:
         return None
 
 
-def _taken(store: Store, what: str, owner: str, shared: bool) -> _Lock:
+def _acquire(store: Store, activity: str, owner: str, shared: bool) -> _Lock:
     facts = {"host": socket.gethostname(), "pid": getpid(), "owner": owner, "shared": shared}
     for _ in range(100):
-        found = _chain(store)
-        if found and found[-1].owner == owner:
-            return _Lock(name=found[-1].name, nonce=found[-1].nonce, **facts)  # type: ignore[arg-type]
+        chain = _chain(store)
+        last = chain[-1] if chain else None
+        if last is not None and last.owner == owner:
+            return _Lock(name=last.name, nonce=last.nonce, **facts)  # type: ignore[arg-type]
         try:
-            if found and not _stale(store, found[-1]):
+            if last is not None and not _stale(store, last):
                 raise Held(
-                    f"{what} by {found[-1].holder}, which holds {store.where(found[-1].name)}; "
-                    "wait until it is done "
-                    "or choose another place"
+                    f"{activity} by {last.holder}, which holds {store.where(last.name)}; wait "
+                    "until it is done or choose another place"
                 )
         except FileNotFoundError:
             continue  # it was released meanwhile
-        name = found[-1].successor if found else FIRST
-        mine = _Lock(name=name, nonce=secrets.token_hex(8), **facts)  # type: ignore[arg-type]
-        if store.create(name, _content(mine)):
-            if store.create(name, _content(mine)):
+        name = last.successor if last is not None else FIRST
+        lock = _Lock(name=name, nonce=secrets.token_hex(8), **facts)  # type: ignore[arg-type]
+        if store.create(name, _content(lock)):
+            if store.create(name, _content(lock)):
                 raise ConfigError(
-                    f"{store.url} lets one object take the place of another where only a new one "
-                    "was asked for "
-                    "(If-None-Match), or its package is too old to ask, so builds could not be "
-                    "kept apart; build in a "
-                    "directory and copy it there"
+                    f"{store.url} cannot keep two builds apart: it overwrites an object when asked "
+                    "to create a new one (If-None-Match), or its package is too old to ask; build "
+                    "in a directory and copy the output there"
                 )
-            if _chain(store)[-1:] == [mine]:
-                return mine
-            store.delete(
-                [name]
-            )  # the one before was released meanwhile, so nobody would find this one
-    raise ConfigError(f"{store.where(FIRST)} changes all the time; look at what builds there")
+            if _chain(store)[-1:] == [lock]:
+                return lock
+            # The lock before was released meanwhile, so no build would find this one.
+            store.delete([name])
+    raise ConfigError(
+        f"{store.where(FIRST)} is replaced again and again; check which builds use {store.url}"
+    )
 
 
 def _chain(store: Store) -> list[_Lock]:
-    """The first lock and those that have passed it over; the last one counts."""
+    """The first lock and its successors; the last one counts."""
     chain: list[_Lock] = []
     while (lock := _read(store, chain[-1].successor if chain else FIRST)) is not None:
         chain.append(lock)
@@ -185,7 +182,7 @@ def _read(store: Store, name: str) -> _Lock | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{store.where(name)} is not a lock that packprep wrote; delete it to go on"
+            f"{store.where(name)} is not a lock that packprep wrote; delete it, then try again"
         ) from None
 
 
@@ -194,9 +191,9 @@ def _content(lock: _Lock) -> bytes:
 
 
 def _stale(store: Store, lock: _Lock) -> bool:
-    """True if nobody has touched a lock for a minute, or its process on this host is gone.
+    """True if a lock was not rewritten for a minute, or if its process on this host has ended.
 
-    FileNotFoundError where the lock itself is gone.
+    FileNotFoundError if the lock itself is gone.
     """
     if not lock.shared and lock.host == socket.gethostname() and not runs(lock.pid):
         return True

@@ -1,8 +1,7 @@
-"""The account of a build: report.json for machines, a table for people.
+"""Account of a build: report.json for machines, a table for people.
 
-Every token is in it, exactly once.
-
-The keys of report.json are stable; `packprep.schemas` holds their JSON Schema.
+Every token is counted exactly once. The keys of report.json are stable; `packprep.schemas` has
+their JSON Schema.
 """
 
 from collections import Counter
@@ -35,15 +34,12 @@ if TYPE_CHECKING:  # commands that only read a report need not load the compiler
 
 @dataclass
 class Account:
-    """The sums of a build by source, and facts of each window.
+    """Sums of a build by source, and facts of each window; added up window by window."""
 
-    They are added up window by window.
-    """
-
-    sources: list[Sums]  # by source; the last is filler packs, which have none
+    sources: list[Sums]  # by source; the last counts filler packs, which have no source
     windows: list[ReportWindow] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
-    mix: dict[str, Any] | None = None  # what was asked of a mix
+    mix: dict[str, Any] | None = None  # the requested shares of a mix
 
     @staticmethod
     def empty(sources: int) -> "Account":
@@ -51,27 +47,27 @@ class Account:
 
     @staticmethod
     def from_dict(facts: Mapping[str, Any]) -> "Account":
-        """The account that `facts` was taken of."""
+        """Account from the values that `as_dict` gave."""
         counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
         return Account(
             list(map(Sums.from_json, facts["sources"])), facts["windows"], Counter(counts)
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain JSON values."""
+        """The account as plain JSON values."""
         counts = {str(size): count for size, count in sorted(self.segments_per_pack.items())}
         sources = [source.as_dict() for source in self.sources]
         return {"sources": sources, "windows": self.windows, "segments_per_pack": counts}
 
     def merge(self, other: "Account") -> None:
-        """Count what another account of the same sources counts."""
+        """Add another account of the same sources."""
         self._add(other.sources)
         self.segments_per_pack.update(other.segments_per_pack)
         self.windows += other.windows
 
-    def add_mix(self, asked: dict[str, Any], left_out: Sequence[Sums]) -> None:
-        """Count what is in no window because a mix does not draw it. asked: see `Mix.facts`."""
-        self.mix = asked
+    def add_mix(self, requested: dict[str, Any], left_out: Sequence[Sums]) -> None:
+        """Count the documents that a mix does not draw. requested: see `Mix.as_dict`."""
+        self.mix = requested
         self._add([*left_out, Sums()])
 
     def add(
@@ -82,6 +78,7 @@ class Account:
         written: "Packs",
         by_source: Sequence[Sums],
     ) -> None:
+        """Count a window. written: its packs after packs were added or left out."""
         trained = split == "train"
         self._add(
             [replace(source, trained_tokens=source.tokens_kept * trained) for source in by_source]
@@ -103,7 +100,7 @@ class Account:
         )
 
     def total(self, max_length: int) -> Sums:
-        """The sums of the whole build. max_length: of its packs."""
+        """Sums of the whole build. max_length: of its packs."""
         return Sums.total(
             [*self.sources, *(_packs_of(window, max_length) for window in self.windows)]
         )
@@ -113,7 +110,7 @@ class Account:
 
 
 def _packs_of(window: ReportWindow, max_length: int) -> Sums:
-    """Sums that a window, as report.json describes it, adds to its sources."""
+    """Sums of the packs of a window, from its facts in report.json."""
     return Sums(
         max_length=max_length,
         packs=window["packs"],
@@ -127,10 +124,7 @@ def _packs_of(window: ReportWindow, max_length: int) -> Sums:
 def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> InputReport:
-    """The part of report.json that the build's inputs decide.
-
-    The pipeline adds seconds, bytes and digest.
-    """
+    """Part of report.json that follows from the inputs; `write_report` adds the other keys."""
     by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
     report: InputReport = {
         "report_version": 1,
@@ -152,7 +146,7 @@ def make_report(
 def _of_source(
     numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Sums]
 ) -> SourceAccount:
-    """The account of one input file, or of several together. counted: by input file."""
+    """Account of one input file, or of several together. counted: sums by input file."""
     sums = Sums.total(counted[number] for number in numbers)
     parts = [part for file in files for part in file.parts if part.source in numbers]
     cuts = [file.cut[key] for file in files for key in map(str, numbers) if key in file.cut]
@@ -171,48 +165,48 @@ def _of_source(
 
 
 def _of_mix(
-    asked: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]
+    requested: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]
 ) -> ReportMix:
-    """Asked and achieved shares of each source of a mix, in the training split.
+    """Requested and achieved shares of each source of a mix.
 
-    Its account is of both splits.
+    Shares are those of the training split; the account of a source covers both splits.
     """
     sums = [
-        Sums.total(counted[number] for number in source["files"]) for source in asked["sources"]
+        Sums.total(counted[number] for number in source["files"]) for source in requested["sources"]
     ]
-    whole = sum(source.trained_tokens for source in sums) or 1
+    total_tokens = sum(source.trained_tokens for source in sums) or 1
     sources: list[MixedSource] = []
-    for source, of_files in zip(asked["sources"], sums, strict=True):
-        tokens = of_files.trained_tokens
+    for source, source_sums in zip(requested["sources"], sums, strict=True):
+        tokens = source_sums.trained_tokens
         sources.append(
             {
                 "name": source["name"],
                 "asked": source["asked"],
                 "asked_share": source["asked_share"],
-                "share": tokens / whole,
+                "share": tokens / total_tokens,
                 "trained_tokens": tokens,
                 "epochs": tokens / (source["available"] or 1),
                 "repeated": {
-                    "documents": of_files.repeated_documents,
-                    "tokens": of_files.repeated_tokens,
+                    "documents": source_sums.repeated_documents,
+                    "tokens": source_sums.repeated_tokens,
                 },
                 "account": _of_source(source["files"], files, counted),
             }
         )
-    return {"limited_by": asked["limited_by"], "sources": sources}
+    return {"limited_by": requested["limited_by"], "sources": sources}
 
 
 def _sum_documents(by_source: Sequence[SourceAccount]) -> DocumentCounts:
     tables = [source["documents"] for source in by_source]
-    summed: dict[str, Any] = {
+    total: dict[str, Any] = {
         key: sum(table[key] for table in tables) for key in ("in", "empty", "cut", "cut_characters")
     }
     for key in ("skipped", "dropped"):
         counts: Counter[str] = Counter()
         for table in tables:
             counts.update(table[key])
-        summed[key] = dict(sorted(counts.items()))
-    return cast("DocumentCounts", summed)
+        total[key] = dict(sorted(counts.items()))
+    return cast("DocumentCounts", total)
 
 
 def percentiles(counts: Counter[int]) -> DocumentsPerPack:
@@ -236,7 +230,7 @@ def _splits(windows: Sequence[ReportWindow]) -> dict[str, ReportSplit]:
 
 
 def table(report: Report) -> list[tuple[str, str]]:
-    """Rows of the closing table: what, and the figure as text."""
+    """Rows of the closing table: a name, and the figure as text."""
     documents, tokens, seconds = report["documents"], report["tokens"], report["seconds"]
     rows = [
         (
@@ -272,9 +266,12 @@ def table(report: Report) -> list[tuple[str, str]]:
     }
     rows += [(name, f"{count:,}") for name, count in counted.items() if count]
     for reason, count in tokens["dropped"].items():
-        held = documents["dropped"].get(reason)
+        dropped = documents["dropped"].get(reason)
         rows.append(
-            (f"dropped, {reason}", f"{count:,}" + (f" in {held:,} documents" if held else ""))
+            (
+                f"dropped, {reason}",
+                f"{count:,}" + (f" in {dropped:,} documents" if dropped else ""),
+            )
         )
     if documents["cut"]:
         rows.append(
@@ -337,7 +334,7 @@ def table(report: Report) -> list[tuple[str, str]]:
 
 
 def _mixed(source: MixedSource) -> tuple[str, str]:
-    """Row of one source of a mix."""
+    """Row of the closing table for one source of a mix."""
     shares = f"{source['share']:.3%} of tokens, asked {source['asked_share']:.3%}"
     return (
         f"mix, {source['name']}",
@@ -346,5 +343,5 @@ def _mixed(source: MixedSource) -> tuple[str, str]:
 
 
 def _parts(counts: Mapping[str, int]) -> str:
-    held = [f"{count:,} {name}" for name, count in counts.items() if count]
-    return f" ({', '.join(held)})" if held else ""
+    parts = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return f" ({', '.join(parts)})" if parts else ""

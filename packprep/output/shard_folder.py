@@ -1,10 +1,8 @@
-"""The folder of a build's shards under their working names.
+"""Folder of a build's shards under their working names, in the staging directory or in a store.
 
-It is in the staging directory, or in a store.
-
-Either way a shard appears when it is whole, and its receipt (`shard_writer.ShardFile`), written
-afterwards, says how to see that it is still the same: by its digest, read at the speed of a disk,
-or by its version, which is one request.
+A shard appears when it is complete. Its receipt (`shard_writer.ShardFile`) is written afterwards
+and proves that the shard has not changed: on disk by its digest, which means reading the shard, and
+in a store by its version, which is one request.
 """
 
 import os
@@ -19,30 +17,30 @@ from packprep.schemas.storage.stores import Store, Stored
 from packprep.schemas.storage.writing import temporary_name
 from packprep.support.linux import begin_to_store, reserve
 
-_FLUSHED = 32 << 20  # bytes after which the disk begins to write them
+_FLUSHED = 32 << 20  # bytes after which the system is asked to write them to disk
 
 
 class ShardFolder(Protocol):
     """A folder that shards are written to."""
 
     def writing(self, name: str, size: int = 0) -> AbstractContextManager[Any]:
-        """A file that has its name, and is on disk, when the block ends.
+        """Open a file that gets its name, and is on disk, when the block ends.
 
-        size: bytes it will have at least.
+        size: lower bound of its bytes.
         """
         ...
 
     def version(self, name: str) -> str:
-        """The version of a shard that its receipt holds beside its digest; "" without versions."""
+        """Version of a shard, which its receipt keeps beside the digest; "" if there are none."""
         ...
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """True if a shard is there and matches its receipt."""
+        """True if a shard exists and matches its receipt."""
         ...
 
 
 class LocalShards:
-    """Shards in a directory, which is made when the first is written."""
+    """Shards in a directory, which is created with the first shard."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,13 +53,13 @@ class LocalShards:
         temporary = temporary_name(path)
         with temporary.open("wb") as file:
             reserve(file.fileno(), size)
-            yield _WrittenSoon(file)
+            yield _EarlyFlushed(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
 
     def version(self, name: str) -> str:
-        """See `ShardFolder.version`: a directory has none."""
+        """See `ShardFolder.version`: a directory has no versions."""
         return ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
@@ -69,31 +67,25 @@ class LocalShards:
         return same_file(self.directory / name, size, sha256)
 
 
-class _WrittenSoon:
-    """A file that the disk begins to write while it is made.
-
-    The sync at the end then has little to wait for.
-    """
+class _EarlyFlushed:
+    """A file that the system writes to disk while it grows, so that the final sync is short."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._bytes = self._on_its_way = 0  # written, and of these begun to be written to disk
+        self._bytes = self._flushed = 0  # bytes written, and bytes of these sent to disk
 
     def write(self, data: Any) -> int:
         written = int(self._file.write(data))
         self._bytes += written
-        if self._bytes - self._on_its_way >= _FLUSHED:
+        if self._bytes - self._flushed >= _FLUSHED:
             self._file.flush()
-            begin_to_store(self._file.fileno(), self._on_its_way, self._bytes)
-            self._on_its_way = self._bytes
+            begin_to_store(self._file.fileno(), self._flushed, self._bytes)
+            self._flushed = self._bytes
         return written
 
 
 class StoreShards:
-    """Shards in a folder of a store.
-
-    Sent while they are written, so that no copy of them is ever here.
-    """
+    """Shards in a folder of a store, uploaded while they are written: no copy stays here."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -109,16 +101,16 @@ class StoreShards:
         return stored.version if stored is not None else ""
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
-        """See `LocalShards.intact`: asks for size and version, reads nothing.
+        """See `ShardFolder.intact`: compares size and version, reads nothing.
 
-        So never in a store without versions.
+        So it is False in a store without versions.
         """
         expected = Stored(size, version)
         return version != "" and (
-            self._there.get(name) == expected or self._store.find(name) == expected
+            self._listed.get(name) == expected or self._store.find(name) == expected
         )
 
     @cached_property
-    def _there(self) -> dict[str, Stored]:
-        """Files that were there at first: a resumed build asks for thousands."""
+    def _listed(self) -> dict[str, Stored]:
+        """Files at the first request, in one listing: a resumed build asks for thousands."""
         return self._store.list()

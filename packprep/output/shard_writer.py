@@ -1,19 +1,16 @@
-"""Packs to shard files.
+"""Packs to shard files: Arrow IPC streams, hashed while they are written.
 
-Arrow IPC streams of record batches of about half a million tokens, hashed while written.
-
-`datasets.load_from_disk` opens streams only, and `save_to_disk` is not used because older readers
-cannot open what newer writers save, and because it writes in place and checks nothing.
+A record batch has about half a million tokens. `datasets.load_from_disk` opens streams only.
+`save_to_disk` is not used: older versions of `datasets` cannot open what newer ones save, it writes
+in place, and it checks nothing.
 """
 
-import hashlib
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +18,7 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
+from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import ShardFolder
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
@@ -30,23 +28,22 @@ from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
 from packprep.windows.placement import Packs, SegmentRows
 
-# Larger record batches hash and write slower: they fall out of the processor's cache.
+# Larger record batches hash and write slower: they do not fit the processor's cache.
 BATCH_TOKENS = 1 << 19
-_SMALL = 1 << 16  # bytes that are hashed with what comes next
 
 Count = Any  # int, or int64 [packs]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardLayout:
-    """Facts that every shard of a build has in common."""
+    """Layout that all shards of a build share."""
 
     columns: tuple[Column, ...]
     max_length: int
     vocab_size: int
     bos_id: int
     pad_id: int
-    train_overlap: bool = False  # whether a token that pieces share has a label in each of them
+    train_overlap: bool = False  # True if a token that two pieces share has a label in both
 
     @property
     def schema(self) -> pa.Schema:
@@ -56,12 +53,10 @@ class ShardLayout:
     def from_config(
         config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()
     ) -> "ShardLayout":
-        """The layout of a build's shards.
+        """Layout of a build's shards.
 
-        Padding and repeated tokens need labels that say they carry no loss, and padding the real
-        lengths too.
-
-        carried: columns of the token files, beside their tokens.
+        Padding and repeated tokens need a column of labels, because they carry no loss; padding
+        also needs a column of real lengths. carried: columns of the token files other than tokens.
         """
         padded = config.pad_segment_to_multiple > 1
         filler = config.packs_multiple_of > 1 and config.remainder == "fill"
@@ -84,7 +79,7 @@ class ShardLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard. version: of one in a store, see `shardfolder`."""
+    """Receipt of a written shard. version: see `ShardFolder.version`."""
 
     name: str
     split: str
@@ -96,12 +91,12 @@ class ShardFile:
     version: str = ""
 
     def intact(self, folder: ShardFolder) -> bool:
-        """True if the file is there and matches the receipt."""
+        """True if the file exists and matches the receipt."""
         return folder.intact(self.name, self.bytes, self.sha256, self.version)
 
 
 def read_shard_receipt(path: Path, made_from: str) -> ShardFile | None:
-    """The receipt of a shard, if there is one of a shard that was made from the same."""
+    """Receipt of a shard that was made from the same inputs; None if there is none."""
     try:
         loaded = json.loads(path.read_bytes())
         return ShardFile(**loaded) if loaded.pop("made_from") == made_from else None
@@ -123,9 +118,9 @@ def shard_bytes(packs: Packs, layout: ShardLayout) -> NDArray[np.int64]:
 
 
 def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, packs: Count) -> Count:
-    """Bytes of the columns of so many packs, of each where these are arrays.
+    """Bytes of the columns of some packs; for arrays, of each pack.
 
-    What frames them is some kB a batch.
+    Arrow's framing is not counted: some kB a batch.
     """
     per = {"token": tokens, "segment": segments, "boundary": segments + packs}
     return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in columns)
@@ -140,7 +135,7 @@ def write_shard(
     last: int,
     layout: ShardLayout,
 ) -> ShardFile:
-    """Write packs first..last - 1; the file appears under its name when it is whole and on disk."""
+    """Write packs first..last - 1; the file appears under its name once it is complete on disk."""
 
     def checked(part: tuple[int, int]) -> pa.RecordBatch:
         batch = record_batch(packs, first + part[0], first + part[1], layout)
@@ -182,15 +177,14 @@ def write_batches(
     schema: pa.Schema,
     content: int = 0,
 ) -> tuple[int, str]:
-    """Write an Arrow stream that appears under its name when it is whole and on disk.
+    """Write an Arrow stream, which appears under its name once it is complete on disk.
 
-    Return its bytes and sha256.
-
-    content: bytes of its columns, where that is known.
+    content: bytes of its columns if known, to preallocate them. Returns its bytes and sha256.
     """
     with folder.writing(name, content) as raw:
-        file = _Hashing(raw)
-        with pa.ipc.new_stream(file, schema) as writer:
+        file = HashingFile(raw)
+        # Arrow takes any object with these methods; its stubs ask for a class of `io`.
+        with pa.ipc.new_stream(file, schema) as writer:  # type: ignore[arg-type]
             for batch in batches:
                 writer.write_batch(batch)
         digest = file.digest()
@@ -239,24 +233,26 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
             case name:
                 values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
         arrays.append(
-            pa.ListArray.from_arrays(_array(starts[column.kind].astype(np.int32)), _array(values))
+            pa.ListArray.from_arrays(
+                cast("pa.Int32Array", _array(starts[column.kind].astype(np.int32))), _array(values)
+            )
         )
     return pa.record_batch(arrays, schema=layout.schema)
 
 
-def _array(values: NDArray[Any]) -> pa.Array:
-    """The same memory. pa.array would import pandas: 0.15 s and 55 MB."""
+def _array(values: NDArray[Any]) -> "pa.Array[Any]":
+    """Array on the same memory. `pa.array` would import pandas: 0.15 s and 55 MB."""
     return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values.data)]
     )
 
 
 def _gather(
     rows: SegmentRows, column: Pointers, before: int, after: int, out: NDArray[Any]
 ) -> None:
-    """Values of a token column. before: of an extra BOS. after: of padding."""
+    """Gather a token column. before: value of an extra BOS. after: value of padding."""
     runs = rows.runs
-    gather.fill_values(runs.values(column), runs.own, runs.padded, runs.bos, before, after, out)
+    gather.fill_values(runs.values(column), runs.count, runs.padded, runs.bos, before, after, out)
 
 
 def _fill_labels(
@@ -266,9 +262,9 @@ def _fill_labels(
     train_overlap: bool,
     out: NDArray[np.int32],
 ) -> None:
-    """Labels of the rows' tokens: see labels.py for which have none.
+    """Fill in the labels of the rows' tokens; windows/labels.py says which tokens have none.
 
-    stored: labels or masks, where rows have them.
+    stored: labels or loss masks, if the rows have them.
     """
     if stored is None:
         out[:] = tokens
@@ -278,63 +274,10 @@ def _fill_labels(
         gather.labels_of_mask(tokens, mask, out)
     else:
         _gather(rows, stored, NO_LOSS, NO_LOSS, out)
-    head = np.ones(len(rows.own), np.int64)
+    head = np.ones(len(rows.count), np.int64)
     if rows.repeated is not None and not train_overlap:
         head = np.maximum(head, rows.bos + rows.repeated.astype(np.int64))
     gather.clear_labels(head, rows.real, rows.padded, out)
-
-
-class _Hashing:
-    """A file that knows the digest of what went through it.
-
-    One thread hashes what another one writes.
-    """
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
-        self._unhashed: list[memoryview] = []
-        self._hashing: deque[Future[None]] = deque()
-        self._pool = ThreadPoolExecutor(1)
-        self.bytes = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        self._unhashed.append(view)
-        if view.nbytes >= _SMALL or len(self._unhashed) > 100:
-            self._hash(at_most=8)
-        self._file.write(view)
-        self.bytes += view.nbytes
-        return view.nbytes
-
-    def _hash(self, at_most: int) -> None:
-        """Hand over what came since.
-
-        Returns when at most so much of it, which stays in memory, is still waiting.
-        """
-        self._hashing.append(self._pool.submit(self._update, self._unhashed))
-        self._unhashed = []
-        while len(self._hashing) > at_most:
-            self._hashing.popleft().result()
-
-    def _update(self, parts: list[memoryview]) -> None:
-        for part in parts:
-            self._sha256.update(part)
-
-    def writable(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        """When the file is whole, whoever opened it sees to that."""
-
-    def close(self) -> None:
-        self.closed = True
-
-    def digest(self) -> str:
-        self._hash(at_most=0)
-        self._pool.shutdown()
-        return self._sha256.hexdigest()
 
 
 def iterate_batches(packs: Packs, layout: ShardLayout) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,4 @@
-"""The end of a build.
-
-Shards get their names, then come the files `datasets` reads, the report and the manifest.
-"""
+"""Sign-off, the end of a build: final names of shards, files for `datasets`, report, manifest."""
 
 import importlib.metadata
 import sys
@@ -38,36 +35,34 @@ SETTINGS = "build.yaml"
 def name_shards(
     staging: Path, shards: Sequence[ShardFile], *, stay: bool = False
 ) -> list[dict[str, Any]]:
-    """Move shards to their final names, write what `datasets` reads.
+    """Move shards to their final names and write the files that `datasets` reads.
 
-    Return the manifest's entries for all these files.
-
-    Which shard gets which name is written down first: see `Staging.claim`. stay: they are in a
-    store, so that is all.
+    The new names are recorded first, so that `Staging.claim` can undo the moves. stay: shards are
+    in a store, so the record is enough. Returns the manifest's entries of all these files.
     """
     splits = list(dict.fromkeys(shard.split for shard in shards))
     by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
     names = {
-        split: [shard_name(number, len(mine)) for number in range(len(mine))]
-        for split, mine in by_split.items()
+        split: [shard_name(number, len(of_split)) for number in range(len(of_split))]
+        for split, of_split in by_split.items()
     }
     folders = {split: staging / split if len(splits) > 1 else staging for split in splits}
     moves = {
         f"shards/{shard.name}": (folders[split] / name).relative_to(staging).as_posix()
-        for split, mine in by_split.items()
-        for shard, name in zip(mine, names[split], strict=True)
+        for split, of_split in by_split.items()
+        for shard, name in zip(of_split, names[split], strict=True)
     }
     write_file(staging / NAMES, canonical_json(moves))
     entries: list[dict[str, Any]] = []
-    for split, mine in by_split.items():
+    for split, of_split in by_split.items():
         folders[split].mkdir(exist_ok=True)
-        for shard in mine:
+        for shard in of_split:
             path = moves[f"shards/{shard.name}"]
             if not stay:
                 (staging / "shards" / shard.name).rename(staging / path)
             counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
-        fingerprint = digest_of([split, *(shard.sha256 for shard in mine)])[:16]
+        fingerprint = digest_of([split, *(shard.sha256 for shard in of_split)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
         entries += [
             file_entry(staging, folders[split] / name)
@@ -82,7 +77,7 @@ def name_shards(
 def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
     """Write build.yaml, the resolved options.
 
-    `packprep build -c OUT/build.yaml -o ELSEWHERE` gives the same bytes again.
+    `packprep build -c OUT/build.yaml -o ELSEWHERE` builds the same bytes again.
     """
     lines = [
         f"# Every option of this output, as packprep {__version__} resolved it.",
@@ -103,14 +98,13 @@ def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -
 
 
 def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path) -> Path | None:
-    """Write build.yaml of outputs put together.
+    """Write build.yaml of merged outputs: their common options and the sources of all.
 
-    The options that all were built with, and the sources of all.
-
-    None, and no file, where there are no such options, or where sources were mixed.
+    Returns its path; None, without a file, if their options differ or are unknown, or if sources
+    were mixed.
     """
-    given = [from_yaml(path) for there in outputs if (path := _find_settings(there)) is not None]
-    configs = [BuildConfig(**options) for options in given]
+    paths = [path for part in outputs if (path := _find_settings(part)) is not None]
+    configs = [BuildConfig(**from_yaml(path)) for path in paths]
     known = len(configs) == len(outputs) and not any(is_mix(config.entries()) for config in configs)
     if not known or any(config.identity() != configs[0].identity() for config in configs):
         return None
@@ -118,9 +112,8 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
     for config in configs:
         sources += [source for source in config.sources if source not in sources]
     lines = [
-        "# The options of this output and all of its sources. It was put together of several "
-        "builds.",
-        "# What is new, with the same options: packprep build [SOURCE...] -c THIS_FILE --append",
+        "# The options of this output and all of its sources. Merged from several builds.",
+        "# To add sources with the same options: packprep build [SOURCE...] -c THIS_FILE --append",
     ]
     common = replace(configs[-1], sources=tuple(sources), output=str(output))
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(common)]).encode())
@@ -177,7 +170,7 @@ def sign(
     config: BuildConfig,
     poisoned: Path | None = None,
 ) -> Manifest:
-    """Write the manifest, which checks that the ledger balances: with it the output is whole.
+    """Write the manifest, which completes the output; fails if the ledger does not balance.
 
     poisoned: quarantine.jsonl, if there is one.
     """
@@ -211,7 +204,7 @@ def sign(
         "seconds": report["seconds"],
         "peak_memory_bytes": report["peak_memory_bytes"],
         "source_paths": [source.name for source in sources],
-        "given": _given(config),
+        "given": _named_inputs(config),
         "files": [
             file_entry(staging, path)
             for path in (staging / SETTINGS, staging / "report.json", poisoned)
@@ -221,11 +214,8 @@ def sign(
     return write_manifest(staging, data, run | facts)
 
 
-def _given(config: BuildConfig) -> dict[str, str]:
-    """Places of the inputs that enter `data` by digest alone.
-
-    For commands that read them again.
-    """
+def _named_inputs(config: BuildConfig) -> dict[str, str]:
+    """Names and paths of inputs of which `data` has only a digest, for commands that read them."""
     names = {
         name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")
     }
@@ -237,12 +227,12 @@ def _given(config: BuildConfig) -> dict[str, str]:
 
 
 def first_documents(rows: Sequence[int]) -> list[int]:
-    """Number of the first document of each source. rows: of each source."""
+    """Number of the first document of each source. rows: number of rows of each source."""
     return [sum(rows[:number]) for number in range(len(rows))]
 
 
 def file_entry(staging: Path, path: Path) -> dict[str, Any]:
-    """A file as the manifest lists it."""
+    """Entry of a file in the manifest."""
     name = path.relative_to(staging).as_posix()
     return {"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
 

@@ -1,18 +1,18 @@
-"""OUT.incomplete, the folder a build works in.
+"""OUT.incomplete, the directory in which a build works.
 
-It says what it is a build of, so that the next command may resume it.
+Its build.json names the inputs of the build, so that the next command can resume it.
 
-build.json      the inputs that decide the bytes; job.json all that another process needs to do a
-                part of the work
-tokens/         token files of slices, each with a receipt (unless they go to a token store)
-sizes/ places.json claims/ digests.json   what processes of other executors share (places.py,
-                                          array_tasks.py)
-shards/         shards under working names; receipts/ those of shards and of whole windows
-manifest.json   the output is whole: all that is left is to take the rest away and to rename the
-                directory
+build.json      the inputs that decide the bytes; job.json has all that another process needs to do
+                a part of the work
+tokens/         token files of slices, each with a receipt (unless they are in a token store)
+sizes/ places.json claims/ digests.json   files that the processes of an array or of Ray share
+                                          (places.py, array_tasks.py)
+shards/         shards under working names; receipts/ has the receipts of shards and of windows
+manifest.json   exists once the output is complete: what remains is to delete all other files here
+                and to rename the directory
 
-A receipt is written after its file is whole and says its digest, so work counts only where both are
-there and agree.
+A receipt is written after its file is complete, and has its digest. Work counts as done only if
+file and receipt both exist and match.
 """
 
 import contextlib
@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packprep.output.build_facts import resume_obstacle
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import FORMAT_VERSION, Manifest, read_manifest
+from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.progress import Progress
@@ -37,12 +38,12 @@ from packprep.support.progress import Progress
 SUFFIX = ".incomplete"
 APPENDED = ".appended"
 BUILD = "build.json"
-JOB = "job.json"  # what another process needs to do a part of the work
+JOB = "job.json"  # all that another process needs to do a part of the work
 NAMES = "names.json"  # from working to final names, while shards are renamed
 SIZES, PLACES = "sizes", "places.json"  # amounts of text of all rows, and where slices begin
-CLAIMS = "claims"  # locks of the processes at work, and of what they work on
-DIGESTS = "digests.json"  # of sources, so that not every process reads them for that
-STORE = "store.json"  # where the shards are, if that is not here
+CLAIMS = "claims"  # locks of the running processes, and of the tasks they work on
+DIGESTS = "digests.json"  # digests of sources, so that only one process computes them
+STORE = "store.json"  # address of the shards if they are in a store
 PARTS = (
     "scratch",
     "tokens",
@@ -56,13 +57,13 @@ PARTS = (
     NAMES,
     JOB,
     BUILD,
-)  # none of the output; BUILD goes last
+)  # not part of the output; BUILD is deleted last
 _KEPT = (
     "scratch",
     CLAIMS,
     DIGESTS,
     STORE,
-)  # by whoever starts over: they say nothing of a build, and are in use already
+)  # when a build starts over: they do not depend on its options, and are in use already
 _WRONG_PLACE = (
     errno.EACCES,
     errno.EPERM,
@@ -71,9 +72,6 @@ _WRONG_PLACE = (
     errno.ENAMETOOLONG,
     errno.ENOENT,
 )
-STAGING_VERSION = (
-    2  # raised when what an older packprep left cannot be continued, as with STORE_VERSION
-)
 
 
 def staging_path(output: Path) -> Path:
@@ -81,23 +79,23 @@ def staging_path(output: Path) -> Path:
 
 
 def task_locks(staging: Path) -> list[Path]:
-    """Locks that tasks of an array have while they are at work, or left when they were killed."""
+    """Locks of array tasks that are running or were killed."""
     return list((staging / CLAIMS).glob("task.*.lock"))
 
 
 def join_path(staging: Path) -> Path:
-    """Path that a task locks while it joins."""
+    """Path that a task of an array locks while it joins the build."""
     return staging / CLAIMS / "join"
 
 
 def appended_path(output: Path) -> Path:
-    """Folder in which the appended part of an output is built, as an output of its own."""
+    """Directory in which the appended part of an output is built, as an output of its own."""
     return output.with_name(output.name + APPENDED)
 
 
 @dataclass
 class Staging:
-    """The staging directory of an output, with the lock of the output held."""
+    """Staging directory of an output, used while the lock of the output is held."""
 
     path: Path
     claimed: bool = False
@@ -107,7 +105,7 @@ class Staging:
         return self.path / "scratch"
 
     def committed(self) -> bool:
-        """True if any work is done: a receipt of a slice, a shard or a window."""
+        """True if any work is done: there is a receipt of a slice, a shard or a window."""
         folders = (self.path / "tokens", self.path / "receipts")
         return (self.path / MANIFEST).exists() or any(
             file.name != "files.json" for folder in folders for file in folder.glob("*.json")
@@ -116,43 +114,38 @@ class Staging:
     def claim(
         self, build: Mapping[str, Any], progress: Progress, *, restart: bool, replaces: bool
     ) -> Manifest | None:
-        """Make the directory one of this build: go on with what is there, or begin.
+        """Claim the directory for this build: resume the work in it, or begin.
 
-        ConfigError where it is another's.
-
-        build: what goes into build.json; its `inputs` must not change. replaces: whether there is
-        an old output, which a swap that was interrupted may have left here. Returns the manifest
-        where only the last rename was missing.
+        build: content of build.json; its `inputs` must not change. replaces: True if there is an
+        old output, which an interrupted swap may have left here. Returns the manifest if only the
+        last rename is missing. ConfigError if another build has left work here.
         """
         before = self._before(replaces)
         if restart and self.committed():
             progress.say(
-                f"{self.path} is left from a build that did not finish: started over as asked"
+                f"{self.path} is left from an unfinished build: started over, as --restart asks"
             )
             before = None
-        if before is not None and (
-            changed := difference(_without_on_error(before), _without_on_error(build))
-        ):
+        if before is not None and (changed := resume_obstacle(before, build)):
             if self.committed() and "failed" in before:
                 progress.say(
-                    f"{self.path} is of a build that could not finish; starting over ({changed})"
+                    f"{self.path} is left from a build that failed; starting over ({changed})"
                 )
             elif self.committed():
                 raise ConfigError(
-                    f"{self.path} is an unfinished build with other settings ({changed}); "
-                    "give the same ones to go on, or --restart to start over"
+                    f"{self.path} is an unfinished build with other settings ({changed}); repeat "
+                    "its settings to resume it, or add --restart to start over"
                 )
             before = None
         if before is None:
-            (self.path / BUILD).unlink(
-                missing_ok=True
-            )  # first: what is half deleted is nobody's build
+            # First: without it, a half-deleted directory is never resumed.
+            (self.path / BUILD).unlink(missing_ok=True)
             for path in self.path.iterdir():
                 if path.name not in _KEPT:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.claimed = True
         remove_leftovers(self.path)
-        if before is not None and (manifest := self._whole(build)) is not None:
+        if before is not None and (manifest := self._finished()) is not None:
             return manifest
         self._undo_names()
         write_file(self.path / BUILD, canonical_json(build))
@@ -161,25 +154,23 @@ class Staging:
     def join(
         self, build: Mapping[str, Any], progress: Progress, *, alone: bool, replaces: bool
     ) -> bool:
-        """`claim` for a task that may not be the only one.
+        """`claim` for a task of an array. Returns True if only the last rename is missing.
 
-        Return True where only the last rename is missing.
-
-        alone: whether no other task is at work; otherwise the directory is theirs, and ConfigError
-        if theirs differs.
+        alone: True if no other task is running. Otherwise the directory is already claimed, and
+        ConfigError is raised if it was claimed with other settings.
         """
         if alone:
             return self.claim(build, progress, restart=False, replaces=replaces) is not None
-        theirs = json.loads((self.path / BUILD).read_bytes())
-        if changed := difference(_without_on_error(theirs), _without_on_error(build)):
+        claimed = json.loads((self.path / BUILD).read_bytes())
+        if changed := resume_obstacle(claimed, build):
             raise ConfigError(
-                f"tasks with other settings ({changed}) are at work in {self.path}; choose another "
+                f"tasks with other settings ({changed}) are running in {self.path}; choose another "
                 "-o"
             )
         return False
 
     def leave_empty(self) -> None:
-        """Take the directory away if a task has joined there and nothing else is in it."""
+        """Delete the directory if it has only the traces of a task that joined."""
         with contextlib.suppress(OSError):
             (self.path / CLAIMS).rmdir()
             for name in (DIGESTS, STORE):
@@ -187,7 +178,7 @@ class Staging:
             self.path.rmdir()
 
     def _before(self, replaces: bool) -> dict[str, Any] | None:
-        """The build that the directory is of; None where there is nothing to resume."""
+        """Content of build.json of the last build here; None if there is nothing to resume."""
         try:
             before = json.loads((self.path / BUILD).read_bytes())
             return before if isinstance(before, dict) and "inputs" in before else None
@@ -205,8 +196,8 @@ class Staging:
             else {"inputs": manifest.data["inputs"], "format_version": manifest.format_version}
         )
 
-    def _whole(self, build: Mapping[str, Any]) -> Manifest | None:
-        """The manifest, if it is there and every file matches it; without it the work resumes."""
+    def _finished(self) -> Manifest | None:
+        """Manifest of a complete output; None, after deleting it, if any file does not match it."""
         try:
             manifest = read_manifest(self.path)
             for entry in manifest.all_files:
@@ -217,24 +208,21 @@ class Staging:
         return manifest
 
     def _undo_names(self) -> None:
-        """Give shards their working names again.
-
-        The build died while it gave them their final ones.
-        """
+        """Give shards their working names again if the last build died while it renamed them."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             for working, final in json.loads((self.path / NAMES).read_bytes()).items():
-                if (there := inside(self.path, final)).exists():
-                    there.replace(inside(self.path, working))
+                if (shard := inside(self.path, final)).exists():
+                    shard.replace(inside(self.path, working))
         (self.path / NAMES).unlink(missing_ok=True)
 
 
 @contextmanager
 def staged(output: Path) -> Iterator[Staging]:
-    """The staging directory, which is made if need be; to be used with the lock of the output held.
+    """Staging directory, created if it is missing; the caller holds the lock of the output.
 
-    It goes away where nothing was done. Whatever stops a build leaves it for the same command to go
-    on with; where an option or a row was wrong, so that another command must come, that one may
-    start over without being asked.
+    It is deleted if no work was done. After any interruption it stays, and the same command resumes
+    the build. After an error in an option or a row another command must follow, so build.json notes
+    the failure, and that command may start over without --restart.
     """
     staging = staging_at(output)
     path = staging.path
@@ -244,7 +232,9 @@ def staged(output: Path) -> Iterator[Staging]:
     except OSError as error:
         if error.errno not in _WRONG_PLACE:
             raise
-        raise ConfigError(f"{path} cannot be made: {error.strerror}; choose another -o") from None
+        raise ConfigError(
+            f"{path} cannot be created: {error.strerror}; choose another -o"
+        ) from None
     try:
         yield staging
     except StoppedError:
@@ -259,14 +249,14 @@ def staged(output: Path) -> Iterator[Staging]:
 
 
 def staging_at(output: Path) -> Staging:
-    """The staging directory of an output, which may not be there yet.
+    """Staging directory of an output; it need not exist yet.
 
-    ConfigError where it is something else.
+    ConfigError if the path has other files.
     """
     path = staging_path(output)
-    if path.is_symlink() or (path.exists() and not _ours(path)):
+    if path.is_symlink() or (path.exists() and not _is_staging(path)):
         raise ConfigError(
-            f"{path} is where the build would work, and it holds something else; choose another -o"
+            f"{path}, in which the build would work, has files of something else; choose another -o"
         )
     return Staging(path)
 
@@ -277,11 +267,8 @@ def _leave(staging: Staging) -> None:
         shutil.rmtree(staging.path, ignore_errors=True)
 
 
-def _ours(path: Path) -> bool:
-    """True if everything in a directory has a name that a build gives.
-
-    Used where no build.json says whose it is.
-    """
+def _is_staging(path: Path) -> bool:
+    """True for a directory with build.json or a manifest, or with only names that a build gives."""
     if not path.is_dir():
         return False
     names = {file.name for file in path.iterdir() if file.suffix != ".tmp"}
@@ -289,59 +276,10 @@ def _ours(path: Path) -> bool:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Delete what killed processes had not finished: temporary files of ours and of `datasets`."""
+    """Delete temporary files that killed processes left, those of `datasets` too."""
     for path in [
         *directory.rglob("*.tmp"),
         *directory.rglob("tokens/tmp*"),
         *directory.glob("tmp*"),
     ]:
         path.unlink(missing_ok=True)
-
-
-def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Content of build.json: versions, the inputs, and what `packprep status` shows.
-
-    names: of the sources.
-    """
-    versions = {"staging_version": STAGING_VERSION, "format_version": FORMAT_VERSION}
-    return {**versions, "inputs": dict(inputs), **rest}
-
-
-def _without_on_error(build: Mapping[str, Any]) -> dict[str, Any]:
-    """It decides whether a build ends at a bad row, and nothing about what is done before."""
-    inputs = build["inputs"]
-    options = {key: value for key, value in inputs["options"].items() if key != "on_error"}
-    return {**build, "inputs": {**inputs, "options": options}}
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Differences between two builds, in words; empty where there is none."""
-    changed = [
-        f"{key.replace('_', ' ')} {old[key]} there, {new[key]} here"
-        for key in ("staging_version", "format_version")
-        if key in old and key in new and old[key] != new[key]
-    ]
-    was, now = old["inputs"], new["inputs"]
-    changed += [
-        f"{key} {before!r} there, {after!r} here"
-        for key in sorted({*was["options"], *now["options"]})
-        if (before := was["options"].get(key)) != (after := now["options"].get(key))
-    ]
-    changed += [_sources(old, new)] if was["sources"] != now["sources"] else []
-    changed += ["another tokenizer"] if was["tokenizer"] != now["tokenizer"] else []
-    if not changed and was != now:
-        changed = [f"other {key}" for key in sorted({*was, *now}) if was.get(key) != now.get(key)]
-    return "; ".join(changed)
-
-
-def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Sources that changed, by name where names are known."""
-    there, here = old["inputs"]["sources"], new["inputs"]["sources"]
-    if len(there) != len(here):
-        return f"{len(there)} source files there, {len(here)} here"
-    names = new.get("names", [])
-    if len(names) != len(here):
-        return "other sources"
-    return ", ".join(
-        f"{name} changed" for name, was, now in zip(names, there, here, strict=True) if was != now
-    )

@@ -1,6 +1,6 @@
-"""The account of several outputs together.
+"""Account of several outputs together.
 
-Counts are added, shares follow from them, averages are weighted.
+Counts are added, shares are computed from the sums, averages are weighted.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ def summed_report(
 ) -> Report:
     """report.json of outputs put together, in order.
 
-    entries: of the manifest, for the files that come of it.
+    entries: entries of the merged files in the manifest.
     """
     tables: Sequence[Mapping[str, Any]] = reports
     windows = [window for table in tables for window in table["windows"]]
@@ -56,14 +56,14 @@ def sums_of(report: Report) -> Sums:
     without_tokens = documents["empty"] + sum(documents["skipped"].values())
     with_tokens = documents["in"] - without_tokens
     # A rate is a number of documents over theirs, so their product is that number but for rounding.
-    begun = round(report.get("bos_rate", 0) * with_tokens)
-    ended = round(report.get("eos_rate", 0) * with_tokens)
+    with_bos = round(report.get("bos_rate", 0) * with_tokens)
+    with_eos = round(report.get("eos_rate", 0) * with_tokens)
     return Sums.of_ledger(report["tokens"]) + Sums(
         documents=documents["in"],
         empty=without_tokens,
         dropped_documents=Counter(documents["dropped"]),
-        bos_found=begun,
-        eos_found=ended,
+        bos_found=with_bos,
+        eos_found=with_eos,
         segments=report["segments"],
         loss_tokens=report.get("loss_tokens"),
         max_length=report["max_length"],
@@ -76,7 +76,7 @@ def sums_of(report: Report) -> Sums:
 
 
 def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers added key by key, tables inside tables too; a key that a table lacks adds nothing.
+    """Sum of numbers key by key, in nested tables too; a missing key counts as nothing.
 
     Example: [{"a": 1, "b": {"c": 2}}, {"a": 3}] -> {"a": 4, "b": {"c": 2}}
     """

@@ -1,8 +1,8 @@
-"""The account: sums of tokens, documents and packs, and every figure that follows from them.
+"""The account: sums of tokens, documents and packs, and the figures computed from them.
 
-Windows, sources, plans and whole outputs fill the same `Sums`. Sums add up; shares, rates and means
-do not, so each is computed here, from sums, and nowhere else: report.json, a merge of several, the
-rows of a plan and the statistics of an output cannot disagree on what utilization is.
+Windows, sources, plans and outputs fill the same `Sums`. Sums can be added; shares, rates and means
+cannot. These are computed from sums in this module only, so report.json, a merge, the rows of a
+plan and the statistics of an output agree on them.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ Takes = Literal["whole documents", "tails", "any part"]
 
 
 class Dropped(StrEnum):
-    """Reason for which tokens of documents are in no pack, as the ledger names it.
+    """Reason why tokens of documents are in no pack; the value is its name in the ledger.
 
-    takes: the part of a document that is gone. words: for people.
+    takes: the part of a document that is dropped. words: the reason for people.
     """
 
     TOO_SHORT = "too_short", "whole documents", "too short"
@@ -45,16 +45,15 @@ class Dropped(StrEnum):
 class Sums:
     """Counts of a window, a source, a plan or an output; `+` adds two of them.
 
-    The ledger holds: tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated +
-    sum(dropped).
+    The ledger always balances: tokens_in + overlap + continuation_bos + filler == tokens_packed +
+    truncated + sum(dropped).
 
-    dropped: tokens by reason. documents, empty: rows, and those of them without tokens. bos_found,
-    eos_found: documents that begin with BOS, that end with EOS, read from the tokens. loss_tokens:
-    labels; None where rows have none. trained_tokens: in packs of the training split.
-    repeated_documents, repeated_tokens: copies that a mix draws. max_length: places of a pack; 0
-    where packs are not counted. planned: packs before remainders were dropped or filled. bound:
-    packs that no plan can go below. bias, straggler: a term for each window, weighted; see
-    `mean_bias`.
+    dropped: tokens by reason. documents: rows. empty: rows without tokens. bos_found, eos_found:
+    documents that begin with BOS, or end with EOS, read from the tokens. loss_tokens: labels; None
+    if rows have none. trained_tokens: tokens in packs of the training split. repeated_documents,
+    repeated_tokens: extra copies that a mix draws. max_length: tokens a pack can hold; 0 if packs
+    are not counted. planned: packs before remainders were dropped or filled. bound: lower bound on
+    the packs of any plan. bias, straggler: a weighted term for each window; see `mean_bias`.
     """
 
     tokens_in: int = 0
@@ -84,14 +83,11 @@ class Sums:
     straggler: list[float] = field(default_factory=list)
 
     def __add__(self, other: "Sums") -> "Sums":
-        """Both together.
-
-        ValueError where their packs differ in length: their places do not add up.
-        """
+        """The sum of both. Raises ValueError if their packs differ in length."""
         if self.max_length and other.max_length and self.max_length != other.max_length:
             raise ValueError(
-                f"packs of {self.max_length} tokens and packs of {other.max_length} are different "
-                "packs"
+                f"packs of {self.max_length} tokens and packs of {other.max_length} tokens cannot "
+                "be added"
             )
         added = {name: operator.add(getattr(self, name), getattr(other, name)) for name in _ADDED}
         labels = [sums.loss_tokens for sums in (self, other) if sums.loss_tokens is not None]
@@ -102,16 +98,14 @@ class Sums:
 
     @staticmethod
     def total(parts: "Iterable[Sums]") -> "Sums":
-        """All of them together."""
+        """The sum of all of them."""
         return sum(parts, Sums())
 
     @staticmethod
     def of_ledger(ledger: Mapping[str, Any]) -> "Sums":
-        """The sums that the ledger of a report.json or of a manifest holds.
+        """Sums from the ledger of a report.json or a manifest, with BOS and EOS if it counts them.
 
-        BOS and EOS are added where it counts them.
-
-        Reasons may be those of a later version: what is only read again need not be known.
+        Reasons of a later version are accepted: a ledger that is only read needs no known reasons.
         """
         counts = {key: ledger[key] for key in _LEDGER}
         counts |= {key: ledger[key] for key in ("bos_added", "eos_added") if key in ledger}
@@ -119,7 +113,7 @@ class Sums:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Sums":
-        """The sums that `as_dict` gave. TypeError or ValueError for anything else."""
+        """Sums from the result of `as_dict`. Raises TypeError or ValueError for anything else."""
         counters = {
             name: Counter({Dropped(reason): n for reason, n in values[name].items()})
             for name in _COUNTERS
@@ -127,7 +121,7 @@ class Sums:
         return Sums(**{**values, **counters})
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The sums as plain JSON values."""
         return {name: getattr(self, name) for name in _FIELDS} | {
             name: dict(getattr(self, name)) for name in _COUNTERS
         }
@@ -155,7 +149,7 @@ class Sums:
 
     @property
     def tokens_kept(self) -> int:
-        """Tokens in packs that are no padding."""
+        """Tokens in packs, without padding."""
         return self.tokens_packed - self.filler
 
     @property
@@ -169,22 +163,19 @@ class Sums:
 
     @property
     def drawn(self) -> "Sums":
-        """The same without the tokens that a mix does not draw."""
+        """These sums without the tokens that a mix does not draw."""
         not_drawn = self.dropped[Dropped.NOT_DRAWN]
         dropped = self.dropped - Counter({Dropped.NOT_DRAWN: not_drawn})
         return dataclasses.replace(self, tokens_in=self.tokens_in - not_drawn, dropped=dropped)
 
     @property
     def places(self) -> int:
-        """Tokens that the packs have room for."""
+        """Tokens that the packs can hold."""
         return self.packs * self.max_length
 
     @property
     def utilization(self) -> float:
-        """Share of the places that hold tokens of documents, 0..1.
-
-        1 without packs: nothing is wasted.
-        """
+        """Share of the places that hold tokens of documents, 0..1; 1 without packs."""
         return _share(self.tokens_kept, self.places, 1.0)
 
     @property
@@ -194,7 +185,7 @@ class Sums:
 
     @property
     def gap(self) -> int:
-        """Packs over the bound."""
+        """Packs above the bound."""
         return self.planned - self.bound
 
     @property
@@ -203,12 +194,12 @@ class Sums:
 
     @property
     def mean_bias(self) -> float:
-        """Mean over windows, by their segments: the terms of `bias` are bias x segments."""
+        """Mean over windows, weighted by segments: the terms of `bias` are bias x segments."""
         return _share(sum(self.bias), self.segments, 0.0)
 
     @property
     def mean_straggler(self) -> float:
-        """Mean over windows, by their packs: the terms of `straggler` are straggler x packs."""
+        """Mean over windows, weighted by packs: the terms of `straggler` are straggler x packs."""
         return _share(sum(self.straggler), self.packs, 0.0)
 
     @property
@@ -219,7 +210,7 @@ class Sums:
     def rates(self) -> Rates:
         """Share of the documents with tokens that begin with BOS and that end with EOS.
 
-        0 where there is none.
+        0 if there are no documents with tokens.
         """
         return {
             "bos_rate": _share(self.bos_found, self.documents_with_tokens, 0.0),
@@ -257,11 +248,11 @@ class Sums:
         return figures
 
 
-_FIELDS = tuple(each.name for each in dataclasses.fields(Sums))
+_FIELDS = tuple(spec.name for spec in dataclasses.fields(Sums))
 _COUNTERS = ("dropped", "dropped_documents")
 _ADDED = tuple(name for name in _FIELDS if name not in ("loss_tokens", "max_length"))
 _LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
 
 
-def _share(part: float, whole: int, of_nothing: float) -> float:
-    return part / whole if whole else of_nothing
+def _share(part: float, total: int, if_empty: float) -> float:
+    return part / total if total else if_empty

@@ -1,11 +1,8 @@
-"""The choice of documents that share a pack.
+"""`pack_lengths`: lengths of documents in, a plan out, by any strategy.
 
-One entry point, a strategy by name, lengths in and a plan out.
-
-Most strategies work on how many documents have each length, not on documents: planning takes
-milliseconds for any number of documents, and dealing documents to the planned packs is a counting
-sort. 10 million documents take about an eighth of a second on one core, and 20 bytes of memory per
-document.
+Most strategies work on the number of documents of each length: planning takes milliseconds for any
+number of documents, and dealing documents to the planned packs is a counting sort. 10 million
+documents take about an eighth of a second on one core, and 20 bytes of memory per document.
 """
 
 import difflib
@@ -32,7 +29,7 @@ from packprep.support.hashing import Purpose, stream
 
 __all__ = ["STRATEGIES", "pack_lengths"]
 
-_LONGEST = 2**24  # tokens in a pack; tables of this size take some hundred megabytes
+_LONGEST = 2**24  # tokens in a pack; tables of this size take a few hundred megabytes
 
 
 def pack_lengths(
@@ -50,23 +47,23 @@ def pack_lengths(
     balance_ranks: int = 8,
     cost: tuple[float, float] = ATTENTION_COST,
 ) -> PackPlan:
-    """Packs documents of the given lengths into packs of at most max_length tokens.
+    """Pack documents of these lengths into packs of at most max_length tokens.
 
-    lengths: integers [documents], tokens, each in 1..max_length; max_length: 1..2**24; at most
-    2**31 - 1 documents. strategy: greedy (input order, a new pack when the next document doesn't
+    lengths: integers [documents], tokens, each in 1..max_length; at most 2**31 - 1 documents.
+    max_length: 1..2**24. strategy: greedy (input order, a new pack when the next document doesn't
     fit), first_fit (decreasing), knapsack (first_fit, filled pack by pack: the same packs),
     best_fit (decreasing), optimal (perfect fills; never more packs than best_fit), stream (input
     order, each pack closed by documents that fit exactly), balanced (num_packs packs, as even as
-    possible). order: of the packs. shuffle, input (by first document), length (longest document
-    first), or balanced (balance_ranks neighbours cost the same, a * tokens + b * sum(length**2) for
-    cost = (a, b)). Inside a pack documents rise. Documents of equal length are dealt in a seeded
-    shuffle, or with order="input" in input order. shuffle_documents: greedy and stream take
-    documents in a seeded shuffle instead of in input order. groups: integers [documents]; documents
-    of different groups never share a pack. atoms: integers [documents], never falling; documents of
-    one atom always share a pack. max_segments_per_pack: documents a pack may hold; where that
-    leaves room, best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep
-    the fewest packs. num_packs: for balanced, and not with groups; without it, as few packs as can
-    be found.
+    possible). order: order of the packs: shuffle, input (by first document), length (longest
+    document first), or balanced (balance_ranks consecutive packs cost about the same: a * tokens +
+    b * sum(length**2) for cost = (a, b)). Inside a pack, documents are in input order. Documents of
+    equal length are dealt in a seeded shuffle, or with order="input" in input order.
+    shuffle_documents: greedy and stream take documents in a seeded shuffle instead of input order.
+    groups: integers [documents]; documents of different groups never share a pack. atoms: integers
+    [documents], never decreasing; documents of one atom always share a pack.
+    max_segments_per_pack: maximum documents in a pack; if packs are not full because of it,
+    best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep the fewest
+    packs. num_packs: for balanced, not with groups; default: as few packs as possible.
 
     The same arguments give the same plan on any machine. Raises ConfigError.
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].
@@ -74,11 +71,11 @@ def pack_lengths(
     planner = _planner(strategy)
     if order not in ORDERS:
         raise ConfigError(_unknown("order", order, ORDERS))
-    max_length = _whole("max_length", max_length, _LONGEST)
+    max_length = _whole_number("max_length", max_length, _LONGEST)
     limit = (
         None
         if max_segments_per_pack is None
-        else _whole("max_segments_per_pack", max_segments_per_pack)
+        else _whole_number("max_segments_per_pack", max_segments_per_pack)
     )
     documents, counts = _as_lengths(lengths, max_length)
     group_of = _per_document("groups", groups, documents.size)
@@ -92,8 +89,8 @@ def pack_lengths(
         seed=int(seed),
         order=order,
         shuffle_documents=shuffle_documents,
-        num_packs=None if num_packs is None else _whole("num_packs", num_packs),
-        ranks=_whole("balance_ranks", balance_ranks),
+        num_packs=None if num_packs is None else _whole_number("num_packs", num_packs),
+        ranks=_whole_number("balance_ranks", balance_ranks),
         cost=(float(cost[0]), float(cost[1])),
     )
     if items.num_packs is not None and strategy != "balanced":
@@ -102,7 +99,7 @@ def pack_lengths(
         )
     if items.num_packs is not None and group_of is not None:
         raise ConfigError(
-            "num_packs cannot be kept with groups, which are packed one by one; leave one of them "
+            "num_packs cannot be used with groups, which are packed one by one; leave one of them "
             "out"
         )
     joined, group_of_item, starts = items, group_of, None
@@ -115,7 +112,7 @@ def pack_lengths(
     )
     if starts is not None:
         result, offsets = plan_of_documents(result, offsets, starts)
-        if order in ("length", "balanced"):  # by lengths of documents, which those of atoms hide
+        if order in ("length", "balanced"):  # by lengths of documents, not of atoms
             result, offsets = arranged_packs(result, offsets, items)
     return PackPlan(documents, max_length, result, offsets, group_of, atom_of, limit)
 
@@ -123,7 +120,7 @@ def pack_lengths(
 def _planner(strategy: str) -> ItemPlanner:
     if strategy == "wrapped":
         raise ConfigError(
-            "strategy wrapped cuts documents at pack ends, which lengths alone cannot say; "
+            "strategy wrapped cuts documents where packs end, which needs more than their lengths; "
             "use packprep build --strategy wrapped, or another strategy here"
         )
     if strategy not in STRATEGIES:
@@ -132,7 +129,7 @@ def _planner(strategy: str) -> ItemPlanner:
 
 
 def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]) -> PackedItems:
-    """Plans each group of items by itself, then puts all packs in order."""
+    """Plan each group of items separately, then order all packs."""
     by_group = np.argsort(groups, kind="stable")
     first = (
         np.flatnonzero(np.diff(groups[by_group], prepend=groups[by_group[:1]] - 1))
@@ -143,7 +140,7 @@ def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]
     order, offsets = np.empty(groups.size, np.int64), [np.zeros(1, np.int64)]
     for number, (start, end) in enumerate(zip(first.tolist(), ends, strict=True)):
         members = by_group[start:end]
-        own = replace(
+        group = replace(
             items,
             lengths=items.lengths[members],
             counts=np.bincount(items.lengths[members], minlength=items.max_length + 1),
@@ -151,28 +148,27 @@ def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]
             order="shuffle",
             seed=int(stream(items.seed, Purpose.GROUP, number)),
         )
-        own_order, own_offsets = planner(own)
-        order[start:end] = members[own_order]
-        offsets.append(own_offsets[1:] + start)
+        group_order, group_offsets = planner(group)
+        order[start:end] = members[group_order]
+        offsets.append(group_offsets[1:] + start)
     return arranged_packs(order, np.concatenate(offsets), items)
 
 
 def _join_atoms(
     items: Items, atoms: NDArray[np.integer], groups: NDArray[np.integer] | None
 ) -> tuple[Items, Int64, NDArray[np.integer] | None]:
-    """Items that are whole atoms.
+    """Join the documents of each atom into one item.
 
-    First document of each atom, then the number of documents; group of each atom.
-
-    They ask for an order that needs no lengths: length and balanced are for the documents, once
-    these are placed.
+    Returns the items, the first document of each atom [atoms + 1], and the group of each atom. The
+    order of the items needs no lengths: orders length and balanced are for documents and are made
+    after these are placed.
     """
-    falling = atoms[1:] < atoms[:-1]  # and no difference, which is never negative in unsigned types
-    if falling.any():
-        i = int(np.argmax(falling)) + 1
+    decreases = atoms[1:] < atoms[:-1]  # not np.diff, which is never negative in unsigned types
+    if decreases.any():
+        i = int(np.argmax(decreases)) + 1
         raise ConfigError(
             f"atoms[{i}] is {atoms[i]}, less than the one before; the documents of an atom must be "
-            "neighbours"
+            "consecutive"
         )
     first = np.concatenate([[0], np.flatnonzero(atoms[1:] != atoms[:-1]) + 1]).astype(np.int64)
     starts = np.append(first, atoms.size)
@@ -191,8 +187,8 @@ def _join_atoms(
     if groups is not None and (groups != np.repeat(groups[first], weights)).any():
         i = int(np.argmax(groups != np.repeat(groups[first], weights)))
         raise ConfigError(
-            f"document {i} is in atom {atoms[i]} but in another group than that atom's first "
-            "document"
+            f"document {i} is in atom {atoms[i]} but not in the group of that atom's first "
+            "document; give all documents of an atom the same group"
         )
     lengths = totals.astype(np.int32)
     counts = np.bincount(lengths, minlength=items.max_length + 1)
@@ -208,36 +204,36 @@ def _join_atoms(
 
 
 def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32, Int64]:
-    """Lengths as int32, and how many documents have each length: int64 [max_length + 1]."""
-    given = np.asarray(lengths)
-    if given.size == 0:
-        given = given.astype(np.int32)
-    if given.ndim != 1 or given.dtype.kind not in "iu":
+    """Lengths as int32, and the number of documents of each length, int64 [max_length + 1]."""
+    array = np.asarray(lengths)
+    if array.size == 0:
+        array = array.astype(np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigError(
-            f"lengths must be a 1-D array of integers; got {given.dtype} of shape {given.shape}"
+            f"lengths must be a 1-D array of integers; got {array.dtype} of shape {array.shape}"
         )
-    if given.size > NO_LIMIT:
+    if array.size > NO_LIMIT:
         raise ConfigError(
-            f"{given.size:,} documents are too many for one plan; pack at most {NO_LIMIT:,} at a "
+            f"{array.size:,} documents are too many for one plan; pack at most {NO_LIMIT:,} at a "
             "time"
         )
-    if given.dtype != np.int32:
-        # A length that int32 cannot hold is outside of 1..max_length: 0 says so as well.
-        given = (
-            np.where((given < 1) | (given > max_length), given.dtype.type(0), given)
-            if given.dtype.itemsize > 2
-            else given
+    if array.dtype != np.int32:
+        # A length that int32 cannot hold is not in 1..max_length; neither is 0.
+        array = (
+            np.where((array < 1) | (array > max_length), array.dtype.type(0), array)
+            if array.dtype.itemsize > 2
+            else array
         )
-    documents = np.ascontiguousarray(given, np.int32)
+    documents = np.ascontiguousarray(array, np.int32)
     counts = np.zeros(max_length + 1, np.int64)
     wrong = count_keys(documents, counts)
     if wrong >= 0:
-        found = np.asarray(lengths)[wrong]
+        length = np.asarray(lengths)[wrong]
         raise ConfigError(
-            f"lengths[{wrong}] is {found:,} but a pack holds {max_length:,}; split, truncate or "
+            f"lengths[{wrong}] is {length:,} but a pack holds {max_length:,}; split, truncate or "
             "drop the document"
-            if found > max_length
-            else f"lengths[{wrong}] is {found:,} but every document needs at least 1 token; leave "
+            if length > max_length
+            else f"lengths[{wrong}] is {length:,} but every document needs at least 1 token; leave "
             "it out"
         )
     return documents, counts
@@ -257,13 +253,13 @@ def _per_document(
     return array
 
 
-def _whole(name: str, value: Any, most: int = NO_LIMIT) -> int:
+def _whole_number(name: str, value: Any, most: int = NO_LIMIT) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= most:
         raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {most:,}")
     return int(value)
 
 
-def _unknown(what: str, name: object, known: tuple[str, ...]) -> str:
+def _unknown(kind: str, name: object, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(str(name), known, 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}"
-    return f"unknown {what} {name!r}; {hint}"
+    return f"unknown {kind} {name!r}; {hint}"

@@ -1,6 +1,6 @@
-"""Lower bounds: how many packs any plan needs at least, proven from the lengths alone.
+"""Lower bounds on the number of packs of any plan, proven from the lengths alone.
 
-A plan whose number of packs equals the bound is optimal. Cost: some milliseconds for thousands of
+A plan with as many packs as the bound is optimal. Cost: a few milliseconds for thousands of
 distinct lengths.
 """
 
@@ -22,9 +22,7 @@ def lower_bound(
     groups: NDArray[np.integer[Any]] | None = None,
     atoms: NDArray[np.integer[Any]] | None = None,
 ) -> int:
-    """The largest number of packs that is proven necessary.
-
-    Takes arguments as `pack_lengths` does.
+    """The largest number of packs that is proven necessary; arguments as of `pack_lengths`.
 
     The maximum of L1 = ceil(tokens / max_length), Martello and Toth's L2 (1990), Fekete and
     Schepers' dual feasible functions (2001), the exact count for documents over max_length / 3, and
@@ -73,7 +71,7 @@ def _count(lengths: Int32) -> tuple[Int32, Int64]:
 
 
 def _runs(lengths: Int32) -> tuple[Int32, Int64]:
-    """Distinct values of a sorted array and how often each occurs."""
+    """Distinct values of a sorted array, and how often each occurs."""
     first = np.flatnonzero(np.diff(lengths, prepend=-1))
     return lengths[first], np.diff(np.append(first, lengths.size))
 
@@ -81,9 +79,9 @@ def _runs(lengths: Int32) -> tuple[Int32, Int64]:
 def bound_of_counts(
     kinds: Int32, counts: Int64, capacity: int, documents: int, slots: int | None
 ) -> int:
-    """The bound for counts[i] items of length kinds[i] that are `documents` documents.
+    """Lower bound for counts[i] items of length kinds[i]; together `documents` documents.
 
-    kinds: falling, equal ones allowed.
+    kinds: descending, equal ones allowed.
     """
     best = max(
         feasible_bound(kinds, counts, capacity, _FAMILIES), over_a_third(kinds, counts, capacity)
@@ -93,14 +91,12 @@ def bound_of_counts(
 
 @kernel
 def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) -> int:
-    """Best bound from dual feasible functions f.
+    """Best lower bound from dual feasible functions f: in a pack, the f of documents sum to <= 1.
 
-    No pack can hold documents whose f sum to more than 1.
-
-    kinds: distinct lengths, falling; counts: documents of each. f_0 is length / capacity, and f_k
-    gives lengths between i / (k + 1) and (i + 1) / (k + 1) of capacity the value i / k. Each is
-    tried with all thresholds: documents shorter than the threshold count nothing, those that leave
-    no room for it count 1. With families = 1 this is L2.
+    kinds: distinct lengths, descending. counts: documents of each. f_0 is length / capacity; f_k
+    maps lengths between i / (k + 1) and (i + 1) / (k + 1) of the capacity to i / k. Each is tried
+    with every threshold: documents shorter than the threshold count 0, those that leave no room for
+    it count 1. With families = 1 this is L2.
     """
     best = 0
     documents = counts.sum()
@@ -111,13 +107,13 @@ def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) ->
         share = np.empty(kinds.size, np.int64)  # f in 1 / unit
         for i in range(kinds.size):
             parts = np.int64(kinds[i]) * (k + 1)
-            # On the border between two parts f_k is the length itself.
-            whole = k == 0 or parts % capacity == 0
-            share[i] = np.int64(kinds[i]) * max(k, 1) if whole else parts // capacity * capacity
+            # On the border between two parts, f_k is length / capacity.
+            on_border = k == 0 or parts % capacity == 0
+            share[i] = np.int64(kinds[i]) * max(k, 1) if on_border else parts // capacity * capacity
         total = (share * counts).sum()
         best = max(best, -(-total // unit))
-        # Raise the threshold kind by kind: promote what leaves no room for it, then drop it to go
-        # on with the next.
+        # Raise the threshold kind by kind: first count 1 for kinds that leave no room for it, then
+        # count 0 for it.
         full = 0
         for i in range(kinds.size - 1, -1, -1):
             if 2 * np.int64(kinds[i]) > capacity:
@@ -133,10 +129,10 @@ def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) ->
 
 @kernel
 def over_a_third(kinds: Int32, counts: Int64, capacity: int) -> int:
-    """Packs that the documents longer than capacity / 3 need, exactly: no pack holds three of them.
+    """Exact number of packs for documents longer than capacity / 3; no pack holds three of them.
 
-    Those over one half need a pack each. Longest first, each takes in one of the others if any fits
-    (whoever takes a shorter one leaves as much room for the rest); what is left over goes in pairs.
+    Documents over capacity / 2 need a pack each. Longest first, each is combined with one of the
+    others if any fits: any that fits now also fits into all later packs. The rest goes in pairs.
     """
     packs, fitting = 0, 0
     mids = kinds.size
@@ -151,7 +147,7 @@ def over_a_third(kinds: Int32, counts: Int64, capacity: int) -> int:
             shortest -= 1
             fitting += counts[shortest]
         fitting -= min(fitting, counts[i])
-    # What still fits some pack but was not taken, and what fits none.
+    # Documents that fit some pack but are left over, and documents that fit none.
     waiting = fitting
     for i in range(shortest):
         if 2 * np.int64(kinds[i]) <= capacity:

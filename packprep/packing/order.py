@@ -1,9 +1,7 @@
-"""Orders of packs.
+"""Orders of packs: shuffled, like the input, longest first, or balanced for ranks in step.
 
-Shuffled, as the input, longest first, or in groups of equal cost for ranks in step.
-
-It is decided on what packs look like, before any document is dealt, so it costs no second pass over
-the documents.
+The order is decided on patterns of packs, before documents are dealt to them, so it needs no second
+pass over the documents.
 """
 
 from typing import Any, Literal, get_args
@@ -22,28 +20,28 @@ ORDERS: tuple[str, ...] = get_args(PackOrder)
 
 
 def sequence(
-    how: str, times: Int64, longest: Int32, cost: NDArray[np.float64], seed: int, ranks: int
+    pack_order: str, times: Int64, longest: Int32, cost: NDArray[np.float64], seed: int, ranks: int
 ) -> Int32:
-    """The pattern of each pack: pattern i stands times[i] times.
+    """The pattern of each pack; pattern i occurs times[i] times.
 
     times, longest, cost: [patterns]; cost is any measure of a pack's work. Returns int32 [packs].
-    shuffle: every arrangement is equally likely. length: the longest document first. balanced:
-    sorted by cost, cut into groups of `ranks` packs, the groups shuffled; the cheapest packs %
-    ranks stand last. input: as the patterns stand.
+    pack_order shuffle: every arrangement is equally likely. length: longest document first.
+    balanced: sorted by cost and cut into groups of `ranks` packs, groups shuffled; the cheapest
+    packs % ranks are last. input: in the order of the patterns.
     """
     patterns = np.arange(times.size, dtype=np.int32)
-    if how == "length":
+    if pack_order == "length":
         patterns = np.argsort(-longest, kind="stable").astype(np.int32)
-    elif how == "balanced":
+    elif pack_order == "balanced":
         patterns = np.argsort(-cost, kind="stable").astype(np.int32)
     packs = repeat(patterns, times[patterns])
-    if how == "shuffle":
+    if pack_order == "shuffle":
         shuffle(packs, 0, packs.size, stream(seed, Purpose.PACK_ORDER))
-    elif how == "balanced":
-        whole = packs.size // ranks * ranks
-        groups = np.arange(whole // ranks)
+    elif pack_order == "balanced":
+        grouped = packs.size // ranks * ranks
+        groups = np.arange(grouped // ranks)
         shuffle(groups, 0, groups.size, stream(seed, Purpose.STEP_ORDER))
-        packs[:whole] = packs[:whole].reshape(-1, ranks)[groups].ravel()
+        packs[:grouped] = packs[:grouped].reshape(-1, ranks)[groups].ravel()
     return packs
 
 
@@ -51,33 +49,33 @@ def arranged(
     order: Int64,
     offsets: Int64,
     lengths: Int32,
-    how: str,
+    pack_order: str,
     seed: int,
     ranks: int,
     cost: tuple[float, float],
 ) -> tuple[Int64, Int64]:
-    """The same packs in the order that is asked for.
+    """Return the same packs in the order `pack_order`.
 
-    lengths: [documents]. cost: a, b as `PackPlan.costs` has them.
+    lengths: [documents]. cost: a, b of `PackPlan.costs`.
     """
-    if how == "input":
+    if pack_order == "input":
         return by_first_document(order, offsets)
     longest, work = np.zeros(0, np.int32), np.zeros(0)
-    if how == "length":
+    if pack_order == "length":
         longest = pack_longest(lengths, order, offsets)
-    if how == "balanced":
+    if pack_order == "balanced":
         work = placed_costs(placed(lengths, order), offsets, *cost)
     once = np.ones(offsets.size - 1, np.int64)
-    return permuted(order, offsets, sequence(how, once, longest, work, seed, ranks))
+    return permuted(order, offsets, sequence(pack_order, once, longest, work, seed, ranks))
 
 
 def by_first_document(order: Int64, offsets: Int64) -> tuple[Int64, Int64]:
-    """The same packs as the input has their first documents."""
+    """Return the same packs, sorted by their first documents."""
     return permuted(order, offsets, np.argsort(order[offsets[:-1]]))
 
 
 def permuted(order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
-    """The plan whose pack p is pack packs[p] of the given one; `packs` may leave some out."""
+    """Return the plan whose pack p is pack packs[p] of this one; `packs` may omit some."""
     sizes = np.diff(offsets)[packs]
     moved = np.zeros(packs.size + 1, np.int64)
     np.cumsum(sizes, out=moved[1:])
@@ -87,11 +85,11 @@ def permuted(order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]]) -> t
 
 
 def emptiest(fills: Int64, count: int) -> Int64:
-    """The `count` packs with the fewest tokens, rising.
+    """The `count` packs with the fewest tokens, in ascending order.
 
-    These are left out when packs must be a multiple of something.
+    They are dropped where the number of packs must be a multiple.
 
-    fills: int64 [packs], tokens. Of equally full packs the later ones are chosen.
+    fills: int64 [packs], tokens. Among equally full packs, later ones are chosen.
     """
     return np.sort(np.lexsort((-np.arange(fills.size), fills))[:count])
 
@@ -100,8 +98,8 @@ def emptiest(fills: Int64, count: int) -> Int64:
 def _gather_packs(
     order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]], result: Int64
 ) -> None:
-    at = 0
+    cursor = 0
     for p in packs:
         for i in range(offsets[p], offsets[p + 1]):
-            result[at] = order[i]
-            at += 1
+            result[cursor] = order[i]
+            cursor += 1

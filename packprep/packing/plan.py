@@ -1,7 +1,6 @@
-"""The result of packing: which documents stand in which pack, and how good that is.
+"""The result of packing: which documents are in which pack, and how good the plan is.
 
-Nothing but the four fields is stored; every figure is computed when first asked for, in one pass
-over the plan.
+Figures are computed when they are first used, in one pass over the plan.
 """
 
 from dataclasses import dataclass, field
@@ -22,10 +21,10 @@ ATTENTION_COST = (24576.0, 1.0)
 class PackPlan:
     """Pack p holds the documents order[offsets[p]:offsets[p + 1]].
 
-    lengths: int32 [documents], tokens. max_length: tokens a pack may hold. order: int64
-    [documents], document numbers, rising inside a pack in the plans pack_lengths returns. offsets:
-    int64 [packs + 1]. groups, atoms, max_segments_per_pack: constraints the plan obeys, as given to
-    pack_lengths; the bound respects them.
+    lengths: int32 [documents], tokens. max_length: maximum tokens in a pack. order: int64
+    [documents], document numbers, ascending inside a pack in plans of pack_lengths. offsets: int64
+    [packs + 1]. groups, atoms, max_segments_per_pack: constraints of the plan, see pack_lengths;
+    the bound respects them.
 
     >>> plan = pack_lengths([5, 6, 2, 3], 8, order="input")
     >>> [plan.order[a:b].tolist() for a, b in zip(plan.offsets, plan.offsets[1:])]
@@ -61,17 +60,14 @@ class PackPlan:
 
     @cached_property
     def _placed(self) -> Int32:
-        """int32 [documents], lengths in the order of packs."""
+        """Lengths in the order of packs, int32 [documents]."""
         from packprep.packing.kernels.measure import placed
 
         return placed(self.lengths, self.order)
 
     @cached_property
     def bound(self) -> int:
-        """A number of packs that no plan can go below.
-
-        The best lower bound packprep.packing.bounds can prove.
-        """
+        """Lower bound on the packs of any plan, the best that packprep.packing.bounds proves."""
         from packprep.packing.bounds import lower_bound
 
         return lower_bound(
@@ -80,7 +76,7 @@ class PackPlan:
 
     @property
     def gap(self) -> int:
-        """Packs over the bound; 0 means that the plan is proven optimal."""
+        """Packs above the bound; 0 means that the plan is proven optimal."""
         return self._sums.gap
 
     @property
@@ -94,13 +90,11 @@ class PackPlan:
 
     @cached_property
     def bias(self) -> float:
-        """Share of the variance of log length that the pack explains.
+        """Share of the variance of log length explained by the pack, adjusted for their number.
 
-        Adjusted for the number of packs.
-
-        0: documents meet as if drawn at random; 1: packs hold equal lengths only; negative: long
-        ones meet short ones. Epsilon squared: 1 - (within / (documents - packs)) / (total /
-        (documents - 1)); 0 where that is undefined.
+        0: documents of a pack are like a random draw; 1: packs have equal lengths only; negative:
+        packs combine long and short ones. Epsilon squared: 1 - (within / (documents - packs)) /
+        (total / (documents - 1)); 0 if that is undefined.
         """
         from packprep.packing.kernels.measure import log_variances
 
@@ -117,14 +111,13 @@ class PackPlan:
         return placed_costs(self._placed, self.offsets, float(cost[0]), float(cost[1]))
 
     def straggler(self, ranks: int, cost: tuple[float, float] = ATTENTION_COST) -> float:
-        """Factor by which steps take longer than with equal work.
+        """Factor by which steps take longer than with equal work; 1 is perfect.
 
-        max / mean cost of `ranks` neighbours, averaged over steps.
-
-        1 is perfect. Packs past the last whole step are not counted, unless there is no whole step.
+        max / mean cost of `ranks` consecutive packs, averaged over steps. Packs after the last full
+        step are not counted, unless there is no full step.
         """
         if ranks < 1:
-            raise ConfigError(f"ranks is {ranks} but at least 1 rank steps")
+            raise ConfigError(f"ranks is {ranks}, expected at least 1")
         costs = self.costs(cost)
         if not costs.size:
             return 1.0
@@ -136,10 +129,7 @@ class PackPlan:
         return float((steps.max(axis=1) / steps.mean(axis=1)).mean())
 
     def check(self) -> None:
-        """Raises ConfigError with the first thing wrong, if any.
-
-        Every document in one pack, none over max_length.
-        """
+        """Raise ConfigError unless every document is in one pack and no pack is over max_length."""
         from packprep.packing.kernels.measure import first_fault
 
         documents = self.lengths.size

@@ -1,9 +1,7 @@
-"""Packing while training, for a plain map-style dataset.
+"""Packing during training, for a map-style dataset: batches of packs of document indices.
 
-Batches of packs of document indices, packed again every epoch.
-
-For data that is packed once, offline, read shards with packprep.loaders instead: nothing is packed
-while training then.
+Documents are packed again every epoch. For data packed once, offline, read the shards with
+packprep.loaders instead.
 """
 
 from collections.abc import Iterator
@@ -24,22 +22,22 @@ from packprep.support.hashing import Purpose, stream
 class MultipackSampler:
     """Batches for one rank: a `batch_sampler` for a DataLoader.
 
-    Its collate function joins the documents of a pack.
+    The collate function must join the documents of a pack.
 
     Each item is one batch: a list of batch_size packs, each a list of indices into `lengths`.
-    Everything follows from the arguments and the epoch, so all ranks agree on the number of batches
-    without talking to each other.
+    Batches depend only on the arguments and the epoch, so all ranks agree on the number of batches
+    without communication.
 
     lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack.
     batch_size: packs per batch and rank. strategy: see pack_lengths; documents are taken in a new
     seeded order every epoch. group_size: pack this many documents at a time, drawn at random, or
-    all (None). sequential: next fit in input order, no shuffling. drop_last: leave out packs that
-    are no whole batch for every rank; False repeats the epoch's first packs instead. order,
-    balance_ranks, cost, num_packs: see pack_lengths. order is shuffle, or input where sequential;
-    balance_ranks is world_size. So that ranks wait little for each other, take order="balanced",
-    which gives them packs of nearly the same cost in every step; with strategy="balanced" as well,
-    whose packs are even, they wait least. Iterating again after a break continues; set_epoch starts
-    over. Raises ConfigError.
+    all (None). sequential: next fit in input order, no shuffling. drop_last: drop packs that do not
+    fill a batch for every rank; False repeats the first packs of the epoch instead. order,
+    balance_ranks, cost, num_packs: see pack_lengths; order is by default shuffle, or input if
+    sequential, and balance_ranks is by default world_size. With order="balanced", ranks get packs
+    of nearly the same cost in every step and wait little for each other; with strategy="balanced"
+    as well, they wait least. Iterating again after a break continues; set_epoch starts over. Raises
+    ConfigError.
 
     >>> sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, batch_size=1, sequential=True)
     >>> list(sampler)
@@ -71,10 +69,10 @@ class MultipackSampler:
             ("group_size", group_size),
         ):
             if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value} but must be at least 1")
+                raise ConfigError(f"{name} is {value}, expected at least 1")
         if not 0 <= rank < world_size:
             raise ConfigError(
-                f"rank is {rank} but ranks of a world of {world_size} are 0..{world_size - 1}"
+                f"rank is {rank}, expected 0..{world_size - 1} for a world size of {world_size}"
             )
         self.lengths = np.asarray(lengths)
         self.max_length, self.batch_size = max_length, batch_size
@@ -89,12 +87,12 @@ class MultipackSampler:
         self.balance_ranks = world_size if balance_ranks is None else balance_ranks
         self.cost, self.num_packs = cost, num_packs
         self.epoch = 0
-        self._done = 0  # packs of this epoch that all ranks together have been given
+        self._done = 0  # packs of this epoch already given out, all ranks together
         self._plans: dict[int, PackPlan] = {}
 
     @property
     def plan(self) -> PackPlan:
-        """The packs of the current epoch, of all ranks, in the order they are used."""
+        """The packs of the current epoch, for all ranks, in order of use."""
         if self.epoch not in self._plans:
             self._plans = {self.epoch: self._pack()}
         return self._plans[self.epoch]
@@ -126,7 +124,7 @@ class MultipackSampler:
 
     @property
     def efficiency(self) -> float:
-        """Share of this epoch's batches that is tokens and not padding, over all ranks, 0..1."""
+        """Share of tokens in the batches of this epoch, padding not counted; all ranks, 0..1."""
         step = self.batch_size * self.world_size
         used = self._uses(0)
         filled = int(self.plan.fills[used].sum())
@@ -134,11 +132,11 @@ class MultipackSampler:
         return Sums(tokens_packed=filled, packs=packs, max_length=self.max_length).utilization
 
     def __len__(self) -> int:
-        """Batches of this rank still to come in the current epoch; the same on every rank."""
+        """Batches left for this rank in the current epoch; the same on every rank."""
         return self._uses(self._done).size // (self.batch_size * self.world_size)
 
     def _uses(self, first: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The packs used from pack `first` of the epoch on: a whole number of global batches."""
+        """Packs used from pack `first` of the epoch on: a whole number of global batches."""
         step, packs = self.batch_size * self.world_size, self.plan.num_packs
         left = max(0, packs - first)
         if self.drop_last or packs == 0:
@@ -149,36 +147,28 @@ class MultipackSampler:
         plan, step = self.plan, self.batch_size * self.world_size
         uses = self._uses(self._done)
         for start in range(0, uses.size, step):
-            mine = uses[start + self.rank : start + step : self.world_size]
+            packs = uses[start + self.rank : start + step : self.world_size]
             self._done += step
-            yield [plan.order[plan.offsets[p] : plan.offsets[p + 1]].tolist() for p in mine]
+            yield [plan.order[plan.offsets[p] : plan.offsets[p + 1]].tolist() for p in packs]
         self._done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Pack again for another epoch.
-
-        For the current one nothing changes, not even the position.
-        """
+        """Pack again for another epoch; the current epoch keeps its position."""
         if epoch < 0:
-            raise ConfigError(f"epoch is {epoch} but epochs count from 0")
+            raise ConfigError(f"epoch is {epoch}, expected at least 0")
         if epoch != self.epoch:
             self.epoch, self._done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Position of this sampler: epoch, and packs given to all ranks.
 
-        It also loads at another world or batch size.
-
-        A DataLoader with workers asks for batches ahead of time; count those it has not delivered
-        yet.
+        It can be loaded with another world size or batch size. A DataLoader with workers takes
+        batches in advance; the position includes those that are not delivered yet.
         """
         return {"epoch": self.epoch, "packs": self._done, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where state_dict was taken.
-
-        Raises ConfigError if that was with another seed.
-        """
+        """Continue from a state_dict. Raises ConfigError if its seed is another one."""
         if state["seed"] != self.seed:
             raise ConfigError(
                 f"the state was saved with seed {state['seed']} but this sampler has seed "

@@ -1,8 +1,8 @@
-"""The strategies: each turns items (documents, or atoms of several) into packs.
+"""The strategies: each turns items into packs. An item is a document, or an atom of several.
 
-Planners on counts decide what packs look like from how many items have each length, then deal the
-items; planners on items go through them one by one. A new strategy is one function, one line in
-STRATEGIES, and its name in config/options.py, from where help, checks and completion have it.
+Planners on counts decide patterns of packs from the number of items of each length, then deal the
+items to the packs. Planners on items go through them one by one. A new strategy is one function,
+one line in STRATEGIES, and its name in config/option.py, which help, checks and completion read.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,29 +23,25 @@ from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 
-NO_LIMIT = 2**31 - 1  # segments per pack where there is no limit
-_BISECTIONS = 12  # of the number of packs of at most so many segments
-_EXCHANGES = 20_000_000  # of balanced: pairs of packs looked at, some tenths of a second
-_EVENED = (
-    200_000  # packs; beyond them balanced works on counts, and a hundred exchanges would not show
-)
-_STEPS, _ALL_STEPS = (
-    50_000,
-    20_000_000,
-)  # of optimal: per search; of all searches, about a fifth of a second
+NO_LIMIT = 2**31 - 1  # segments per pack, if there is no limit
+_BISECTIONS = 12  # of the number of packs, if segments per pack are limited
+_EXCHANGES = 20_000_000  # balanced: pairs of packs to compare; some tenths of a second
+# balanced: with more packs it works on counts, because a hundred exchanges would not show
+_EVENED = 200_000
+# optimal: steps of one search, and of all searches together (about a fifth of a second)
+_STEPS, _ALL_STEPS = 50_000, 20_000_000
 
 
 @dataclass(frozen=True)
 class Items:
-    """Input of a planner: all that decides the plan."""
+    """Input of a planner: everything that decides the plan."""
 
     lengths: Int32
     counts: Int64  # items of each length, [max_length + 1]
-    weights: (
-        Int32 | None
-    )  # segments of each item, where a pack's segments are limited and some item has several
+    # segments of each item; None if segments per pack are unlimited or every item has one
+    weights: Int32 | None
     max_length: int
-    slots: int  # segments a pack may hold
+    slots: int  # maximum segments in a pack
     seed: int
     order: str
     shuffle_documents: bool
@@ -55,24 +51,24 @@ class Items:
 
 
 PackedItems = tuple[Int64, Int64]
-"""order [items] and offsets [packs + 1], as in PackPlan."""
+"""order [items] and offsets [packs + 1], see PackPlan."""
 ItemPlanner = Callable[[Items], PackedItems]
 Kinds = tuple[Int32, Int32, Int64]
 """length, weight and count of each kind of interchangeable items, longest first."""
 
 
 def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> ItemPlanner:
-    """A planner that decides on kinds of items, then deals the items to its packs.
+    """Make a planner that decides on kinds of items, then deals the items to its packs.
 
-    Items of a kind have equal length and equal weight.
+    Items of one kind have the same length and the same weight.
     """
 
     def plan(items: Items) -> PackedItems:
         keys, kinds, starts = _kinds(items)
         patterns = plan_kinds(kinds, items)
         if items.slots < NO_LIMIT and patterns[3].sum() > _bound(kinds, items):
-            # A stream meets long and short documents as the input mixes them, and so rarely runs
-            # out of slots.
+            # A stream sees long and short documents mixed like the input, so packs rarely run out
+            # of slots.
             streamed = STRATEGIES["stream"](
                 replace(items, shuffle_documents=items.order != "input")
             )
@@ -86,9 +82,9 @@ def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> ItemPlanner:
 def _dealt(
     patterns: Patterns, lengths: Int32, keys: Int32, starts: Int64, items: Items
 ) -> PackedItems:
-    """The items in packs that look like the patterns, in the order that was asked for.
+    """Deal the items to packs with these patterns, in the order `items.order`.
 
-    lengths: of the kinds; keys: of the items; starts: where each key's items begin in a queue
+    lengths: of the kinds. keys: of the items. starts: where the items of each key begin in a queue
     sorted by key.
     """
     run_starts, kinds, copies, times = patterns
@@ -101,7 +97,7 @@ def _dealt(
             copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1]
         )
     packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
-    # Large arrays are made here and not in the kernels: numpy asks for huge pages.
+    # Large arrays are made here, not in the kernels: numpy requests huge pages for them.
     queue, order = np.empty(keys.size, np.int32), np.empty(keys.size, np.int64)
     offsets = np.empty(packs.size + 1, np.int64)
     queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
@@ -117,13 +113,13 @@ def _dealt(
 
 
 def _kinds(items: Items) -> tuple[Int32, Kinds, Int64]:
-    """Key of each item; its kinds, longest first; where the items of each key begin in a queue."""
+    """Key of each item; the kinds, longest first; where each key begins in a sorted queue."""
     if items.weights is None:
         lengths = np.flatnonzero(items.counts)[::-1].astype(np.int32)
         starts = np.zeros(items.counts.size + 1, np.int64)
         np.cumsum(items.counts, out=starts[1:])
         return items.lengths, (lengths, np.ones_like(lengths), items.counts[lengths]), starts
-    # Key 0 is the longest and heaviest, so that keys and kinds are the same numbers.
+    # Key 0 is the longest and heaviest, so keys and kinds have the same numbers.
     scale = int(items.weights.max()) + 1
     size = items.lengths * np.int64(scale) + items.weights
     pairs, keys, counts = np.unique(-size, return_inverse=True, return_counts=True)
@@ -152,10 +148,9 @@ def _optimal(kinds: Kinds, items: Items) -> Patterns:
 
 
 def _within_slots(best: Patterns, kinds: Kinds, items: Items) -> Patterns:
-    """`best`, or even packs where these are fewer: where a pack's slots run out before its room.
+    """Return `best`, or even packs if these are fewer, because slots run out before room.
 
-    Looks for the smallest number of even packs that holds everything, by bisection between the
-    bound and `best`.
+    Bisects between the bound and `best` for the smallest number of even packs that is enough.
     """
     if items.slots == NO_LIMIT or not kinds[0].size or items.weights is not None:
         return best
@@ -164,7 +159,7 @@ def _within_slots(best: Patterns, kinds: Kinds, items: Items) -> Patterns:
     for _ in range(_BISECTIONS):
         if low >= high:
             break
-        begun = low + (high - low) // 8  # the bound is nearer, as a rule
+        begun = low + (high - low) // 8  # usually nearer to the bound
         even = emptiest_first_patterns(lengths, counts, items.max_length, items.slots, begun)
         best = _fewest(best, even)
         if even[3].sum() > begun:
@@ -182,12 +177,12 @@ def _bound(kinds: Kinds, items: Items) -> int:
 
 
 def _fewest(first: Patterns, second: Patterns) -> Patterns:
-    """The patterns with fewer packs; on a tie the first."""
+    """Return the patterns with fewer packs; `first` on a tie."""
     return second if second[3].sum() < first[3].sum() else first
 
 
 def _by_items(plan_items: Callable[[Items], PackedItems]) -> ItemPlanner:
-    """A planner that decides item by item; its packs are put in order afterwards."""
+    """Make a planner that decides item by item and orders its packs afterwards."""
 
     def plan(items: Items) -> PackedItems:
         if not items.shuffle_documents:
@@ -209,7 +204,7 @@ def _greedy(items: Items) -> PackedItems:
 
 def _stream(items: Items) -> PackedItems:
     if items.weights is not None:
-        return _greedy(items)  # closing documents are looked up by length alone
+        return _greedy(items)  # stream_packs looks up documents by length only
     starts = np.zeros(items.counts.size + 1, np.int64)
     np.cumsum(items.counts, out=starts[1:])
     queue = np.empty(items.lengths.size, np.int32)
@@ -219,8 +214,7 @@ def _stream(items: Items) -> PackedItems:
         items.lengths, starts, queue, items.max_length, items.slots, order, offsets
     )
     closed = order, offsets[: packs + 1].copy()
-    # Where short documents are too rare to close every pack, they run out and the last packs stay
-    # half empty.
+    # If short documents are too rare to close every pack, the last packs stay half empty.
     if items.slots < NO_LIMIT or packs <= 1.001 * _bound(_kinds(items)[1], items):
         return closed
     online = best_fit_online(items.lengths, items.max_length)
@@ -228,7 +222,7 @@ def _stream(items: Items) -> PackedItems:
 
 
 def _balanced(items: Items) -> PackedItems:
-    """Even packs: of the number asked for, or of the smallest number that works."""
+    """Make packs as even as possible: num_packs of them, or the smallest number that works."""
     documents = items.lengths.size
     if not documents:
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
@@ -236,16 +230,15 @@ def _balanced(items: Items) -> PackedItems:
     packs = items.num_packs or needed
     if packs > documents:
         raise ConfigError(
-            f"num_packs is {packs:,} but {documents:,} documents fill at most as many packs; ask "
-            "for fewer"
+            f"num_packs is {packs:,} but {documents:,} documents fill at most {documents:,} packs; "
+            "choose a smaller number"
         )
     if packs < needed:
         raise ConfigError(
-            f"num_packs is {packs:,} but these documents need at least {needed:,} packs; ask for "
-            "more"
+            f"num_packs is {packs:,} but these documents need at least {needed:,} packs; "
+            "choose a larger number"
         )
-    # An even plan that exceeds max_length somewhere is often mended by exchanges; if not, more
-    # packs may do it.
+    # Exchanges often fix an even plan that exceeds max_length somewhere; if not, more packs may.
     order, offsets = STRATEGIES["optimal"](replace(items, order="shuffle", num_packs=None))
     fallback = offsets.size - 1
     tries = sorted(
@@ -266,11 +259,11 @@ def _balanced(items: Items) -> PackedItems:
                 return by_pack(pack_of, count)
     if items.num_packs and items.num_packs < fallback:
         raise ConfigError(
-            f"num_packs is {packs:,} but no plan with fewer than {fallback:,} was found; ask for "
-            "more"
+            f"num_packs is {packs:,} but no plan with fewer than {fallback:,} was found; "
+            "choose a larger number"
         )
-    # The packs of the optimal plan, evened out; packs that are missing take a document each from
-    # packs with several.
+    # Even out the packs of the optimal plan; each missing pack takes a document from a pack with
+    # several.
     several = np.ones(documents, np.bool_)
     several[offsets[:-1]] = False
     moved = order[several][: packs - fallback] if items.num_packs else order[:0]
@@ -282,26 +275,22 @@ def _balanced(items: Items) -> PackedItems:
 
 
 def _even_by_counts(items: Items, tries: Sequence[int]) -> PackedItems | None:
-    """The first of these numbers of packs that longest first into the emptiest pack fills.
+    """Plan with the first of these numbers of packs that is enough; None if none is.
 
-    None where none is enough.
-
-    The same rule as longest_first, on how many items have each length: milliseconds for any number
-    of them.
+    The rule of longest_first, but on counts of items: milliseconds for any number of items.
     """
     keys, (lengths, _, counts), starts = _kinds(items)
     for packs in tries:
         even = emptiest_first_patterns(lengths, counts, items.max_length, items.slots, packs)
         if even[3].sum() == packs:
-            order = (
-                "input" if items.order == "input" else "shuffle"
-            )  # what arranged() asks for comes later
+            # arranged() makes the other orders later
+            order = "input" if items.order == "input" else "shuffle"
             return _dealt(even, lengths, keys, starts, replace(items, order=order))
     return None
 
 
 def _even_out(items: Items, pack_of: Int32, packs: int) -> None:
-    # An exchange of items of different weights could exceed the slots.
+    # Exchanging items of different weights could exceed the slots.
     if items.weights is None and packs <= _EVENED:
         even_out(items.lengths, pack_of, packs, max(100, _EXCHANGES // packs))
 
@@ -318,7 +307,7 @@ STRATEGIES: dict[str, ItemPlanner] = {
 
 
 def arranged_packs(order: Int64, offsets: Int64, items: Items) -> PackedItems:
-    """The same packs in the order that was asked for."""
+    """Return the same packs in the order `items.order`."""
     return orders.arranged(
         order, offsets, items.lengths, items.order, items.seed, items.ranks, items.cost
     )

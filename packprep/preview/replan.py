@@ -19,7 +19,7 @@ from packprep.preview.window_plan import CutWindow, of_lengths
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
-from packprep.windows.segments import cut_segments
+from packprep.windows.cut import cut_segments
 
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters and cuts of text were applied by the build, and

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.errors import FormatError
-from packprep.schemas.storage.stores import StoreError, is_url
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import number_columns
 from packprep.sources.formats.format import Wanted
 from packprep.sources.formats.raw_files import unpacking

@@ -108,7 +108,7 @@ def row_shape(
         carried=carried_types(types or {}, config, source.name),
         vocab_size=tokenizer.vocab_size,
         finder=make_finder(tokenizer, config),
-        notes=(f"{source.name}: {replace(chats, tools=None).said}",) if chats is not None else (),
+        notes=(f"{source.name}: {replace(chats, tools=None).note}",) if chats is not None else (),
     )
 
 

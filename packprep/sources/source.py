@@ -6,7 +6,7 @@ A file, a saved dataset or a hub dataset, and how its rows are read.
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
@@ -69,6 +69,6 @@ class Source:
         assert self.path is not None
         return decompressed(self.path, self.version)
 
-    def raw(self) -> BinaryIO:
+    def raw(self) -> io.BufferedReader:
         """Its bytes as they are."""
         return opened(str(self.path), self.version)

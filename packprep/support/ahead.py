@@ -1,7 +1,4 @@
-"""Work done ahead in other threads.
-
-Its results come in order, and so many at most wait to be taken.
-"""
+"""Work done ahead in other threads: results come in order, and a limited number of them wait."""
 
 import math
 import os
@@ -18,9 +15,9 @@ _Made = TypeVar("_Made")
 def ahead(
     submit: Callable[[_Item], "Future[_Made]"], items: Iterable[_Item], most: int
 ) -> Iterator[_Made]:
-    """Results of work on items, in order, some begun ahead.
+    """Results of work on items, in order.
 
-    submit: begins one. most: begun beside the one that is taken.
+    submit: begins the work on an item. most: items that are begun ahead of the one that is taken.
     """
     running: deque[Future[_Made]] = deque()
     try:
@@ -36,18 +33,14 @@ def ahead(
 
 
 class RenewedThreads:
-    """Threads that are replaced after so much work, and with them their caches.
+    """Threads that are replaced after an amount of work, to free the caches of libraries.
 
-    Libraries keep caches for each thread, and these grow.
-
-    They are made when they are needed, and made anew in a process that was forked.
+    Libraries keep a growing cache for each thread. Threads are started when they are needed, and
+    started again in a forked process.
     """
 
     def __init__(self, work_each: float = math.inf) -> None:
-        """Note the work of a thread before it is replaced.
-
-        work_each: its average, in the unit of `submit`.
-        """
+        """Set the limit. work_each: average work of a thread before it is replaced, see `submit`."""
         self._each = work_each
         self._left = 0.0
         self._process = os.getpid()
@@ -57,7 +50,10 @@ class RenewedThreads:
     def submit(
         self, threads: int, work: int, function: Callable[..., _Made], *arguments: Any
     ) -> "Future[_Made]":
-        """Run function(*arguments), which is so much work, in one of so many threads."""
+        """Run function(*arguments) in one of `threads` threads.
+
+        work: amount of work of this call, in any unit.
+        """
         with self._lock:
             if self._process != os.getpid():
                 self._pool, self._process = None, os.getpid()

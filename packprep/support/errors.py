@@ -6,8 +6,8 @@ PackprepError(ValueError)
 ├── ConfigError  an option or argument is wrong
 ├── InputError   a source, a document or a tokenizer is wrong: names the file and, where there is
                  one, the row
-└── StoppedError the machine is in the way (memory, disk, a dying worker): the same command goes on
-where it stopped
+└── StoppedError the machine stopped the build (memory, disk, a dying worker): the same command
+                 resumes it
 packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is not what it claims
                                           to be
 """
@@ -19,15 +19,14 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from packprep.schemas.storage.stores import StoreError
+from packprep.schemas.storage.store_errors import StoreError
 from packprep.support.redact import redacted
 
 
 class PackprepError(ValueError):
     """Base of the errors that are a sentence for the user, never a defect of packprep.
 
-    It shows no credential, and of a long sentence, which quotes what it found, its beginning and
-    its end.
+    The sentence has no credentials. A long one, which quotes its input, is cut in the middle.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -56,7 +55,7 @@ class StoppedError(PackprepError):
 def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
     """Handle errors of the first request to a store.
 
-    An error that a retry would not fix is of this kind.
+    An error that a retry does not fix is raised as `kind`.
     """
     try:
         yield
@@ -74,7 +73,7 @@ def asked(kind: type[PackprepError] = ConfigError) -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """End of a sentence: "; did you mean 'best_fit'?", or the list when nothing is near."""
+    """End of a sentence: "; did you mean 'best_fit'?", or the list if no word is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
 
@@ -92,10 +91,7 @@ _SYSTEM = (
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """The refusal of the system or a store behind a library's error.
-
-    None where it was neither.
-    """
+    """Error of the system or of a store that caused a library's error; None if neither did."""
     while error is not None:
         if isinstance(error, OSError) and (error.errno in _SYSTEM or isinstance(error, StoreError)):
             return error
@@ -104,9 +100,9 @@ def system_error(error: BaseException | None) -> OSError | None:
 
 
 def brief(value: Any) -> str:
-    """As Python writes it, but never longer than a line."""
+    """`repr` of a value, cut to 100 characters."""
     try:
         text = reprlib.repr(value)
-    except ValueError:  # Python writes no number of more than 4,300 digits
+    except ValueError:  # Python does not print numbers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 100 else text[:97] + "..."

@@ -1,14 +1,14 @@
 """One build at a time on an output.
 
-OUT.lock beside it names the process and the host that work there.
+OUT.lock, beside the output, names the host and the process that build it.
 
-On one machine the kernel decides: it holds the lock for a living process only, so what a killed
-build leaves is seen to be stale at once. It may not hold locks between machines, so there a build
-touches its lock every few seconds, and one that was not touched for a minute belongs to a build
-that is gone.
+On one machine the kernel decides: it keeps a lock only while its process lives, so the lock of a
+killed build is stale at once. The kernel may not keep locks between machines. So every build also
+touches its lock every few seconds, and a lock from another machine is stale if it was not touched
+for a minute.
 
-`filelock` (4.2) keeps one half each: its kernel lock names no holder, its lease runs out under a
-holder that was only suspended; so this is our own.
+`filelock` (4.2) cannot replace this module: its kernel lock names no holder, and its lease expires
+under a holder that was only suspended.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ TOUCHED_EVERY = 10.0  # seconds
 STALE_AFTER = 60.0
 
 
-class Held(ConfigError):  # noqa: N818 - the sentence is an error's, the news is that it is held
-    """A living process has the lock."""
+class Held(ConfigError):  # noqa: N818 - named for the state of the lock
+    """A living process holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +48,26 @@ class Holder:
 
 
 def lock_path(path: Path) -> Path:
-    """Path of a directory's lock: beside it, so that it stays where it is through renames."""
+    """Path of a directory's lock: beside the directory, so that renames do not move it."""
     return path.with_name(path.name + ".lock")
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[Holder | None]:
-    """Hold the lock of a directory; gives the dead process that left one.
+def locked(path: Path, activity: str) -> Iterator[Holder | None]:
+    """Hold the lock of a directory; yield the dead process that left one, if any.
 
-    Held where a living one has it.
-
-    what: beginning of that sentence, e.g. "out is being built".
+    Raises Held if a living process holds it. activity: beginning of that error, e.g. "out is being
+    built".
     """
     lock = lock_path(path)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = _taken(lock, what)
+        handle = _acquire(lock, activity)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         raise ConfigError(
-            f"{lock} cannot be made: {error.strerror}; choose another place"
+            f"{lock} cannot be created: {error.strerror}; choose another place"
         ) from None
     done = threading.Event()
     try:
@@ -80,40 +79,31 @@ def locked(path: Path, what: str) -> Iterator[Holder | None]:
     finally:
         done.set()
         with contextlib.suppress(OSError):
-            lock.unlink()  # still held, so nobody takes it for his
+            lock.unlink()  # while it is held, so that no other process has it yet
         os.close(handle)
 
 
 def holder(path: Path) -> Holder | None:
-    """The holder of the lock of a directory; None where there is none.
-
-    Looks only: it is in no build's way.
-    """
-    found = _read(lock_path(path))
-    return found and Holder(found.host, found.pid, _alive(found, lock_path(path)))
+    """Holder of the lock of a directory; None if there is none. Only reads the lock."""
+    last = _read(lock_path(path))
+    return last and Holder(last.host, last.pid, _alive(last, lock_path(path)))
 
 
-def _alive(found: Holder, lock: Path) -> bool:
-    """True if the holder lives, as far as can be seen without the kernel's lock.
-
-    Its number may be that of another process by now.
-    """
-    return (
-        runs(found.pid) if found.host == socket.gethostname() else _touched_elsewhere(found, lock)
-    )
+def _alive(last: Holder, lock: Path) -> bool:
+    """True if the holder seems to live, by its process number; another process may have it by now."""
+    return runs(last.pid) if last.host == socket.gethostname() else _touched_elsewhere(last, lock)
 
 
 def taken_by(path: Path) -> str:
-    """The holder of the lock of a directory, in words.
+    """Holder of the lock of a directory, in words; "" if no living process holds it.
 
-    "" where no living process has it; a lock that a dead one left is removed.
-
-    Asks the kernel, so it is not misled by a process number that is used again, as `holder` may be.
+    The lock of a dead process is deleted. This asks the kernel, so a process number that is used
+    again does not mislead it, as it may mislead `holder`.
     """
     if not lock_path(path).exists():
         return ""
     try:
-        with locked(path, "it is taken"):
+        with locked(path, "it is locked"):
             return ""
     except Held:
         return str(_read(lock_path(path)) or "another process")
@@ -125,30 +115,33 @@ def runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's
+        pass  # the process of another user
     return True
 
 
-def _taken(lock: Path, what: str) -> int:
+def _acquire(lock: Path, activity: str) -> int:
+    """Open file of the lock, which this process holds from now on."""
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         free = _free(handle)
         if free is None:
-            found = _read(lock)
-            free = found is None or not _alive(found, lock)
+            last = _read(lock)
+            free = last is None or not _alive(last, lock)
         if free and not _same_file(handle, lock):
-            os.close(handle)  # its build ended meanwhile and took the file away
+            os.close(handle)  # another build ended meanwhile and deleted the file
             continue
-        found = _read(lock)
-        if free and (found is None or not _touched_elsewhere(found, lock)):
+        last = _read(lock)
+        if free and (last is None or not _touched_elsewhere(last, lock)):
             return handle
         os.close(handle)
-        by = f" by {found}" if found else ""
-        raise Held(f"{what}{by}, which holds {lock}; wait until it is done or choose another place")
+        by = f" by {last}" if last else ""
+        raise Held(
+            f"{activity}{by}, which holds {lock}; wait until it is done or choose another place"
+        )
 
 
 def _free(handle: int) -> bool | None:
-    """Take the kernel's lock if no process of this machine has it.
+    """Take the kernel's lock; True if no other process of this machine has it.
 
     None on a file system without locks.
     """
@@ -171,7 +164,7 @@ def _same_file(handle: int, lock: Path) -> bool:
 
 
 def _read(lock: Path) -> Holder | None:
-    """Content of the lock; None where its build was killed before it wrote that."""
+    """Content of the lock; None if its build was killed before it wrote the content."""
     try:
         loaded = json.loads(lock.read_bytes())
         return Holder(str(loaded["host"]), int(loaded["pid"]), alive=False)
@@ -179,9 +172,9 @@ def _read(lock: Path) -> Holder | None:
         return None
 
 
-def _touched_elsewhere(found: Holder, lock: Path) -> bool:
+def _touched_elsewhere(last: Holder, lock: Path) -> bool:
     """True if a build on another machine lives, by the clock of the file system."""
-    if found.host == socket.gethostname():
+    if last.host == socket.gethostname():
         return False
     try:
         with tempfile.TemporaryFile(dir=lock.parent) as now:

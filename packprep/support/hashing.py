@@ -1,10 +1,10 @@
-"""Random-looking bits, a function of a seed and a number.
+"""Random-looking bits as a function of a seed and a number.
 
-The same on every machine, in any order, for any worker.
+They are the same on every machine, in any order, for any worker.
 
-A seed is an integer of the user. Each choice that it decides has a stream of random bits of its
-own, named by a `Purpose`. `stream` gives the key of one, and only keys make bits, so that no two
-choices share any.
+A seed is an integer from the user. Each choice that the seed decides has a stream of random bits of
+its own, named by a `Purpose`. `stream` gives the key of a stream. Only keys make bits, so that no
+two choices share any.
 
 splitmix64 of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
 """
@@ -18,27 +18,27 @@ from numpy.typing import NDArray
 
 @enum.verify(enum.UNIQUE)
 class Purpose(enum.IntEnum):
-    """Every choice that a seed decides, each made at one place.
+    """Choices that a seed decides, each made at one place in the code.
 
     Numbers never change, so that outputs stay the same.
     """
 
-    UNIT_ORDER = 1  # in which order units are dealt to windows
-    HOLDOUT = 2  # which documents are of the validation split
-    DRAW = 3  # which documents a mix takes
+    UNIT_ORDER = 1  # order in which units are dealt to windows
+    HOLDOUT = 2  # documents of the validation split
+    DRAW = 3  # documents that a mix draws
     WINDOW = 4  # [window, split]: the seed that a window is planned with
     GROUP = 5  # [group]: the seed that a group of documents is planned with
-    EQUAL_LENGTHS = 6  # which of the documents of one length goes where
-    DOCUMENT_ORDER = 7  # in which order greedy and stream take documents
+    EQUAL_LENGTHS = 6  # places of the documents of one length
+    DOCUMENT_ORDER = 7  # order in which greedy and stream take documents
     PACK_ORDER = 8  # order shuffle: of packs
     STEP_ORDER = 9  # order balanced: of the steps, one pack a rank
     EPOCH = 10  # [epoch]: the seed that MultipackSampler packs an epoch with
-    EPOCH_GROUPS = 11  # which documents MultipackSampler packs together
-    VERIFY_ENGINE = 12  # which documents are compared with the reference tokenizer
-    VERIFY_SAMPLE = 13  # which documents `verify` tokenizes again
-    PLAN_LENGTHS = 14  # [window]: which documents `plan` takes of those whose lengths are known
-    PLAN_TEXT = 15  # which documents `plan` takes of text
-    PLAN_ERROR = 16  # which of ten groups a document is in, for the error of a sample
+    EPOCH_GROUPS = 11  # documents that MultipackSampler packs together
+    VERIFY_ENGINE = 12  # documents that are compared with the reference tokenizer
+    VERIFY_SAMPLE = 13  # documents that `verify` tokenizes again
+    PLAN_LENGTHS = 14  # [window]: sample of `plan` from documents of known lengths
+    PLAN_TEXT = 15  # sample of `plan` from text
+    PLAN_ERROR = 16  # group of a document, one of ten, for the error of a sample
 
 
 GOLDEN, _MIX_1, _MIX_2 = (
@@ -49,7 +49,7 @@ Bits = TypeVar("Bits", np.uint64, NDArray[np.uint64])
 
 
 def stream(seed: int, purpose: Purpose, *numbers: int) -> np.uint64:
-    """The key of the random bits of one purpose, or of one of several that numbers tell apart.
+    """Key of the random bits of a purpose; numbers tell several streams of a purpose apart.
 
     Seeds may be any integers; they are taken modulo 2**64. Different purposes of a seed never have
     the same key.
@@ -63,6 +63,18 @@ def stream(seed: int, purpose: Purpose, *numbers: int) -> np.uint64:
     return np.uint64(key)
 
 
+def stream_samples() -> dict[str, str]:
+    """Two numbers of each purpose's stream for seed 0, in hexadecimal, by the purpose's name.
+
+    A build keeps them: one that was begun with other streams must not be resumed.
+    """
+    numbers = np.arange(2)
+    return {
+        purpose.name.lower(): mix(stream(0, purpose), numbers).astype(">u8").tobytes().hex()
+        for purpose in Purpose
+    }
+
+
 def mix(key: np.uint64, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
     """64 bits for each value; different values of a key never share them."""
     with np.errstate(over="ignore"):
@@ -71,14 +83,14 @@ def mix(key: np.uint64, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
 
 
 def drawn(key: np.uint64, values: NDArray[np.integer[Any]], share: float) -> NDArray[np.bool_]:
-    """Mask of the values that fall into a share, 0 to 1, that the key draws."""
+    """Mask of a random share, 0 to 1, of the values. key: from `stream`."""
     if share >= 1:
         return np.ones(len(values), np.bool_)
     return mix(key, values) < np.uint64(int(share * 2.0**64))
 
 
 def scrambled(bits: Bits) -> Bits:
-    """splitmix64 after its counter: an array here, a number in compiled kernels."""
+    """Output step of splitmix64, of an array here and of a number in compiled kernels."""
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
     return bits ^ (bits >> np.uint64(31))

@@ -1,9 +1,7 @@
-"""Requests to the Hugging Face hub.
+"""Requests to the Hugging Face hub: one sentence if it cannot be reached, one line for retries.
 
-A sentence at once where it cannot be reached, one line where it has to be asked again.
-
-Its client asks a hub that is not there six times in 23 seconds, with two lines each time, before it
-takes what its cache has. Here the hub is asked for one file first, once.
+The hub's client retries an unreachable hub six times in 23 seconds, with two lines each time, before
+it uses its cache. Here one request for one file comes first.
 """
 
 import logging
@@ -11,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-# Errors of httpx and of requests, whichever the hub's client uses; the builtin one is that of its
-# offline mode.
+# Errors of httpx and of requests, one of which the hub's client uses; the builtin error is raised
+# in its offline mode.
 _NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ConnectionError"}
 _RETRIES = "huggingface_hub.utils._http"  # the logger of the client's retries
 
 
 class _OneLine(logging.Filter):
-    """The first message of a row of retries, in other words, and none of those after it."""
+    """Filter that rewrites the first message about retries and drops the others."""
 
     first = True
 
@@ -27,7 +25,7 @@ class _OneLine(logging.Filter):
             return True
         shown, self.first = self.first, False
         record.msg, record.args = (
-            f"the hub does not answer, so it is asked again: {record.getMessage()}",
+            f"the hub does not answer, retrying: {record.getMessage()}",
             None,
         )
         return shown
@@ -39,11 +37,9 @@ def asking(
 ) -> Iterator[str]:
     """Context manager for requests to the hub about a repository.
 
-    Gives the reason why it cannot be reached, "" where it answers.
-
-    Where it cannot be reached its client is offline for the while, so that the cache answers at
-    once. file: one that the repository should have; what the hub says about it is left to the
-    request that follows.
+    Yields the reason why the hub cannot be reached; "" if it answers. If it cannot be reached, its
+    client is offline inside the block, so that the cache answers at once. file: a file that the
+    repository should have; errors about it are left to the request that follows.
     """
     from huggingface_hub import constants
 
@@ -63,26 +59,25 @@ def _unreachable(name: str, file: str, revision: str | None, repo_type: str) -> 
 
     if constants.HF_HUB_OFFLINE:
         return (
-            "HF_HUB_OFFLINE is set, and the cache here does not have it; check the name, or "
+            "HF_HUB_OFFLINE is set, and the local cache does not have it; check the name, or "
             "unset HF_HUB_OFFLINE"
         )
     url = hf_hub_url(name, file, revision=revision, repo_type=repo_type)
     try:
         get_hf_file_metadata(url)
-    # of one kind or another by version; all but these are for the client's own requests
+    # The class depends on the version; other errors are left to the client's own requests.
     except Exception as error:
         if not _NO_CONNECTION.isdisjoint(kind.__name__ for kind in type(error).__mro__):
             host = urlsplit(url).netloc
             return (
-                f"{host} cannot be reached ({error}), and the cache here does not have it; check "
-                "the name and the "
-                "connection"
+                f"{host} cannot be reached ({error}), and the local cache does not have it; check "
+                "the name and the connection"
             )
     return ""
 
 
 def explained(error: Exception) -> str:
-    """An answer of the hub as the end of a sentence."""
+    """Error of the hub as the end of a sentence."""
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -95,7 +90,7 @@ def explained(error: Exception) -> str:
         return "it is gated; ask for access on its page, then run hf auth login"
     if isinstance(error, RepositoryNotFoundError):
         return (
-            "there is no repository of that name; check it, or run hf auth login if the "
+            "there is no repository of that name; check the name, or run hf auth login if the "
             "repository is private"
         )
     if isinstance(error, RevisionNotFoundError):

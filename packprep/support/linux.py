@@ -1,8 +1,8 @@
 """Everything that only Linux can do, behind one switch, `LINUX`.
 
-On another system, and on a Linux that lacks the call, each function does what its docstring says:
-mostly nothing, as all of them only save time or memory. `__main__` imports this module before
-anything else, so it loads ctypes when a function needs it.
+On other systems, and on a Linux without the call, each function does what its docstring says. For
+most of them that is nothing, because they only save time or memory. `__main__` imports this module
+before anything else, so ctypes is loaded only when a function needs it.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _ARENA_MAX = -8  # M_ARENA_MAX of glibc's mallopt
 
 @functools.cache
 def _c_function(name: str, arguments: str) -> Callable[..., int] | None:
-    """A function of the C library; None where it has none of this name.
+    """A function of the C library; None if it has none of this name.
 
     arguments: names of ctypes types, as in "c_int c_int64".
     """
@@ -45,7 +45,7 @@ def _c_function(name: str, arguments: str) -> Callable[..., int] | None:
 
 
 def _call(name: str, arguments: str, *values: Any) -> int | None:
-    """Result of a function of the C library; None where the system has no such function."""
+    """Result of a function of the C library; None if the system has no such function."""
     function = _c_function(name, arguments) if LINUX else None
     return None if function is None else function(*values)
 
@@ -55,8 +55,8 @@ def begin_with_huge_pages() -> None:
 
     That saves 10 % of the cycles of a build with a fast engine. glibc reads the setting from the
     environment when a process begins, so the process executes itself again, with the same number,
-    before it has imported anything. Elsewhere, where huge pages need not or cannot be requested,
-    and where GLIBC_TUNABLES is set, the process runs on as it is.
+    before it has imported anything. The process continues as it is on other systems, if huge pages
+    need not or cannot be requested, and if GLIBC_TUNABLES is set.
     """
     if "GLIBC_TUNABLES" in os.environ or _TOKENIZING.isdisjoint(sys.argv[1:2]):
         return
@@ -67,18 +67,15 @@ def begin_with_huge_pages() -> None:
 
 
 def limit_arenas(most: int) -> None:
-    """Let glibc's malloc have at most so many arenas.
-
-    Elsewhere nothing happens: other allocators have none.
-    """
+    """Limit glibc's malloc to `most` arenas. Elsewhere nothing: other allocators have none."""
     _call("mallopt", "c_int c_int", _ARENA_MAX, most)
 
 
 def reserve(handle: int, size: int) -> None:
     """Preallocate `size` bytes of disk for an open file, whose length stays.
 
-    That is a third less work than page by page. A disk that cannot, or has no room, says so when it
-    is written to. Elsewhere nothing: the file grows as it is written.
+    That is a third less work than page by page. Errors are ignored: a full disk reports itself when
+    the file is written. Elsewhere nothing: the file grows as it is written.
     """
     if size:
         _call("fallocate", "c_int c_int c_int64 c_int64", handle, _KEEP_SIZE, 0, size)
@@ -94,10 +91,10 @@ def begin_to_store(handle: int, first: int, last: int) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two directories at once, so that readers always find one of them.
+    """Swap two directories in one step, so that readers always find one of them.
 
-    False where nothing was done: elsewhere, and on a file system that cannot; the caller then
-    renames twice.
+    Returns False if nothing was done, on other systems or file systems; the caller then renames
+    twice.
     """
     names = os.fsencode(one), os.fsencode(other)
     arguments = "c_int c_char_p c_int c_char_p c_uint"
@@ -106,9 +103,9 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def release(address: int, size: int) -> None:
-    """Give back the memory that a mapped file takes; it is mapped again when it is next read.
+    """Free the memory of a mapped file; the file is read again when it is next used.
 
-    Elsewhere nothing happens: the system takes it back when it needs memory.
+    Elsewhere nothing: the system frees it when it needs memory.
     """
     _call("madvise", "c_void_p c_size_t c_int", address, size, _DONT_NEED)
 
@@ -116,8 +113,7 @@ def release(address: int, size: int) -> None:
 def end_with_parent() -> None:
     """Have the system kill this process when its parent ends.
 
-    Elsewhere nothing: the process ends when it has read all of its standard input, which its
-    parent's end closes.
+    Elsewhere nothing: the end of the parent closes standard input, and the process ends after that.
     """
     parent = os.getppid()
     if _call("prctl", "c_int c_ulong", _PARENT_DEATH_SIGNAL, signal.SIGKILL) is None:
@@ -134,9 +130,9 @@ def offer_to_be_killed() -> None:
 
 
 def resident(process: int | str = "self") -> tuple[int, int] | None:
-    """Bytes that a process holds, and how many of them are of files that it maps.
+    """Bytes of memory of a process, and how many of them are mapped files.
 
-    None elsewhere, and where there is no such process.
+    None elsewhere, and if there is no such process.
     """
     if not LINUX:
         return None
@@ -149,18 +145,18 @@ def resident(process: int | str = "self") -> tuple[int, int] | None:
 
 
 def peak_resident() -> int | None:
-    """Bytes this process has held at most, mapped files included; None elsewhere.
+    """Peak memory of this process in bytes, mapped files included; None elsewhere.
 
-    getrusage would also count the process that this one was started from, if that is larger.
+    getrusage would count the parent instead, if the parent was larger when it forked.
     """
     status = Path("/proc/self/status")
-    if LINUX and status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-        return int(found[1]) * 1024
+    if LINUX and status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(peak[1]) * 1024
     return None
 
 
 def processor() -> str | None:
-    """The system's description of the processor, its features included; None elsewhere."""
+    """Description of the processor by the system, with its features; None elsewhere."""
     try:
         return Path("/proc/cpuinfo").read_text("utf-8") if LINUX else None
     except OSError:

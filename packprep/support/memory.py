@@ -1,4 +1,4 @@
-"""Memory that a process holds, and giving back the part that mapped files take."""
+"""Memory of this process, and release of the part that mapped files take."""
 
 import resource
 import sys
@@ -12,23 +12,22 @@ from packprep.support.linux import peak_resident, release, resident
 
 
 def peak() -> int:
-    """Bytes this process has held at most, mapped files included."""
-    if (held := peak_resident()) is not None:
-        return held
-    # macOS counts bytes, others kB.
+    """Peak memory of this process in bytes, mapped files included."""
+    if (most_resident := peak_resident()) is not None:
+        return most_resident
+    # macOS counts bytes, other systems kB.
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
 
 @dataclass(frozen=True)
 class MappedFiles:
-    """Files as they are mapped into memory, each whole.
+    """Files that are mapped into memory as a whole.
 
-    most: bytes that the process should hold, or None.
+    most: bytes of memory that the process should have at most, or None.
 
-    What is read of a mapped file counts as memory of the process until the system wants it back, or
-    `relieve` lets it go: it stays in the system's cache, from where it is mapped again when it is
-    next read.
+    Pages that were read count as memory of the process until the system reclaims them or `relieve`
+    releases them. They stay in the system's cache, and are mapped again when they are next read.
     """
 
     files: Sequence[pa.Buffer] = ()
@@ -43,11 +42,11 @@ class MappedFiles:
         return MappedFiles(files, most)
 
     def relieve(self, coming: int = 0) -> None:
-        """Let go of what was read, where the process holds too much.
+        """Release pages that were read, if the process has too much memory.
 
-        coming: bytes that it is about to take.
+        coming: bytes that it is about to allocate.
         """
-        if self.most is None or (held := resident()) is None or held[0] + coming <= self.most:
+        if self.most is None or (sizes := resident()) is None or sizes[0] + coming <= self.most:
             return
         for file in self.files:
             release(file.address, file.size)

@@ -1,21 +1,19 @@
-"""A row that cannot be used.
+"""Problems of rows that cannot be used: a word to count them by, and a sentence.
 
-One word to count it by, and the sentence that says what is wrong with it.
-
-Tables of rows have a column `problem` of type PROBLEM, a struct of both; null where nothing is
+Tables of rows have a column `problem` of type PROBLEM, a struct of both. It is null if nothing is
 wrong with the row.
 """
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 
 class BadRow(StrEnum):
-    """Reason for which a row is skipped, as report.json counts it."""
+    """Reason why a row is skipped, as report.json counts it."""
 
     NULL = "null"
     NOT_TEXT = "not_text"
@@ -45,54 +43,59 @@ class BadRow(StrEnum):
 
 
 class Problem(NamedTuple):
-    """A fault of a row.
+    """A problem of a row.
 
-    detail: a sentence without the row's place, which the caller knows.
+    detail: a sentence without file and row, which the caller knows.
     """
 
     reason: BadRow
     detail: str
 
 
-def too_large(what: str, limit: int) -> Problem:
-    """The problem of a row that is longer than the limit."""
-    return Problem(BadRow.TOO_LARGE, f"{what} has more than {limit:,} bytes (--max-row-size)")
+def too_large(subject: str, limit: int) -> Problem:
+    """Problem of a row that is longer than the limit. subject: beginning of the sentence."""
+    return Problem(BadRow.TOO_LARGE, f"{subject} has more than {limit:,} bytes (--max-row-size)")
 
 
 PROBLEM = pa.struct([("reason", pa.string()), ("detail", pa.string())])
 
 
 def no_problems(rows: int) -> pa.StructArray:
+    """A column `problem` of rows without problems."""
     return pa.nulls(rows, PROBLEM)
 
 
 def problem_array(problems: Iterable[Problem | None]) -> pa.StructArray:
-    return pa.array(list(problems), PROBLEM)
+    return cast(pa.StructArray, pa.array(list(problems), PROBLEM))
 
 
-def problems_in(column: pa.ChunkedArray) -> list[Problem | None]:
-    """Of each row."""
+def problems_in(column: "pa.ChunkedArray[Any]") -> list[Problem | None]:
+    """Problem of each row; None if nothing is wrong with it."""
     return [
         problem and Problem(BadRow(problem["reason"]), problem["detail"])
         for problem in column.to_pylist()
     ]
 
 
-def problem_at(column: pa.ChunkedArray, row: int) -> Problem:
-    """The problem of a row that has one. ValueError for a reason that is not one of `BadRow`."""
+def problem_at(column: "pa.ChunkedArray[Any]", row: int) -> Problem:
+    """Problem of a row that has one. ValueError for a reason that is not one of `BadRow`."""
     reason, detail = column[row].as_py().values()
     return Problem(BadRow(reason), detail)
 
 
-def reasons_in(column: pa.ChunkedArray) -> list[BadRow]:
-    """The reasons of all problems. ValueError for one that is not one of `BadRow`."""
-    return [BadRow(problem["reason"]) for problem in column.drop_null().to_pylist()]
+def reasons_in(column: "pa.ChunkedArray[Any]") -> list[BadRow]:
+    """Reasons of all problems, row by row. ValueError for one that is not one of `BadRow`."""
+    problems = column.drop_null().to_pylist()
+    return [BadRow(problem["reason"]) for problem in problems if problem is not None]
 
 
-def with_problem(problems: pa.Array, wrong: pa.Array, problem: Problem) -> pa.Array:
-    """The problems, with this one where `wrong` is true and nothing else was wrong before."""
-    if not pc.any(
-        wrong
-    ).as_py():  # nearly every table: choosing between structs takes longer than all else here
+def with_problem(
+    problems: "pa.Array[Any]", wrong: "pa.Array[Any]", problem: Problem
+) -> "pa.Array[Any]":
+    """Problems, with this one added to rows that are `wrong` and had no problem before."""
+    # Nearly every table returns here: a choice between structs is the slowest step.
+    if not pc.any(wrong).as_py():
         return problems
-    return pc.if_else(pc.and_(wrong, pc.is_null(problems)), pa.scalar(problem, PROBLEM), problems)
+    added = pc.and_(wrong, pc.is_null(problems))
+    result: pa.Array[Any] = pc.if_else(added, pa.scalar(problem, PROBLEM), problems)
+    return result

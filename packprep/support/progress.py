@@ -1,7 +1,6 @@
 """Progress of a running build.
 
-A live line in a terminal, a plain line now and then elsewhere, nothing from Python.
-
+A terminal shows a live line, a log gets a plain line every ten seconds, and Python gets nothing.
 Everything goes to standard error; standard output is for results.
 """
 
@@ -13,13 +12,13 @@ from typing import Any, Protocol
 from packprep.support.linux import resident
 
 _PLAIN_EVERY = 10.0  # seconds between plain lines
-_LIVE_EVERY = 0.1  # and between changes of a live one
+_LIVE_EVERY = 0.1  # seconds between changes of a live line
 
 
 class Progress(Protocol):
-    """The place where a build reports its progress.
+    """Receiver of a build's progress.
 
-    done and total: amounts of `unit`; total None where it is not known.
+    done and total: amounts of `unit`; total is None if it is unknown.
     """
 
     def say(self, line: str) -> None: ...
@@ -28,7 +27,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Says nothing: the default of `packprep.build` in Python, and what --quiet asks for."""
+    """Progress that prints nothing: the default of `packprep.build` in Python, and --quiet."""
 
     def __enter__(self) -> "Silent":
         return self
@@ -52,9 +51,9 @@ class Silent:
 
 
 class Console:
-    """Lines on standard error; a context manager, so that a live line is taken away at the end.
+    """Lines on standard error; a context manager, which removes a live line at the end.
 
-    first: what is read before anything can be counted.
+    first: name of the input that is read before anything can be counted.
     """
 
     def __init__(self, first: str) -> None:
@@ -62,7 +61,7 @@ class Console:
         self._live: Any = None
         self._tasks: dict[str, Any] = {}
         self._started: dict[str, float] = {}
-        self._latest = self._spoken = time.monotonic()
+        self._latest = self._shown = time.monotonic()
 
     def __enter__(self) -> "Console":
         if sys.stderr.isatty():
@@ -88,7 +87,7 @@ class Console:
         self.close()
 
     def close(self) -> None:
-        """Take the live line away and give the cursor back."""
+        """Remove the live line and show the cursor again."""
         if self._live is not None:
             self._live.stop()
 
@@ -100,20 +99,19 @@ class Console:
 
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         now = time.monotonic()
-        started = self._started.setdefault(
-            stage, self._latest
-        )  # a stage begins where the one before ended
+        # A stage begins when the one before ended.
+        started = self._started.setdefault(stage, self._latest)
         self._latest = now
         rate = done / (now - started) if now > started else 0.0
         text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")
         left = (total - done) / rate if total and rate and total > done else None
         if self._live is not None:
-            if now - self._spoken >= _LIVE_EVERY or done == total or stage not in self._tasks:
+            if now - self._shown >= _LIVE_EVERY or done == total or stage not in self._tasks:
                 self._show(stage, done, total, text + _left(left) + _memory())
-                self._spoken = now
-        elif now - self._spoken >= _PLAIN_EVERY:
+                self._shown = now
+        elif now - self._shown >= _PLAIN_EVERY:
             self.say(f"{stage}: {text}{_left(left)}{_memory()}")
-            self._spoken = now
+            self._shown = now
 
     def _show(self, stage: str, done: float, total: float | None, text: str) -> None:
         if stage not in self._tasks:
@@ -126,7 +124,7 @@ class Console:
 def open_progress(
     first: str = "the first unit of text", *, quiet: bool = False
 ) -> Console | Silent:
-    """Context manager that gives a command the progress to report to."""
+    """Context manager for the progress of a command."""
     return Silent() if quiet else Console(first)
 
 
@@ -135,6 +133,6 @@ def _left(seconds: float | None) -> str:
 
 
 def _memory() -> str:
-    """Memory that this process holds now; "" where the system does not say."""
-    held = resident()
-    return "" if held is None else f", {held[0] / 1e6:,.0f} MB of memory"
+    """Memory of this process now, in words; "" if the system does not tell."""
+    sizes = resident()
+    return "" if sizes is None else f", {sizes[0] / 1e6:,.0f} MB of memory"

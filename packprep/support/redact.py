@@ -1,10 +1,8 @@
-"""Names as a message, a report or a manifest may show them.
-
-No credential, and no control character.
+"""Names without credentials and control characters, for messages, reports and manifests.
 
 Names come from users and from the hub's answers: https://user:password@host, ?X-Amz-Signature=...,
-hf_ tokens. File names may hold line feeds and terminal commands. Every PackprepError and every
-source's name passes here.
+hf_ tokens. File names may have line feeds and terminal commands in them. Every PackprepError and
+the name of every source is redacted here.
 """
 
 import re
@@ -12,8 +10,8 @@ from typing import Any
 
 HIDDEN = "***"
 
-# Repetitions have bounds: a message may quote a row of megabytes, and must not take the square of
-# its length.
+# Repetitions have bounds: a message may quote a row of megabytes, and the time must not grow with
+# the square of its length.
 _SECRETS = (
     # https://user:pa@ss@host and https://token@host, but not https://host/name@revision; Path makes
     # one slash of two
@@ -21,8 +19,7 @@ _SECRETS = (
         re.compile(r"(?<=[\w+.-]{2})(:/{1,2})(?:[^\s/@]{0,500}:\S{0,2000}|[^\s/@]{0,2000})@"),
         rf"\1{HIDDEN}@",
     ),
-    # Whatever an address carries behind its path: nobody knows which of these parameters is a
-    # signature.
+    # All parameters of an address: any of them may be a signature.
     (re.compile(r"(?<=[\w+.-]{2})(:/{1,2}[^\s?#'\"]{0,2000})[?#][^\s'\"]+"), rf"\1?{HIDDEN}"),
     (
         re.compile(
@@ -45,11 +42,11 @@ def redacted(text: str) -> str:
     """
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def redacted_source(source: str | dict[str, Any]) -> str | dict[str, Any]:
-    """An entry of `sources`, redacted where it says what it is and where."""
+    """An entry of `sources` with its paths and its label redacted."""
     if isinstance(source, str):
         return redacted(source)
     paths = source["path"]

@@ -1,8 +1,8 @@
-"""Windows: runs of units packed together, and the documents in them as arrays.
+"""Windows: units that are packed together, and their documents as arrays.
 
-A window holds a fixed amount of text, so memory is bounded and no plan depends on workers. Unless
-packs are to stay in input order, units are dealt to windows in an order that the seed decides, so a
-window is a sample of the whole input.
+A window has a fixed amount of text, so memory is bounded and plans do not depend on workers. Units
+are dealt to windows in a seeded random order, so a window is a sample of the whole input; with
+order input, they are dealt in input order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +32,10 @@ _Slice = TypeVar("_Slice", bound=Extent)
 class Documents:
     """Tokenized documents in input order, [documents] each.
 
-    id: input row. tokens: the first token of each. length: tokens with BOS and EOS, 0 for none.
-    source: number of the source file. group: code of the group, or None. aligned: the first value
-    of each in further columns with a value per token, by name. values: columns with a value per
-    document, by name. mapped: the token files among what is pointed into.
+    id: input row. tokens: the first token of each. length: tokens with BOS and EOS, 0 if empty.
+    source: number of the source file. group: code of the group, or None. aligned: columns with a
+    value per token, by name: the first value of each document. values: columns with a value per
+    document, by name. mapped: the token files that the pointers point into.
     """
 
     id: NDArray[np.int64]
@@ -51,7 +51,7 @@ class Documents:
         return len(self.id)
 
     def take(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> "Documents":
-        """Those of a mask, or of indices in their order."""
+        """Select by a mask, or by indices in their order."""
         group = None if self.group is None else self.group[kept]
         return Documents(
             id=self.id[kept],
@@ -66,13 +66,13 @@ class Documents:
 
     @property
     def labels(self) -> Labels | None:
-        """Labels of the documents; None where every token is trained."""
+        """Labels of the documents; None if every token is trained."""
         column = self.aligned.get("labels")
         return None if column is None else Labels(values=column)
 
 
 def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Slice]]:
-    """Slices of each window, by unit number inside it.
+    """Slices of each window, sorted by unit number.
 
     A window ends with the unit that reaches its size.
     """
@@ -93,9 +93,9 @@ def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Sli
 
 
 def unit_order(units: NDArray[np.int64], config: BuildConfig) -> NDArray[np.int64]:
-    """Places of these units, by number, in the order in which they are dealt.
+    """Order in which these units are dealt, as indices: seeded, or unchanged for order input.
 
-    As the seed has them, or as they are.
+    units: numbers of the units.
     """
     if config.order == "input":
         return np.arange(len(units))
@@ -105,9 +105,9 @@ def unit_order(units: NDArray[np.int64], config: BuildConfig) -> NDArray[np.int6
 def read_documents(
     directory: Path, files: Sequence[TokenFile], max_memory: int | None = None
 ) -> Documents:
-    """Documents of a window's token files, which are memory-mapped: no token is read yet.
+    """Documents of the token files of a window. The files are memory-mapped; no token is read yet.
 
-    max_memory: bytes over which the process gives back what it has read of them.
+    max_memory: the process releases pages of the files when it uses more bytes than this.
     """
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
     batches = [batch for file in mapped.files for batch in _batches(file)]
@@ -124,26 +124,22 @@ def read_chosen(
     chosen: Callable[[int, Documents], NDArray[np.int64]],
     max_memory: int | None = None,
 ) -> Documents:
-    """Some documents of token files that hold far more than are wanted.
+    """Read selected documents from token files; nothing is kept of the others.
 
-    Only of these is anything kept.
-
-    chosen: f(number of the file, its documents) -> the rows that are wanted, in order. max_memory:
-    see above.
+    chosen: f(number of the file, its documents) -> the rows to take, in order. max_memory: see
+    `read_documents`.
     """
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
     parts: list[Documents] = []
-    groups: list[pa.Array] = []
+    groups: list[pa.Array[Any]] = []
     for number, file in enumerate(files):
         batches = _batches(mapped.files[number])
         documents = join_documents(batches, _ids(file), _sources(file))
         rows = chosen(number, documents)
         parts.append(documents.take(rows))
-        if documents.group is not None:  # its codes are those of one file
+        if documents.group is not None:  # its codes are only for this file
             groups += (
-                pa.chunked_array([batch.column("group") for batch in batches])
-                .take(pa.array(rows))
-                .chunks
+                pa.chunked_array([batch.column("group") for batch in batches]).take(rows).chunks
             )
     if not parts:
         return join_documents([], np.empty(0, np.int64), np.empty(0, np.int32))
@@ -184,9 +180,9 @@ def _sources(file: TokenFile) -> NDArray[np.int32]:
 def join_documents(
     batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]
 ) -> Documents:
-    """Documents of record batches of token files, with their input rows and sources.
+    """Documents in record batches of token files, with their input rows and sources.
 
-    See tokens.py for the columns.
+    See packprep.tokens for the columns.
     """
     names = batches[0].schema.names if batches else []
     aligned: dict[str, Pointers] = {}
@@ -221,29 +217,30 @@ def join_documents(
 
 
 def file_schema(directory: Path, files: Sequence[TokenFile]) -> pa.Schema:
-    """The columns of a build's token files, which are the same in all of them."""
-    with pa.ipc.open_stream(directory / files[0].name) as reader:
+    """The schema of the token files of a build, which is the same in all of them."""
+    path = str(directory / files[0].name)
+    with pa.OSFile(path, "rb") as file, pa.ipc.open_stream(file) as reader:
         return reader.schema
 
 
 def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns of token files with this schema that go into shards beside the tokens."""
+    """Columns of shards, in addition to the tokens, for token files with this schema."""
     columns = []
-    for of_file in schema:
-        if of_file.name == "labels":
+    for spec in schema:
+        if spec.name == "labels":
             columns.append(STANDARD_COLUMNS["labels"])
-        elif of_file.name == "pair_split":
+        elif spec.name == "pair_split":
             columns += [STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"]]
-        elif of_file.name not in ("tokens", "group"):
-            kind: Kind = "token" if pa.types.is_list(of_file.type) else "segment"
-            values = of_file.type.value_type if kind == "token" else of_file.type
+        elif spec.name not in ("tokens", "group"):
+            kind: Kind = "token" if pa.types.is_list(spec.type) else "segment"
+            values = spec.type.value_type if kind == "token" else spec.type
             dtype: DType = np.dtype(values.to_pandas_dtype()).name
-            columns.append(Column(name=of_file.name, kind=kind, dtype=dtype))
+            columns.append(Column(name=spec.name, kind=kind, dtype=dtype))
     return tuple(columns)
 
 
-def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
-    """A number for each different value, null included, [documents]."""
+def group_codes(values: "pa.ChunkedArray[Any]") -> NDArray[np.int32]:
+    """A number for each distinct value, null included, [documents]."""
     codes = values.combine_chunks().dictionary_encode(null_encoding="encode").indices
     return np.asarray(codes, np.int32)
 
@@ -251,7 +248,7 @@ def group_codes(values: pa.ChunkedArray) -> NDArray[np.int32]:
 def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
     """Mask of the documents that the seed puts into the validation split.
 
-    By id, so the same whatever else changes.
+    It depends on seed and id only, so other options do not change it.
     """
     return drawn(stream(config.seed, Purpose.HOLDOUT), ids, config.holdout)
 
@@ -261,7 +258,7 @@ def _join_pointers(parts: Sequence[Pointers]) -> Pointers:
         return Pointers.joined(parts)
     except ValueError:
         raise FormatError(
-            "token files of two versions of packprep stand together; build with --restart"
+            "token files of different versions of packprep are mixed; build with --restart"
         ) from None
 
 

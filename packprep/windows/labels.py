@@ -1,13 +1,13 @@
-"""Trained tokens: counting those with a loss, and finding where a row's response begins.
+"""Trained tokens: count tokens with a loss, and find where the response of a row begins.
 
-A row's labels come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four
-times smaller, as a mask (int8, 1 where there is one). Without either, every token is trained. In a
-shard they are always labels.
+The labels of a row come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four
+times smaller, as a mask (int8, 1 where there is a loss). Without either, every token is trained. A
+shard always has labels.
 
-The first token of a segment never has a label: nothing in the segment comes before it to predict it
-from, and a trainer that shifts labels by itself would train it on the document before. Nor has a
-BOS that is added, and padding. An added EOS has one where the token before it has. A token that
-`stride` repeats has one only in the first piece that is kept, unless `train_overlap`.
+These tokens never have a label: the first token of a segment, an added BOS, and padding. (The first
+token has nothing before it in the segment, and a trainer that shifts labels would predict it from
+another document.) An added EOS has a label if the token before it has one. A token that `stride`
+repeats has a label only in the first piece that is kept, unless `train_overlap`.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from packprep.support.arrays import Int32, Int64
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Labels (int32) or masks (int8) of documents as they lie in memory.
+    """Labels (int32) or masks (int8) of documents in memory.
 
-    values: [documents], where each begins.
+    values: [documents], where those of each document begin.
     """
 
     values: Pointers
@@ -36,37 +36,32 @@ class Labels:
         return 0 if self.values.dtype == np.int8 else NO_LOSS
 
     def count(self, document: Int32, first: Int32, tokens: Int32) -> Int32:
-        """Trained tokens among document[first : first + tokens], [runs].
-
-        0 where tokens is below 1.
-        """
-        runs = self.values.at(document, first.astype(np.int64))
-        found: Int32 = _count(runs.address, tokens, self.untrained, self._like)
-        return found
+        """Trained tokens among document[first : first + tokens], [runs]; 0 if tokens < 1."""
+        runs = self.values.shifted(document, first.astype(np.int64))
+        counts: Int32 = _count(runs.address, tokens, self.untrained, self._like)
+        return counts
 
     def trainable(
         self,
         document: Int32,
         start: Int32,
-        own: Int32,
+        count: Int32,
         bos: NDArray[np.bool_],
         least: int,
         train_overlap: bool,
     ) -> tuple[NDArray[np.bool_], Int32]:
-        """Pieces with at least `least` trained tokens.
+        """Mask of pieces with at least `least` trained tokens; tokens repeated from an earlier one.
 
-        Also how many of each one's tokens an earlier one of them has.
-
-        document, start, own, bos: [pieces], as `Segments` has them, those of a document in order;
-        both results too. What pieces share is trained in the first of them that is kept, unless
-        train_overlap.
+        document, start, count, bos: [pieces], see `Segments`; pieces of a document are in order.
+        Both results are [pieces]. Tokens that pieces share are trained in the first of these pieces
+        that is kept, unless train_overlap.
         """
         kept, repeated = np.zeros(len(document), np.bool_), np.zeros(len(document), np.int32)
         _trainable(
             self.values.address,
             document,
             start,
-            own,
+            count,
             bos,
             least,
             train_overlap,
@@ -78,9 +73,9 @@ class Labels:
         return kept, repeated
 
     def first(self, lengths: Int32) -> Int32:
-        """[documents], tokens before the first trained one, all of them where none is."""
-        found: Int32 = _first(self.values.address, lengths, self.untrained, self._like)
-        return found
+        """Tokens before the first trained one, [documents]; all tokens if none is trained."""
+        firsts: Int32 = _first(self.values.address, lengths, self.untrained, self._like)
+        return firsts
 
     @property
     def _like(self) -> NDArray[np.int32]:
@@ -89,12 +84,12 @@ class Labels:
 
 @njit(cache=True, nogil=True)
 def _count(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32]) -> Int32:
-    found = np.zeros(len(address), np.int32)
+    counts = np.zeros(len(address), np.int32)
     for run in range(len(address)):
         if tokens[run] > 0:
             for value in carray(pointer(address[run]), tokens[run], like.dtype):
-                found[run] += value != untrained
-    return found
+                counts[run] += value != untrained
+    return counts
 
 
 @njit(cache=True, nogil=True)
@@ -102,7 +97,7 @@ def _trainable(
     address: Int64,
     document: Int32,
     start: Int32,
-    own: Int32,
+    count: Int32,
     bos: NDArray[np.bool_],
     least: int,
     train_overlap: bool,
@@ -111,44 +106,42 @@ def _trainable(
     kept: NDArray[np.bool_],
     repeated: Int32,
 ) -> None:
-    """Fills kept and repeated; see `Labels.trainable`."""
-    reached, of = 0, -1  # where the last piece that is kept ends, and of which document it is
+    """Fill kept and repeated; see `Labels.trainable`."""
+    reached, last = 0, -1  # end of the last kept piece, and its document
     for piece in range(len(document)):
-        if document[piece] == of:
+        if document[piece] == last:
             repeated[piece] = max(reached - start[piece], 0)
         head = max(0 if bos[piece] else 1, 0 if train_overlap else repeated[piece])
         trained = 0
-        if own[piece] > head:
-            at = address[document[piece]] + like.itemsize * (start[piece] + head)
-            for value in carray(pointer(at), own[piece] - head, like.dtype):
+        if count[piece] > head:
+            first = address[document[piece]] + like.itemsize * (start[piece] + head)
+            for value in carray(pointer(first), count[piece] - head, like.dtype):
                 trained += value != untrained
         kept[piece] = trained >= least
         if kept[piece]:
-            reached, of = start[piece] + own[piece], document[piece]
+            reached, last = start[piece] + count[piece], document[piece]
 
 
 @njit(cache=True, nogil=True)
 def _first(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32]) -> Int32:
-    found = tokens.copy()
+    firsts = tokens.copy()
     for document in range(len(address)):
         if tokens[document] > 0:
             values = carray(pointer(address[document]), tokens[document], like.dtype)
             for place in range(len(values)):
                 if values[place] != untrained:
-                    found[document] = place
+                    firsts[document] = place
                     break
-    return found
+    return firsts
 
 
 def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int) -> Int32:
-    """Tokens kept of each source, the rest of `most` being the target's.
+    """Tokens kept of each source; the rest of `most` is for the target.
 
-    Both are cut in proportion to their lengths.
-
-    source, target: [rows], tokens of prompts and responses that together are longer than `most`. A
-    side that is less than half of `most` stays whole. This is `infer_seqlen` of LLaMA-Factory
-    (src/llamafactory/data/processor/ processor_utils.py), number for number. Example: source 90,
-    target 30, most 60 -> 45 and 15.
+    source, target: [rows], tokens of prompts and responses that together are longer than `most`.
+    Both are cut in proportion to their lengths; a side of less than half of `most` is not cut. The
+    numbers are those of `infer_seqlen` of LLaMA-Factory (processor_utils.py in
+    src/llamafactory/data/processor). Example: source 90, target 30, most 60 -> 45 and 15.
     """
     share = (most * (target / np.maximum(source + target, 1))).astype(np.int64)
     most_target = np.where(

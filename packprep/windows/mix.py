@@ -1,9 +1,9 @@
-"""A mix: what is drawn of each source, and which documents each window holds.
+"""A mix: the documents drawn from each source, and the documents of each window.
 
-Nothing is drawn before everything is tokenized: a draw needs lengths only, so other weights use the
-same token store. Lengths are read three times, a token file at a time: to find where each draw
-ends, to finish it, and to lay out the streams; then once more by each window, of the files that it
-touches. What is held is some numbers per file.
+Documents are drawn after everything is tokenized. A draw needs lengths only, so builds with other
+weights reuse the token store. Lengths are read three times, one token file at a time: to find where
+each draw ends, to finish it, and to lay out the streams. Then each window reads those of its files.
+Memory: a few numbers per file.
 """
 
 from collections import Counter
@@ -27,14 +27,14 @@ from packprep.windows.mix_draw import BUCKETS, Draw, DrawEnd, buckets, finish_dr
 from packprep.windows.mix_order import Stream, lay_out
 
 Measure = Callable[[Documents], Int64]
-"""Tokens that each document will have in packs, [documents]: what shares are of."""
+"""Tokens that each document will have in packs, [documents]; shares are of these tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """Documents of one token file.
+    """Documents of one token file; every array is [documents].
 
-    cell: split * sources + source of the mix, [documents]; so are the other arrays.
+    cell: split * sources + source of the mix.
     """
 
     documents: Documents
@@ -56,8 +56,8 @@ class Mix:
 
     entry_of_source: the entry of each input file. measure: see `Measure`.
 
-    windows: the token files that each window touches. available, wanted: tokens of each cell, a
-    cell being a source of the mix in a split, training first.
+    windows: the token files of each window. available, wanted: tokens of each cell; a cell is a
+    source of the mix in one split, training first.
     """
 
     def __init__(
@@ -85,13 +85,11 @@ class Mix:
         )
         self._counted = [Counter[str]() for _ in entry_of_source]
         self._streams, self._drawn = self._lay_out()
-        touched = {
-            touch for streams in self._streams for stream in streams for touch in stream.files()
-        }
-        self._touched: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
-        for window, number in sorted(touched):
-            self._touched[window].append(number)
-        self.windows = [[files[number] for number in numbers] for numbers in self._touched]
+        pairs = {pair for streams in self._streams for stream in streams for pair in stream.files()}
+        self._files_of_window: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
+        for window, number in sorted(pairs):
+            self._files_of_window[window].append(number)
+        self.windows = [[files[number] for number in numbers] for numbers in self._files_of_window]
 
     def documents(self, window: int, split: str) -> Documents:
         """The documents of one window and split in the order of the mix."""
@@ -99,33 +97,35 @@ class Mix:
 
         def chosen(number: int, documents: Documents) -> Int64:
             rows, places_of_rows = self._stretch(
-                self._touched[window][number], documents, window, split
+                self._files_of_window[window][number], documents, window, split
             )
             places.append(places_of_rows)
             return rows
 
-        found = read_chosen(self._directory, self.windows[window], chosen, self._config.max_memory)
-        return found.take(np.argsort(np.concatenate(places), kind="stable"))
+        documents = read_chosen(
+            self._directory, self.windows[window], chosen, self._config.max_memory
+        )
+        return documents.take(np.argsort(np.concatenate(places), kind="stable"))
 
     @property
     def most_documents(self) -> int:
-        """About how many documents the largest window has.
+        """Approximate number of documents in the largest window.
 
-        Those of a file in several windows are shared out evenly.
+        The documents of a file in several windows are divided evenly.
         """
-        times = Counter(number for touched in self._touched for number in touched)
+        times = Counter(number for numbers in self._files_of_window for number in numbers)
         return int(
             max(
-                sum(self._drawn[number] / times[number] for number in touched)
-                for touched in self._touched
+                sum(self._drawn[number] / times[number] for number in numbers)
+                for numbers in self._files_of_window
             )
         )
 
     def left_out(self, tokenizer: Tokenizer) -> list[Sums]:
-        """For each input file what no window holds, and what is repeated.
+        """Sums of the documents not drawn, and of the repeated copies, for each input file.
 
-        A repeated document counts in tokens_in once for each copy; `repeated` is what all but the
-        first come to.
+        A repeated document counts in tokens_in once for each copy; `repeated` counts all copies but
+        the first.
         """
         has_bos, has_eos = tokenizer.bos is not None, tokenizer.eos is not None
         return [
@@ -142,8 +142,8 @@ class Mix:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Tokens asked of each source and present in the training split, for the report."""
-        by_weight, whole = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
+        """Tokens wanted and available of each source in the training split, for the report."""
+        by_weight, total = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
         sources = [
             {
                 "name": entry.label,
@@ -151,7 +151,7 @@ class Mix:
                 "asked": entry.asked,
                 "asked_share": float(by_weight[number])
                 if entry.weight
-                else self.wanted[number] / whole,
+                else self.wanted[number] / total,
                 "available": self.available[number],
             }
             for number, entry in enumerate(self._entries)
@@ -159,17 +159,17 @@ class Mix:
         return {"limited_by": self._scarce.label if self._scarce else None, "sources": sources}
 
     def notes(self) -> Iterator[str]:
-        """Notes for the user on the amounts that were asked for."""
-        for entry, there in zip(self._entries, self.available, strict=False):
+        """Notes for the user about the amounts of the sources."""
+        for entry, tokens in zip(self._entries, self.available, strict=False):
             if entry is self._scarce:
                 times = "once" if entry.max_epochs == 1 else f"{float(entry.max_epochs):g} times"
                 yield (
-                    f"the mix is as large as {entry.label} allows: its {there:,} tokens {times}; "
+                    f"the mix is as large as {entry.label} allows: its {tokens:,} tokens {times}; "
                     "a larger max_epochs repeats it"
                 )
-            elif entry.max_tokens is not None and there < entry.max_tokens:
+            elif entry.max_tokens is not None and tokens < entry.max_tokens:
                 yield (
-                    f"{entry.label} has {there:,} tokens, fewer than its max_tokens of "
+                    f"{entry.label} has {tokens:,} tokens, fewer than its max_tokens of "
                     f"{entry.max_tokens:,}"
                 )
 
@@ -178,7 +178,7 @@ class Mix:
             yield number, self._measured(read_documents(self._directory, [file]))
 
     def _measured(self, documents: Documents) -> _File:
-        held = (
+        validation = (
             held_out(documents.id, self._config)
             if self._config.holdout
             else np.zeros(len(documents), np.bool_)
@@ -186,123 +186,128 @@ class Mix:
         return _File(
             documents=documents,
             size=self._measure(documents),
-            cell=held * len(self._entries) + self._entry_of_source[documents.source],
+            cell=validation * len(self._entries) + self._entry_of_source[documents.source],
             hashed=hashes(self._config.seed, documents.id),
         )
 
     def _histograms(self) -> tuple[Int64, Int64]:
-        """Tokens and documents of each cell in the order of drawing, [cells, BUCKETS] each."""
+        """Tokens and documents of each cell by bucket, [cells, BUCKETS] each."""
         tokens, documents = np.zeros((2, self._cells * BUCKETS), np.int64)
         for _, file in self._read():
-            at = file.cell * BUCKETS + buckets(file.hashed)
-            tokens += np.bincount(at, weights=file.size, minlength=len(tokens)).astype(np.int64)
-            documents += np.bincount(at[file.size > 0], minlength=len(documents))
+            index = file.cell * BUCKETS + buckets(file.hashed)
+            tokens += np.bincount(index, weights=file.size, minlength=len(tokens)).astype(np.int64)
+            documents += np.bincount(index[file.size > 0], minlength=len(documents))
         return tokens.reshape(self._cells, BUCKETS), documents.reshape(self._cells, BUCKETS)
 
     def _targets(self) -> tuple[list[int], Entry | None]:
         """Tokens to draw of each cell.
 
-        Validation has the rates of training, made smaller until none repeats.
+        Validation has the rates of training, reduced until nothing repeats.
         """
         count = len(self._entries)
-        train, held = self.available[:count], self.available[count:]
+        train, validation = self.available[:count], self.available[count:]
         limit = self._config.max_tokens
-        if limit is not None and held:
-            limit = limit * sum(train) // max(1, sum(train) + sum(held))
+        if limit is not None and validation:
+            limit = limit * sum(train) // max(1, sum(train) + sum(validation))
         wanted, scarce = targets(self._entries, train, limit)
         rates = [
-            Fraction(tokens, max(1, there)) for tokens, there in zip(wanted, train, strict=True)
+            Fraction(drawn, max(1, tokens)) for drawn, tokens in zip(wanted, train, strict=True)
         ]
         most = max([Fraction(1), *rates])
         return wanted + [
-            int(there * rate / most) for there, rate in zip(held, rates, strict=False)
+            int(tokens * rate / most) for tokens, rate in zip(validation, rates, strict=False)
         ], scarce
 
-    def _finish(self, places: Sequence[DrawEnd]) -> list[Draw]:
-        """The draw of each cell, from the documents about where it ends."""
-        first, last = (np.array([getattr(at, end) for at in places]) for end in ("first", "last"))
-        candidates: list[list[Any]] = [[] for _ in places]
+    def _finish(self, ends: Sequence[DrawEnd]) -> list[Draw]:
+        """The draw of each cell, from the documents in the buckets where it ends."""
+        first, last = (np.array([getattr(end, name) for end in ends]) for name in ("first", "last"))
+        candidates: list[list[Any]] = [[] for _ in ends]
         for _, file in self._read() if (first < last).any() else ():
             bucket = buckets(file.hashed)
             near = file.take(
                 (bucket >= first[file.cell]) & (bucket < last[file.cell]) & (file.size > 0)
             )
             for cell in np.unique(near.cell).tolist():
-                found = near.take(near.cell == cell)
-                candidates[cell].append((found.hashed, found.documents.id, found.size))
-        return [finish_draw(at, found) for at, found in zip(places, candidates, strict=True)]
+                rows = near.take(near.cell == cell)
+                candidates[cell].append((rows.hashed, rows.documents.id, rows.size))
+        return [finish_draw(*pair) for pair in zip(ends, candidates, strict=True)]
 
     def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
-        """Two streams of each cell, and the documents drawn of each token file.
+        """Two streams of each cell, and the number of documents drawn from each token file.
 
-        One of what is drawn `times`, one of what is drawn once more. Documents not drawn are
-        counted.
+        The first is of documents drawn `times`, the second of those drawn once more. Counts the
+        documents that are not drawn.
         """
         tokens = np.zeros((self._cells, 2, len(self._files)), np.int64)
-        there = np.zeros(tokens.shape, np.bool_)
+        has_documents = np.zeros(tokens.shape, np.bool_)
         drawn = [0] * len(self._files)
         for number, file in self._read():
             copies = np.zeros(len(file.size), np.int64)
             for cell in np.unique(file.cell).tolist():
-                here = file.cell == cell
-                found = file.take(here)
-                partly = self._partly(cell, found)
-                copies[here] = self._draws[cell].copies(found.size, partly)
+                in_cell = file.cell == cell
+                rows = file.take(in_cell)
+                partly = self._partly(cell, rows)
+                copies[in_cell] = self._draws[cell].copies(rows.size, partly)
                 for more, chosen in enumerate((~partly, partly)):
-                    tokens[cell, more, number] = found.size[chosen].sum()
-                    there[cell, more, number] = chosen.any()
+                    tokens[cell, more, number] = rows.size[chosen].sum()
+                    has_documents[cell, more, number] = chosen.any()
             drawn[number] = int(copies.sum())
             self._count(file.documents, copies)
-        text, of_text = (
+        text_bytes, text_tokens = (
             sum(getattr(file, field) for file in self._files) for field in ("text_bytes", "tokens")
         )
         windows = max(
             1,
-            sum(self.wanted[: len(self._entries)]) * text // max(1, of_text * self._config.window),
+            sum(self.wanted[: len(self._entries)])
+            * text_bytes
+            // max(1, text_tokens * self._config.window),
         )
-        if self._config.strategy != "balanced":  # which has one window
-            most = [draw.times + int(there[cell, 1].any()) for cell, draw in enumerate(self._draws)]
+        if self._config.strategy != "balanced":  # balanced has one window
+            most = [
+                draw.times + int(has_documents[cell, 1].any())
+                for cell, draw in enumerate(self._draws)
+            ]
             windows = max(windows, *most)
         order = self._order()
         streams = [
             (
-                lay_out(draw.times, tokens[cell, 0], there[cell, 0], order, windows),
-                lay_out(draw.times + 1, tokens[cell, 1], there[cell, 1], order, windows),
+                lay_out(draw.times, tokens[cell, 0], has_documents[cell, 0], order, windows),
+                lay_out(draw.times + 1, tokens[cell, 1], has_documents[cell, 1], order, windows),
             )
             for cell, draw in enumerate(self._draws)
         ]
         return streams, drawn
 
     def _partly(self, cell: int, file: _File) -> NDArray[np.bool_]:
-        """Documents of one cell that are drawn once more than the others."""
+        """Mask of the documents of one cell that are drawn once more than the others."""
         return self._draws[cell].partly(file.documents.id, buckets(file.hashed), file.size)
 
     def _count(self, documents: Documents, copies: Int64) -> None:
-        left, again = (copies == 0).astype(np.int64), np.maximum(copies - 1, 0)
-        for name, times in (("not_drawn", left), ("repeated", again)):
-            for what, counts in (("documents", times), ("tokens", times * documents.length)):
+        not_drawn, repeated = (copies == 0).astype(np.int64), np.maximum(copies - 1, 0)
+        for name, times in (("not_drawn", not_drawn), ("repeated", repeated)):
+            for unit, counts in (("documents", times), ("tokens", times * documents.length)):
                 for source, count in enumerate(np.bincount(documents.source, weights=counts)):
-                    self._counted[source][f"{name}_{what}"] += int(count)
+                    self._counted[source][f"{name}_{unit}"] += int(count)
 
     def _order(self) -> Int64:
-        """Token files in the order of the streams: units as the seed has them, or as they are."""
+        """Token files in the order of the streams: units in seeded order, or in input order."""
         return unit_order(np.array([file.unit for file in self._files]), self._config)
 
     def _stretch(
         self, number: int, documents: Documents, window: int, split: str
     ) -> tuple[Int64, NDArray[np.float64]]:
-        """Rows of one file that a window holds, and where in the mix each stands, 0 to 1."""
+        """Rows of one file in a window, and the place of each in the mix, 0 to 1."""
         file = self._measured(documents)
         first = len(self._entries) * (split == "validation")
         rows, places = [np.empty(0, np.int64)], [np.empty(0)]
         for cell in range(first, first + len(self._entries)):
-            here = file.cell == cell
-            if not here.any():
+            in_cell = file.cell == cell
+            if not in_cell.any():
                 continue
-            partly = self._partly(cell, file.take(here))
+            partly = self._partly(cell, file.take(in_cell))
             for stream, chosen in zip(self._streams[cell], (~partly, partly), strict=True):
-                rows_of_cell = np.flatnonzero(here)[chosen]
-                of_stream, at = stream.stretch(number, file.size[rows_of_cell], window)
-                rows.append(rows_of_cell[of_stream])
-                places.append(at)
+                rows_of_cell = np.flatnonzero(in_cell)[chosen]
+                indices, places_of_rows = stream.stretch(number, file.size[rows_of_cell], window)
+                rows.append(rows_of_cell[indices])
+                places.append(places_of_rows)
         return np.concatenate(rows), np.concatenate(places)

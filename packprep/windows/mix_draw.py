@@ -1,14 +1,12 @@
-"""The choice of documents that a mix takes of a source.
+"""Draw documents of a source for a mix, by a hash of seed and document.
 
-By a hash of seed and document, as many as make the tokens that are wanted.
+A draw takes complete copies of all documents, and one more copy of the documents before a place in
+the order of hashes. A histogram of that order finds the place, so nothing is stored per document of
+the input. A few documents after the place fill the remaining tokens, each taken if it fits. Except
+for these, a smaller draw is part of a larger one.
 
-A draw is a function of the document alone: whole copies of everything, and one more of the
-documents below a place in the order of hashes, which a histogram of that order finds, so that
-nothing is held for each document of the input. A few documents behind the place then fill what is
-left, each taken if it fits. A smaller draw is, but for these, part of a larger one.
-
-Example: 100 documents of 10 tokens, 1,234 wanted -> each once, and once more those with the 23
-lowest hashes.
+Example: 100 documents of 10 tokens, 1,234 wanted -> each once, and those with the 23 lowest hashes
+once more.
 """
 
 from collections.abc import Iterable
@@ -23,7 +21,7 @@ from packprep.support.hashing import Purpose, mix, stream
 
 BUCKETS = 1 << 12
 _SHIFT = np.uint64(64 - 12)
-# documents that may fill what is left; more would not fit better, and they are held in memory
+# documents in memory that may fill the remaining tokens; more would not fit better
 _CANDIDATES = 100_000
 
 
@@ -31,10 +29,10 @@ _CANDIDATES = 100_000
 class Draw:
     """Copies to take of each document.
 
-    times: copies of every document. below: one more of the documents in buckets before it, and of
-    those in `more`.
+    times: copies of every document. below: documents in buckets before this one get one more copy.
+    more: ids of other documents that get one more copy.
 
-    A document of 0 tokens counts for nothing and is taken once.
+    A document of 0 tokens is taken once.
     """
 
     times: int
@@ -42,9 +40,9 @@ class Draw:
     more: Int64
 
     def partly(self, ids: Int64, bucket: Int64, sizes: Int64) -> Bools:
-        """Documents that are taken once more than `times`, [documents].
+        """Mask of documents that are taken once more than `times`, [documents].
 
-        Where times is 0, also those of 0 tokens.
+        If times is 0, also those of 0 tokens.
         """
         return np.where(sizes > 0, (bucket < self.below) | np.isin(ids, self.more), self.times == 0)
 
@@ -60,7 +58,7 @@ class Draw:
 class DrawEnd:
     """End of a draw in the order of hashes.
 
-    Buckets before `first` are drawn whole, and `room` tokens of those before `last`.
+    Buckets before `first` are drawn completely, and `room` tokens from buckets first..last - 1.
     """
 
     times: int
@@ -70,19 +68,19 @@ class DrawEnd:
 
 
 def hashes(seed: int, ids: Int64) -> NDArray[np.uint64]:
-    """The place of each document in the order of drawing."""
+    """The place of each document in the order of the draw."""
     return mix(stream(seed, Purpose.DRAW), ids)
 
 
 def buckets(hashed: NDArray[np.uint64]) -> Int64:
-    """[documents], 0 to BUCKETS - 1, in the order of hashes."""
+    """Bucket of each hash, 0 to BUCKETS - 1, [documents]."""
     return (hashed >> _SHIFT).astype(np.int64)
 
 
 def place(wanted: int, tokens: Int64, documents: Int64) -> DrawEnd:
-    """The place to stop for `wanted` tokens.
+    """The end of a draw of `wanted` tokens.
 
-    tokens, documents: [BUCKETS], what each holds.
+    tokens, documents: those in each bucket, [BUCKETS].
     """
     total = int(tokens.sum())
     if not total:
@@ -96,27 +94,27 @@ def place(wanted: int, tokens: Int64, documents: Int64) -> DrawEnd:
     return DrawEnd(times=times, first=first, last=min(last, BUCKETS), room=room)
 
 
-def finish_draw(at: DrawEnd, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]) -> Draw:
-    """The draw of a place.
+def finish_draw(
+    end: DrawEnd, candidates: Iterable[tuple[NDArray[np.uint64], Int64, Int64]]
+) -> Draw:
+    """The draw that ends at `end`.
 
-    candidates: (hash, id, tokens) of the documents in its buckets first..last - 1.
+    candidates: (hash, id, tokens) of the documents in buckets first..last - 1.
     """
     parts = list(candidates) or [
         (np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
     ]
     hashed, ids, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(hashed)
-    taken = _fit(sizes[order], at.room)
-    return Draw(times=at.times, below=at.first, more=np.sort(ids[order][taken]))
+    taken = _fit(sizes[order], end.room)
+    return Draw(times=end.times, below=end.first, more=np.sort(ids[order][taken]))
 
 
 @kernel
 def _fit(sizes: Int64, room: int) -> Bools:
-    """Documents that fit one after another into the room.
+    """Mask of documents that fit into the room one after another; others are skipped.
 
-    Those that do not fit are left out.
-
-    [5, 3, 1], 4 -> the last two.
+    Example: sizes=[5, 3, 1], room=4 -> the last two.
     """
     taken = np.zeros(sizes.size, np.bool_)
     for document in range(sizes.size):

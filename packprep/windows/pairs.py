@@ -1,8 +1,8 @@
 """Preference pairs: two sides of one row that share a pack, such as a chosen and a rejected answer.
 
-A row is one document whose tokens are those of its first side and then those of its second: it is
-drawn, held out and counted as one. It becomes two segments, an atom for the packer, or none: what
-does not fit whole is truncated on both sides, dropped or refused.
+A row is one document: the tokens of its first side, then those of its second. It is drawn, held out
+and counted as one. It becomes two segments, which are an atom for the packer, or none: a pair that
+is too long is truncated on both sides, dropped or refused.
 
 Example: sides of 6 and 2 tokens, max_length=6, truncate -> 4 and 2 tokens at 0 and 6 of the row.
 """
@@ -16,25 +16,26 @@ from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
 SPLIT = "pair_split"
-"""Column of token files: tokens of the first side of each row."""
+"""Column of token files: number of tokens in the first side of each row."""
 
 
 def cut_pairs(
     lengths: Int32, split: Int32, ends: int, config: BuildConfig, labels: Labels | None = None
 ) -> tuple[Segments, DocumentAccount]:
-    """Two segments for each pair that is kept, and the account of the others.
+    """Two segments for each pair that is kept, and the account.
 
-    lengths: [rows], tokens of both sides. split: [rows], those of the first. ends: how many of BOS
-    and EOS a side has. Filters hold for each side. Padding to a multiple counts: both sides
-    together must fit with it. Raises TooLongError for a pair over max_length under overflow error.
+    lengths: [rows], tokens of both sides. split: [rows], tokens of the first side. ends: number of
+    tokens added to a side, BOS and EOS. Filters apply to each side. Both sides must fit a pack
+    together, with their padding to a multiple. Raises TooLongError for a pair longer than
+    max_length with overflow error.
     """
     sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
-    there = lengths > 0
+    nonempty = lengths > 0
     least = np.maximum(config.min_len + ends, 1)
-    short = there & (sides < least).any(axis=1)
+    short = nonempty & (sides < least).any(axis=1)
     most = config.max_len + ends if config.max_len is not None else 2**31
-    long = there & ~short & (sides > most).any(axis=1)
-    over = there & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
+    long = nonempty & ~short & (sides > most).any(axis=1)
+    over = nonempty & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
     if config.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
     dropped = {
@@ -42,11 +43,11 @@ def cut_pairs(
         Dropped.TOO_LONG: long,
         Dropped.OVERFLOW: over & (config.overflow == "drop"),
     }
-    kept = there & ~(short | long | dropped[Dropped.OVERFLOW])
-    own = sides.copy()
+    kept = nonempty & ~(short | long | dropped[Dropped.OVERFLOW])
+    count = sides.copy()
     if config.overflow == "truncate" and over.any():
-        own[over] = _truncated(sides[over], config)
-    cut = sides - own
+        count[over] = _truncated(sides[over], config)
+    cut = sides - count
     start = np.stack([np.zeros_like(split), split], axis=1) + (
         cut if config.truncation_side == "left" else 0
     )
@@ -54,7 +55,7 @@ def cut_pairs(
     segments = Segments(
         document=np.repeat(rows, 2).astype(np.int32),
         start=start[rows].ravel().astype(np.int32),
-        own=own[rows].ravel().astype(np.int32),
+        count=count[rows].ravel().astype(np.int32),
         bos=np.zeros(2 * len(rows), np.bool_),
     )
     if labels is not None:
@@ -62,11 +63,11 @@ def cut_pairs(
         dropped[Dropped.FEW_LOSS_TOKENS] = np.isin(np.arange(len(lengths)), rows[few])
         segments = segments.take(np.repeat(~few, 2))
         kept = kept & ~dropped[Dropped.FEW_LOSS_TOKENS]
-    nothing = np.zeros(len(lengths), np.int32)
+    zeros = np.zeros(len(lengths), np.int32)
     return segments, DocumentAccount(
         truncated=np.where(kept, cut.sum(axis=1), 0).astype(np.int32),
-        overlap=nothing.astype(np.int64),
-        continuation_bos=nothing,
+        overlap=zeros.astype(np.int64),
+        continuation_bos=zeros,
         dropped={
             reason: np.where(rows, lengths, 0).astype(np.int32)
             for reason, rows in dropped.items()
@@ -81,13 +82,13 @@ def _padded(tokens: Int64, config: BuildConfig) -> Int64:
 
 
 def _truncated(sides: Int64, config: BuildConfig) -> Int64:
-    """Tokens kept of each side, [pairs, 2].
+    """Tokens kept of each side, [pairs, 2], cut in proportion.
 
-    Both are cut in proportion, a side of less than half a pack stays whole.
+    A side of less than half a pack is not cut.
     """
     multiple, most = config.pad_segment_to_multiple, config.max_length
     first = proportional(sides[:, 0], sides[:, 1], most).astype(np.int64)
-    # A pack is a whole number of multiples: what the first side takes of them, the second cannot.
+    # A pack is a number of whole multiples; each multiple is for one side.
     taken = np.clip(_padded(first, config), multiple, most - multiple)
     kept: Int64 = np.minimum(sides, np.stack([taken, most - taken], axis=1))
     return kept

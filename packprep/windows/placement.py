@@ -1,10 +1,7 @@
-"""Packs of one window, as decided and not yet written.
+"""Planned packs of one window: the segments of each pack, and where their tokens are.
 
-Which segments stand where, and where their tokens are.
-
-Nothing is copied into pack order before a record batch is made: a window of tiny documents has
-hundreds of millions of segments, and 85 bytes for each of them, plan included, is what a window
-costs in memory.
+Nothing is copied into pack order before a record batch is made. A window of tiny documents has
+hundreds of millions of segments, and needs 85 bytes of memory for each, plan included.
 """
 
 from dataclasses import dataclass, replace
@@ -20,16 +17,15 @@ from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments
 
-MEMORY_PER_DOCUMENT = (
-    120  # bytes, measured at the highest point of planning 10 million documents of a few tokens
-)
+# bytes; the measured peak of planning 10 million documents of a few tokens
+MEMORY_PER_DOCUMENT = 120
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packs:
     """Pack p holds the segments order[offsets[p]:offsets[p + 1]].
 
-    A segment of number FILLER is one pad token.
+    A segment with number FILLER is one pad token.
 
     padded: int32 [segments], tokens of each in the shard. order: int64 [segments in packs].
     offsets: int64 [packs + 1].
@@ -46,7 +42,7 @@ class Packs:
 
     @cached_property
     def lengths(self) -> Int64:
-        """[packs], tokens in each."""
+        """Tokens in each pack, [packs]."""
         lengths = (
             np.where(self.order >= 0, self.padded[self.order], 1) if len(self.order) else self.order
         )
@@ -55,15 +51,12 @@ class Packs:
         return packs
 
     def take(self, packs: Int64) -> "Packs":
-        """Only these packs, in this order."""
+        """Select these packs, in this order."""
         order, offsets = permuted(self.order, self.offsets, packs)
         return replace(self, order=order, offsets=offsets)
 
     def filled(self, packs: int) -> "Packs":
-        """With `packs` filler packs after the last.
-
-        One pad token each, which has nothing to predict, so no loss.
-        """
+        """Add `packs` filler packs at the end: one pad token each, so no loss."""
         order = np.append(self.order, np.full(packs, FILLER))
         return replace(
             self,
@@ -72,7 +65,7 @@ class Packs:
         )
 
     def rows(self, first: int, last: int) -> "SegmentRows":
-        """Segments of packs first..last - 1 as they stand."""
+        """Segments of packs first..last - 1, in pack order."""
         order = self.order[self.offsets[first] : self.offsets[last]]
         filler = order < 0
         chosen, documents = self.segments.take(order), self.documents
@@ -80,7 +73,7 @@ class Packs:
             document=chosen.document,
             document_id=np.where(filler, FILLER, documents.id[chosen.document]),
             start=np.where(filler, 0, chosen.start),
-            own=np.where(filler, 0, chosen.own).astype(np.int64),
+            count=np.where(filler, 0, chosen.count).astype(np.int64),
             bos=chosen.bos & ~filler,
             padded=np.where(filler, 1, self.padded[order]).astype(np.int64),
             filler=filler,
@@ -93,18 +86,17 @@ class Packs:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentRows:
-    """Segments of neighbouring packs, in pack order.
+    """Segments of consecutive packs, in pack order.
 
-    Every array is [segments], but offsets: [packs + 1], the begin of each pack. document: index
-    into the arrays of documents, 0 where filler is True. start: offset of the own tokens in it.
-    own: how many. bos: whether one more BOS goes before them. padded: tokens in the shard.
-    repeated, front, hole: as in Segments.
+    offsets: [packs + 1], the beginning of each pack; every other array is [segments]. document:
+    index into the arrays of documents, 0 where filler is True. padded: tokens in the shard. start,
+    count, bos, repeated, front, hole: see Segments.
     """
 
     document: NDArray[np.int32]
     document_id: Int64
     start: NDArray[np.int32]
-    own: Int64
+    count: Int64
     bos: NDArray[np.bool_]
     padded: Int64
     filler: NDArray[np.bool_]
@@ -115,25 +107,25 @@ class SegmentRows:
 
     @property
     def real(self) -> Int64:
-        """[segments], tokens that are no padding."""
-        return self.own + self.bos
+        """Tokens without padding, [segments]."""
+        return self.count + self.bos
 
     @cached_property
     def runs(self) -> "Runs":
-        """Runs to copy: each segment's own tokens, in two runs if there is a hole in them."""
+        """Runs to copy: the tokens of each segment, in two runs if there is a hole in them."""
         start = self.start.astype(np.int64)
-        whole = Runs(
-            document=self.document, start=start, own=self.own, bos=self.bos, padded=self.padded
+        runs = Runs(
+            document=self.document, start=start, count=self.count, bos=self.bos, padded=self.padded
         )
         if self.front is None or self.hole is None:
-            return whole
-        front = np.minimum(self.front, self.own)  # of filler, 0
-        # Runs 2i and 2i + 1 are segment i: what lies before its hole with its BOS, and the rest
-        # with its padding.
+            return runs
+        front = np.minimum(self.front, self.count)  # 0 for filler
+        # Runs 2i and 2i + 1 are segment i: the part before the hole with its BOS, and the rest with
+        # the padding.
         return Runs(
             document=np.repeat(self.document, 2),
             start=np.stack([start, start + front + self.hole], axis=1).ravel(),
-            own=np.stack([front, self.own - front], axis=1).ravel(),
+            count=np.stack([front, self.count - front], axis=1).ravel(),
             bos=np.stack([self.bos, np.zeros_like(self.bos)], axis=1).ravel(),
             padded=np.stack([front + self.bos, self.padded - front - self.bos], axis=1).ravel(),
         )
@@ -141,17 +133,17 @@ class SegmentRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Tokens that lie together in a document and in a pack, [runs] each; the fields as in Rows."""
+    """Tokens that are consecutive in a document and in a pack, [runs] each; see SegmentRows."""
 
     document: NDArray[np.int32]
     start: Int64
-    own: Int64
+    count: Int64
     bos: NDArray[np.bool_]
     padded: Int64
 
     def values(self, of_documents: Pointers) -> Pointers:
-        """The first of each run's values of a column.
+        """Pointers to the first value of each run in a column, [runs].
 
-        of_documents: [documents], the first of each document's.
+        of_documents: pointers to the first value of each document, [documents].
         """
-        return of_documents.at(self.document, self.start)
+        return of_documents.shifted(self.document, self.start)

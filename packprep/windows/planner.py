@@ -1,6 +1,6 @@
-"""One window from documents to packs: cut into segments, plan, account.
+"""Plan one window: cut documents into segments, plan packs, sum the account.
 
-Decides everything, moves no token.
+No token is copied.
 """
 
 from collections import Counter
@@ -21,26 +21,28 @@ from packprep.packing.plan import PackPlan
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.memory import MappedFiles
+from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.documents import Documents
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
-from packprep.windows.segments import DocumentAccount, Segments, cut_segments, wrap_documents
+from packprep.windows.segments import DocumentAccount, Segments
 
 _PIECE = 1 << 20  # documents
 
 Planner = Callable[[NDArray[np.int32], int], PackPlan]
-"""A packer of the user: f(lengths int32 [segments], max_length) -> PackPlan, which is checked."""
+"""A packer of the user: f(lengths int32 [segments], max_length) -> PackPlan. It is checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowPlan:
-    """Packs of one window and split, and what they say about themselves."""
+    """Packs of one window and split, their account and their figures.
+
+    trained: tokens of each segment with a label, [segments]; None if all tokens are trained.
+    """
 
     packs: Packs
     account: DocumentAccount
-    trained: (
-        NDArray[np.int32] | None
-    )  # [segments], tokens with a label; None where that is every token
+    trained: NDArray[np.int32] | None
     bound: int
     bias: float
     straggler: float
@@ -53,7 +55,7 @@ def plan_window(
     seed: int,
     planner: Planner | None = None,
 ) -> WindowPlan:
-    """Plan the documents of one window. Raises TooLongError under overflow error."""
+    """Plan the documents of one window. May raise TooLongError with overflow error."""
     segments, account, plan = plan_segments(
         documents, *cut_documents(documents, tokenizer, config), config, seed, planner
     )
@@ -79,10 +81,8 @@ def packed_tokens(
 ) -> NDArray[np.int64]:
     """Tokens that each document has in packs, filler not counted, [documents].
 
-    Raises TooLongError like the plan.
-
-    Before whole packs are left out, as a remainder or by strategy wrapped: which these are, all
-    documents decide.
+    Packs that are dropped later, as a remainder or by strategy wrapped, still count: they depend on
+    all documents. May raise TooLongError with overflow error.
     """
     segments, _ = cut_documents(documents, tokenizer, config)
     return np.bincount(
@@ -93,9 +93,9 @@ def packed_tokens(
 def cut_documents(
     documents: Documents, tokenizer: Tokenizer, config: BuildConfig
 ) -> tuple[Segments, DocumentAccount]:
-    """The segments of one window, the same for every strategy but wrapped.
+    """The segments of one window, the same for every strategy except wrapped.
 
-    Raises TooLongError under overflow error.
+    May raise TooLongError with overflow error.
     """
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
     if SPLIT in documents.values:
@@ -113,18 +113,16 @@ def plan_segments(
     seed: int,
     planner: Planner | None = None,
 ) -> tuple[Segments, DocumentAccount, PackPlan]:
-    """The plan of a window's segments, in the order of packs that is asked for.
+    """Plan the segments of a window, packs in the order `config.order`.
 
-    Its lengths are those with padding.
-
-    The segments and their account come back as planned: strategy wrapped cuts segments where packs
-    end and drops packs with too few trained tokens.
+    The lengths of the plan include padding. Returns also the segments and their account, because
+    strategy wrapped cuts segments where packs end and drops packs with too few trained tokens.
     """
     if config.strategy == "wrapped" and planner is None:
         segments, edges, account = wrap_documents(
             segments, account, documents.length, config, documents.labels
         )
-        plan = PackPlan(segments.own, config.max_length, np.arange(len(segments)), edges)
+        plan = PackPlan(segments.count, config.max_length, np.arange(len(segments)), edges)
         return segments, account, _ordered(plan, config, seed)
     multiple = config.pad_segment_to_multiple
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
@@ -151,18 +149,15 @@ def plan_segments(
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:
-    """Seed of one window and split, which int64 holds.
-
-    No random state is carried from one to the next.
-    """
+    """Seed of one window and split, which fits in int64. Each is independent of the others."""
     return int(stream(config.seed, Purpose.WINDOW, window, split)) >> 1
 
 
 def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) -> PackPlan:
-    """The plan of the user's own packer, checked, segments in input order inside each pack."""
+    """The checked plan of the user's packer, with segments in input order inside each pack."""
     plan = planner(lengths, config.max_length)
     if not isinstance(plan, PackPlan):
-        raise ConfigError(f"the planner gave a {type(plan).__name__}, expected a PackPlan")
+        raise ConfigError(f"the planner returned a {type(plan).__name__}, expected a PackPlan")
     plan = PackPlan(lengths, config.max_length, plan.order, plan.offsets)
     plan.check()
     order = plan.order.astype(np.int64)
@@ -172,19 +167,19 @@ def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) 
 
 
 def _check_pairs(plan: PackPlan, segments: Segments) -> None:
-    """Raise ConfigError where a user's packer splits the sides of a pair."""
+    """Raise ConfigError if the user's packer puts the sides of a pair into different packs."""
     pack = np.empty(len(segments), np.int64)
     pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
     apart = np.flatnonzero(pack[::2] != pack[1::2])
     if len(apart):
         raise ConfigError(
             f"the planner puts segments {2 * apart[0]} and {2 * apart[0] + 1} of a pair into two "
-            "packs"
+            "packs; expected the same pack"
         )
 
 
 def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
-    """The plan with its packs in the order that `order` asks for."""
+    """The plan with its packs in the order `config.order`."""
     ordered = orders.arranged(
         plan.order,
         plan.offsets,
@@ -200,10 +195,10 @@ def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
 def account_by_source(
     plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs
 ) -> list[Sums]:
-    """Outcome of the tokens of each source; the last entry is filler packs.
+    """Account of each source; the last entry is of filler packs.
 
-    written: the packs of the plan that go into shards, with filler packs. ValueError for a reason
-    to drop tokens that is not one of `Dropped`.
+    written: the packs of the plan that go into shards, with filler packs. Raises ValueError for a
+    reason to drop tokens that is not in `Dropped`.
     """
     documents, account, segments = written.documents, plan.account, written.segments
 
@@ -231,11 +226,12 @@ def account_by_source(
         if token is not None:
             counts[f"{end}_added"] = by_source(documents.source, sides)
             last = documents.length[has_ids].astype(np.int64) - 1
-            outermost = documents.tokens.at(has_ids, last if end == "eos" else np.zeros_like(last))
-            # Read from the tokens, not taken from the policy: what a CI gate holds must be what is
-            # there.
-            are = _are(token.id, outermost, documents.mapped)
-            counts[f"{end}_found"] = by_source(documents.source[has_ids], are)
+            outermost = documents.tokens.shifted(
+                has_ids, last if end == "eos" else np.zeros_like(last)
+            )
+            # Count the tokens, do not rely on the policy: a CI gate must check the real tokens.
+            matches = _matches(token.id, outermost, documents.mapped)
+            counts[f"{end}_found"] = by_source(documents.source[has_ids], matches)
     if plan.trained is not None:
         counts["loss_tokens"] = by_source(of_segment, np.where(in_shards, plan.trained, 0))
     dropped = {
@@ -243,7 +239,7 @@ def account_by_source(
         for reason, lost in account.dropped.items()
     }
     dropped[Dropped.REMAINDER] = by_source(of_segment, np.where(in_shards, 0, segments.lengths))
-    whose = {
+    dropped_documents = {
         Dropped(reason): by_source(documents.source, lost > 0)
         for reason, lost in account.dropped.items()
     }
@@ -251,50 +247,44 @@ def account_by_source(
     return [
         Sums(
             **{name: count[number] for name, count in counts.items()},
-            dropped=_of_one(dropped, number),
-            dropped_documents=_of_one(whose, number),
+            dropped=_counts_of(dropped, number),
+            dropped_documents=_counts_of(dropped_documents, number),
         )
         for number in range(sources)
     ] + [Sums(segments=fillers, tokens_packed=fillers, filler=fillers)]
 
 
-def _of_one(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str]:
-    """The counts of one source, by reason, those of nothing left out.
-
-    counts: by reason, then by source.
-    """
+def _counts_of(counts: Mapping[Dropped, Sequence[int]], source: int) -> Counter[str]:
+    """Counts of one source by reason, without zeros. counts: by reason, then by source."""
     return Counter(
         {reason: by_source[source] for reason, by_source in counts.items() if by_source[source]}
     )
 
 
-def _are(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]:
-    """Mask of the pointers at which this token is.
+def _matches(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bool_]:
+    """Mask of the pointers to this token.
 
-    A piece at a time, for reading here and there maps all of a file.
+    Read in pieces, because random reads would keep whole files in memory.
     """
-    found = np.empty(len(tokens), np.bool_)
+    matches = np.empty(len(tokens), np.bool_)
     for first in range(0, len(tokens), _PIECE):
         piece = slice(first, first + _PIECE)
-        found[piece] = tokens_at(tokens.take(piece)) == token
+        matches[piece] = tokens_at(tokens.take(piece)) == token
         mapped.relieve()
-    return found
+    return matches
 
 
 def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
-    """Packs to add to (above 0) or leave out of (below 0) each window.
+    """Packs to add to (above 0) or drop from (below 0) each window, to make the sum a multiple.
 
-    Their sum then is a multiple.
-
-    Taken from the last windows, as few as can be. Example: counts [7, 2], packs_multiple_of 4, drop
+    As few as possible, from the last windows. Example: counts [7, 2], packs_multiple_of 4, drop
     -> [0, -1].
     """
     over = sum(counts) % config.packs_multiple_of
     changes = [0] * len(counts)
     if over and config.remainder == "fill":
-        last = max(
-            window for window, count in enumerate(counts) if count
-        )  # filler stands beside other packs
+        # a window that has other packs too
+        last = max(window for window, count in enumerate(counts) if count)
         changes[last] = config.packs_multiple_of - over
     else:
         for window in reversed(range(len(counts))):
@@ -304,10 +294,9 @@ def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
 
 
 def resized(packs: Packs, change: int, config: BuildConfig) -> Packs:
-    """Packs with `change` filler packs added, or with the emptiest left out.
+    """Packs with `change` filler packs added (above 0), or the emptiest dropped (below 0).
 
-    In order balanced the last ones are left out instead: groups of ranks stay together, and those
-    are of no group.
+    In order balanced the last packs are dropped instead, so that groups of ranks stay together.
     """
     if change >= 0:
         return packs.filled(change) if change else packs

@@ -1,1 +1,1 @@
-"""Names of files and bytes in; whole files out, on a disk, in a store, or cached from one."""
+"""File names and bytes in; whole files out: on disk, in a store, or in a cache of one."""

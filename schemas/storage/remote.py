@@ -1,9 +1,9 @@
-"""An output on S3 or any other store that fsspec opens, read through a local cache of whole shards.
+"""An output on S3 or another store that fsspec opens, read through a local cache of whole shards.
 
-A shard is fetched when it is first needed, under a temporary name; its digest is checked on the
-way, and then it is mapped like any local file. Where the cache has a size, the shards used longest
-ago make room. Processes of a machine may share a cache: each shard appears in it whole or not at
-all. Costs the disk, and no memory.
+A shard is fetched when it is first needed, under a temporary name. Its digest is checked during the
+download; then it is mapped like any local file. If the cache has a size limit, the least recently
+used shards are deleted. Several processes of a machine may share a cache: each shard appears in it
+whole or not at all. The cache uses disk space but no memory.
 """
 
 import hashlib
@@ -30,11 +30,10 @@ _BLOCK = 8 << 20
 class RemoteOutput:
     """The files of an output at a URL.
 
-    path: its manifest is read at once, any other file when it is asked for.
-
-    cache_dir: where they are kept, in a folder of their own for each output; default: packprep in
-    the user's cache. cache_size: bytes of shards kept there, at least one; default: no limit.
-    evicted: hears which file made room.
+    The manifest is read at once, any other file on demand. cache_dir: holds a folder for each
+    output; default: packprep in the user's cache. cache_size: most bytes of shards in the cache,
+    which keeps at least one shard; default: no limit. evicted: called with the path of each shard
+    that was deleted from the cache.
     """
 
     def __init__(
@@ -49,9 +48,8 @@ class RemoteOutput:
         self.manifest = self._manifest()
         home = Path(cache_dir) if cache_dir is not None else _user_cache()
         self.directory = home / self.manifest.sha256[:16]
-        self._kept: OrderedDict[str, int] = (
-            OrderedDict()
-        )  # shards in the order of their last use, with their bytes
+        # Bytes of each shard, in order of last use.
+        self._cached: OrderedDict[str, int] = OrderedDict()
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -72,32 +70,32 @@ class RemoteOutput:
         return self.url.rpartition("/")[2]
 
     def fetch(self, entry: FileEntry) -> Path:
-        """The file in the cache, fetched if need be.
+        """Path of the file in the cache, fetched if necessary.
 
-        FormatError if it is missing or not what the manifest says.
+        Raises FormatError if it is missing or differs from the manifest.
         """
         path = self.directory / check_path(entry.path, f"{self.url}/{MANIFEST}")
         with self._lock:
             lock = self._locks.setdefault(entry.path, threading.Lock())
         with lock:
-            # What is in the cache was checked when it came.
+            # Files in the cache were checked when they were fetched.
             if file_size(path) != entry.bytes:
                 self._download(entry, path)
             self._use(entry)
         return path
 
     def map(self, entry: FileEntry) -> pa.MemoryMappedFile:
-        """The file, mapped.
+        """The file, memory-mapped.
 
-        It stays readable when another thread or process drops it from the cache.
+        It stays readable after another thread or process deletes it from the cache.
         """
         while True:
             path = self.fetch(entry)
-            with suppress(FileNotFoundError):  # it made room for another before it was opened
+            with suppress(FileNotFoundError):  # deleted from the cache before it was opened
                 return pa.memory_map(str(path))
 
     def file(self, name: str) -> Path:
-        """The same of a file by its name. FormatError where the manifest does not list it."""
+        """Path of a file by its name. Raises FormatError if the manifest does not list it."""
         for entry in self.manifest.all_files:
             if entry.path == name:
                 return self.fetch(entry)
@@ -134,26 +132,23 @@ class RemoteOutput:
             Path(temporary).unlink(missing_ok=True)
 
     def _use(self, entry: FileEntry) -> None:
-        """Note the use of a shard and drop those used longest ago.
-
-        But never the one just asked for.
-        """
+        """Record the use of a shard, and delete the least recently used others."""
         if not entry.is_shard:
             return
         with self._lock:
-            self._kept[entry.path] = entry.bytes
-            self._kept.move_to_end(entry.path)
+            self._cached[entry.path] = entry.bytes
+            self._cached.move_to_end(entry.path)
             while (
                 self._size is not None
-                and sum(self._kept.values()) > self._size
-                and len(self._kept) > 1
+                and sum(self._cached.values()) > self._size
+                and len(self._cached) > 1
             ):
-                name, _ = self._kept.popitem(last=False)
+                name, _ = self._cached.popitem(last=False)
                 (self.directory / name).unlink(missing_ok=True)
                 self._evicted(name)
 
 
 def _user_cache() -> Path:
-    import platformdirs  # only where no folder is named
+    import platformdirs  # needed only without a cache_dir
 
     return platformdirs.user_cache_path("packprep", appauthor=False)

@@ -1,11 +1,9 @@
-"""A folder of S3, or of any other store that fsspec opens, by its URL.
+"""A folder of S3, or of another store that fsspec opens, by its URL.
 
-Whole objects, never renamed, never appended to.
-
-An object appears under its name when it is whole, so reading is safe at any time; what is missing
-here is the rename, and `create`, which makes an object only where there is none, takes its place.
-Costs a request for each call. Endpoint and credentials are those of the environment
-(AWS_ENDPOINT_URL, AWS_PROFILE, ... or their files).
+Objects are written whole, never renamed and never appended to. An object appears under its name
+when it is complete, so reading is safe at any time. A store has no rename; `create`, which writes
+an object only where there is none, takes its place. Each call costs a request. Endpoint and
+credentials come from the environment (AWS_ENDPOINT_URL, AWS_PROFILE, ... or their files).
 """
 
 import contextlib
@@ -18,41 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_PART = 16 << 20  # bytes of a request; S3 takes 10,000 of them for an object
-# Where the exceptions of stores' clients come from: few of them are an OSError.
-_CLIENTS = (
-    "adlfs",
-    "aiobotocore",
-    "aiohttp",
-    "asyncio",
-    "azure",
-    "botocore",
-    "fsspec",
-    "gcsfs",
-    "google",
-    "requests",
-    "s3fs",
-    "urllib3",
-)
+from .store_errors import NO_BUCKET, StoreError, error_text, store_errors
+
+_PART = 16 << 20  # bytes per request; S3 allows 10,000 requests for an object
 _CONFLICTS = 10  # tries
-_NO_BUCKET = "bucket does not exist"
-
-
-class StoreError(OSError):
-    """A store that does not answer or refuses: its URL, and its message.
-
-    errno: EACCES where it is a matter of rights, ENOENT where there is no such bucket, EBUSY where
-    an object was replaced while it was read, EIO for the rest.
-    """
-
-    def __init__(self, number: int, reason: str, url: str) -> None:
-        super().__init__(number, reason, url)
 
 
 class Stored(NamedTuple):
     """An object of a store.
 
-    version: changes with its bytes, an ETag in S3; "" where a store has no such thing.
+    version: changes with the bytes, such as an ETag in S3; "" where a store has none.
     """
 
     bytes: int
@@ -68,9 +41,9 @@ def is_url(path: str | Path) -> bool:
 
 
 class Store:
-    """The objects under a URL, by their names from there on.
+    """The objects under a URL, by their names relative to it.
 
-    Raises StoreError, and what each method says.
+    Every method may raise StoreError.
     """
 
     def __init__(self, url: str) -> None:
@@ -83,16 +56,13 @@ class Store:
 
     @property
     def _fs(self) -> Any:
-        """The client, a new one in a process forked from the one that had it.
-
-        Workers of a DataLoader are.
-        """
+        """The client; a forked process, such as a worker of a DataLoader, makes a new one."""
         if self._process != os.getpid():
             self._open()
         return self._files
 
     def under(self, name: str) -> "Store":
-        """The same store, further down."""
+        """The store of a folder of this one."""
         return Store(f"{self.url}/{name}")
 
     def where(self, name: str) -> str:
@@ -100,202 +70,172 @@ class Store:
         return f"{self.url}/{name}" if name else self.url
 
     def find(self, name: str) -> Stored | None:
-        """The object under a name; None where there is none."""
-        with self._says(name):
+        """The object under a name; None if there is none."""
+        with self._errors(name):
             try:
-                return _stored(self._fs.info(self._at(name)))
+                return _stored(self._fs.info(self._path(name)))
             except FileNotFoundError as error:
-                if _NO_BUCKET in str(error):
+                if NO_BUCKET in str(error):
                     raise
                 return None
 
     def list(self, folder: str = "") -> dict[str, Stored]:
-        """Every object in a folder and its folders, by name, sorted bytewise.
+        """Every object in a folder and its subfolders, by name, sorted by bytes.
 
-        A request returns a thousand of them.
+        Each request returns a thousand objects.
         """
-        with self._says(folder):
+        with self._errors(folder):
             try:
-                found = self._fs.find(self._at(folder), detail=True)
+                listing = self._fs.find(self._path(folder), detail=True)
             except FileNotFoundError as error:
-                if _NO_BUCKET in str(error):
+                if NO_BUCKET in str(error):
                     raise
-                found = {}
+                listing = {}
         names = {
             self._name(path): _stored(facts)
-            for path, facts in found.items()
+            for path, facts in listing.items()
             if not path.endswith("/")
         }
-        real = {name: stored for name, stored in names.items() if name and stored is not None}
-        return dict(sorted(real.items(), key=lambda item: item[0].encode()))
+        objects = {name: stored for name, stored in names.items() if name and stored is not None}
+        return dict(sorted(objects.items(), key=lambda item: item[0].encode()))
 
     def glob(self, pattern: str) -> dict[str, Stored]:
         """Every object whose name matches, as `list` gives them."""
-        with self._says(pattern):
-            found = self._fs.glob(self._at(pattern), detail=True)
+        with self._errors(pattern):
+            listing = self._fs.glob(self._path(pattern), detail=True)
         names = {
             self._name(path): stored
-            for path, facts in found.items()
+            for path, facts in listing.items()
             if (stored := _stored(facts)) is not None
         }
         return {name: names[name] for name in sorted(names, key=str.encode)}
 
     def read(self, name: str) -> bytes:
-        """FileNotFoundError where there is no such object."""
-        with self._says(name):
-            content: bytes = self._fs.cat_file(self._at(name))
+        """Content of an object. Raises FileNotFoundError if there is none."""
+        with self._errors(name):
+            content: bytes = self._fs.cat_file(self._path(name))
             return content
 
     def open(self, name: str) -> io.BufferedReader:
-        """An object to read from begin to end, or anywhere.
+        """An object as a file to read, with seek.
 
-        StoreError once it is replaced by another one.
-
-        FileNotFoundError where there is none.
+        Raises FileNotFoundError if there is none. Reading raises StoreError once another object has
+        replaced it.
         """
-        with self._says(name):
-            file = self._fs.open(self._at(name), "rb", block_size=_PART)
+        with self._errors(name):
+            file = self._fs.open(self._path(name), "rb", block_size=_PART)
         return io.BufferedReader(_Reading(self, name, file), 1 << 20)
 
     def write(self, name: str, content: bytes) -> None:
-        with self._says(name, writing=True):
-            self._fs.pipe_file(self._at(name), content)
+        """Write an object, or replace it."""
+        with self._errors(name, writing=True):
+            self._fs.pipe_file(self._path(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object only where there is none: of several that try, one hears True."""
-        with self._says(name, writing=True):
-            for left in reversed(range(_CONFLICTS)):
+        """Write an object only if there is none; of several that try, exactly one gets True."""
+        with self._errors(name, writing=True):
+            for tries_left in reversed(range(_CONFLICTS)):
                 try:
-                    self._fs.pipe_file(self._at(name), content, mode="create")
+                    self._fs.pipe_file(self._path(name), content, mode="create")
                     return True
                 except FileExistsError:
                     return False
-                except OSError as error:  # 409: several at once, and S3 asks each to come again
-                    if not left or "conflict" not in str(error).lower():
+                except OSError as error:  # 409: several write at once, and S3 asks each to retry
+                    if not tries_left or "conflict" not in str(error).lower():
                         raise
                     time.sleep(0.2)
         raise AssertionError
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator["Upload"]:
-        """An object that is sent while it is written, and appears at the end of the block.
+        """An object that is sent while it is written.
 
-        Never where that raises.
+        It appears at the end of the `with` block, or never if the block raises.
         """
-        with self._says(name, writing=True):
-            file = self._fs.open(self._at(name), "wb", block_size=_PART)
+        with self._errors(name, writing=True):
+            file = self._fs.open(self._path(name), "wb", block_size=_PART)
         try:
             yield Upload(self, name, file)
-            with self._says(name, writing=True):
+            with self._errors(name, writing=True):
                 file.close()
         except BaseException:
             with contextlib.suppress(Exception):
                 file.discard()
             with contextlib.suppress(AttributeError):
-                file.closed = True  # closing would finish it
+                file.closed = True  # closing would complete the object
             raise
 
     def copy_to(self, name: str, other: "Store", to: str) -> None:
-        """Copy an object inside the same store: no byte comes here.
+        """Copy an object inside the store, without downloading it.
 
-        FileNotFoundError where it is gone.
+        Raises FileNotFoundError if it does not exist.
         """
-        with self._says(name):
-            self._fs.cp_file(self._at(name), other._at(to))
+        with self._errors(name):
+            self._fs.cp_file(self._path(name), other._path(to))
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; those that are gone already do not matter."""
-        with self._says(names[0] if names else ""):
+        """Delete objects; missing ones are ignored."""
+        with self._errors(names[0] if names else ""):
             try:
                 if names:
-                    self._fs.rm([self._at(name) for name in names])
-            except FileNotFoundError:  # not of S3, which counts what is gone as deleted
+                    self._fs.rm([self._path(name) for name in names])
+            except FileNotFoundError:  # never from S3, which ignores missing objects
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
-                        self._fs.rm_file(self._at(name))
+                        self._fs.rm_file(self._path(name))
 
     def modified(self, name: str) -> datetime:
-        """When an object was written, by the clock of the store.
+        """Time when an object was written, by the clock of the store.
 
-        FileNotFoundError where there is none.
+        Raises FileNotFoundError if there is none.
         """
-        with self._says(name):
-            found: datetime = self._fs.modified(self._at(name))
-            return found
+        with self._errors(name):
+            time_written: datetime = self._fs.modified(self._path(name))
+            return time_written
 
     def forget_uploads(self, folder: str) -> None:
-        """Drop the parts of objects in a folder that killed processes have begun to send.
-
-        Where the store allows it.
-        """
+        """Delete uploads to a folder that killed processes began, if the store allows it."""
         if not hasattr(self._fs, "call_s3"):
             return
-        bucket, key, _ = self._fs.split_path(self._at(folder))
-        with contextlib.suppress(
-            Exception
-        ):  # a right that writing does not need, and a rule of the bucket does it too
-            begun = (
+        bucket, key, _ = self._fs.split_path(self._path(folder))
+        # Needs a right that writing does not need; a rule of the bucket can do the same.
+        with contextlib.suppress(Exception):
+            uploads = (
                 self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/").get(
                     "Uploads"
                 )
                 or ()
             )
-            for upload in begun:
-                if upload["Key"].startswith(f"{key}/"):  # not every server heeds the prefix
+            for upload in uploads:
+                if upload["Key"].startswith(f"{key}/"):  # some servers ignore the prefix
                     self._fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
 
-    def _at(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
     def _name(self, path: str) -> str:
         return path.removeprefix(self._root).lstrip("/")
 
-    @contextlib.contextmanager
-    def _says(self, name: str, *, writing: bool = False) -> Iterator[None]:
-        """Raise the errors of clients of stores as a StoreError.
-
-        writing: nothing can be missing then but the bucket.
-        """
-        try:
-            yield
-        except (StoreError, FileExistsError):
-            raise
-        except FileNotFoundError as error:
-            if not writing and _NO_BUCKET not in str(error):
-                raise
-            raise StoreError(errno.ENOENT, "there is no such bucket", self.where(name)) from None
-        except PermissionError as error:
-            raise StoreError(
-                errno.EACCES, f"access is denied: {_said(error)}", self.where(name)
-            ) from error
-        except Exception as error:
-            if (
-                not isinstance(error, OSError)
-                and type(error).__module__.partition(".")[0] not in _CLIENTS
-            ):
-                raise
-            if getattr(error, "errno", None) == errno.EBUSY:
-                raise StoreError(
-                    errno.EBUSY, "it was replaced while it was read", self.where(name)
-                ) from None
-            credentials = "Credential" in type(error).__name__ or "credential" in str(error)
-            number = errno.EACCES if credentials else errno.EIO
-            raise StoreError(number, f"the store says: {_said(error)}", self.where(name)) from error
+    def _errors(
+        self, name: str, *, writing: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Raise the errors of clients as a StoreError that names this object."""
+        return store_errors(self.where(name), writing=writing)
 
 
 class Upload:
-    """An object that is being sent."""
+    """An object that is being written."""
 
     def __init__(self, store: Store, name: str, file: Any) -> None:
         self._store, self._name, self._file = store, name, file
 
     def write(self, data: Any) -> int:
-        with self._store._says(self._name, writing=True):
+        with self._store._errors(self._name, writing=True):
             return int(self._file.write(data))
 
 
 class _Reading(io.RawIOBase):
-    """An object as a raw file, whose errors are ours."""
+    """An object as a raw file that raises StoreError."""
 
     def __init__(self, store: Store, name: str, file: Any) -> None:
         self._store, self._name, self._file = store, name, file
@@ -307,7 +247,7 @@ class _Reading(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with self._store._says(self._name):
+        with self._store._errors(self._name):
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -325,27 +265,27 @@ class _Reading(io.RawIOBase):
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL, which remembers no listing, and the path in it."""
+    """The file system of a URL, without a cache of listings, and the path in it."""
     try:
         from fsspec.core import url_to_fs
 
         fs, root = url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise ImportError(
-            f"{url} needs a package that is not installed: {error}; try pip install packprep[s3]"
+            f"{url} needs a package that is not installed: {error}; run pip install packprep[s3]"
         ) from None
     except ValueError as error:
         raise StoreError(
-            errno.EINVAL, f"it is no address of a store: {_said(error)}", url
+            errno.EINVAL, f"it is not the address of a store: {error_text(error)}", url
         ) from None
     return fs, str(root).rstrip("/")
 
 
 def _stored(facts: dict[str, Any]) -> Stored | None:
-    """None for a folder."""
+    """The object of an entry in a listing; None for a folder."""
     if facts.get("type") != "file":
         return None
-    # What each of the stores calls it; the first is S3's.
+    # Names of the version in different stores; the first is that of S3.
     names = (
         "ETag",
         "etag",
@@ -360,10 +300,3 @@ def _stored(facts: dict[str, Any]) -> Stored | None:
     )
     version = next((str(facts[name]) for name in names if facts.get(name)), "")
     return Stored(int(facts["size"] or 0), version.strip('"'))
-
-
-def _said(error: Exception) -> str:
-    """Message of an exception, on one line."""
-    return " ".join(
-        str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
-    )[:300]

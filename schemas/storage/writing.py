@@ -1,7 +1,7 @@
-"""Whole files: the JSON of an output, or any other content.
+"""Writing of whole files: the JSON of an output, or any other content.
 
-A file is written under a temporary name, synced and renamed, so a name in the directory always
-means whole contents.
+A file is written under a temporary name, synced and renamed. So a file under its final name is
+always complete.
 """
 
 import os
@@ -29,15 +29,12 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Name of a file until it is whole.
-
-    Another one in each process, for two may write the same file.
-    """
+    """Name of a file until it is complete, different in each process that may write it."""
     return path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames in `directory` survive a power cut."""
+    """Make renames in `directory` survive a power failure."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -48,16 +45,16 @@ def sync_directory(directory: Path) -> None:
 def write_dataset_files(
     directory: Path, files: Sequence[str], *, fingerprint: str, split: str | None
 ) -> None:
-    """state.json and dataset_info.json, which make `directory` open with `datasets.load_from_disk`.
+    """Write state.json and dataset_info.json, so that `datasets.load_from_disk` opens `directory`.
 
-    files: names of the shards in `directory`, in row order, one at least. fingerprint: lower-case
-    hex, at most 64 characters, of the content: `datasets` names its caches by it. split: e.g.
-    "train", or None.
+    files: names of the shards in `directory`, in row order, at least one. fingerprint: lower-case
+    hex digest of the content, at most 64 characters; `datasets` names its caches by it. split: such
+    as "train", or None.
     """
     if not files:
         raise FormatError(
-            f"{directory} has no shards; datasets opens no dataset without one, so write one with "
-            "0 packs"
+            f"{directory} has no shards, and datasets needs at least one; write a shard with 0 "
+            "packs"
         )
     for name in files:
         if len(check_path(name, str(directory / "state.json")).parts) != 1:
@@ -81,15 +78,12 @@ def write_dataset_files(
         "_split": split,
     }
     write_file(directory / "state.json", canonical_json(state))
-    # No features: they are inferred from the Arrow types, which every version reads alike.
+    # No features: every version of datasets infers the same ones from the Arrow types.
     write_file(directory / "dataset_info.json", canonical_json({}))
 
 
 def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
-    """Write dataset_dict.json, which makes `directory` a DatasetDict.
-
-    Of the sub-directories named, in this order.
-    """
+    """Write dataset_dict.json, which makes `directory` a DatasetDict of these subdirectories."""
     path = directory / "dataset_dict.json"
     write_file(
         path, canonical_json({"splits": [check_split(split, str(path)) for split in splits]})
@@ -97,9 +91,9 @@ def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
 
 
 def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
-    """Write directory/manifest.json, after the same checks that `read_manifest` makes.
+    """Write directory/manifest.json after the checks of `read_manifest`.
 
-    FormatError if they fail.
+    Raises FormatError if they fail.
     """
     path = directory / MANIFEST
     rest = {"data": dict(data), "run": dict(run)}

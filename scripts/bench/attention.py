@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import tables
 import torch
 from torch.nn import functional
 
@@ -172,33 +173,45 @@ def seconds(run: Callable[[], None], options: Options) -> float:
 @click.option("--kv-heads", default=4, show_default=True)
 @click.option("--repeats", default=10, show_default=True)
 @click.option("--only", help="The name of one mix.")
-def main(**given: Any) -> None:
-    options = Options(**given)
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
+def main(markdown: bool, **values: Any) -> None:
+    options = Options(**values)
     torch.manual_seed(0)
     if options.device != "cuda":
         torch.set_num_threads(1)
     head = torch.zeros(
         1, options.heads, options.width // options.heads, device=options.device, dtype=options.dtype
     )
-    print(
+    click.echo(
         f"width {options.width}, {options.heads} heads over {options.kv_heads}, {options.device}, "
         f"{str(options.dtype).removeprefix('torch.')}, packed attention: {attention_backend(head)}"
     )
-    print(f"{'':43} attention, ms {'':18} block, ms")
-    columns = f"{'packed':>9} {'padded':>9} {'speed-up':>8}"
-    print(f"{'mix':20} {'tokens':>7} {'padding ratio':>13} {columns} {columns} {'/ ratio':>7}")
-    for name, lengths in mixes().items():
-        if options.only not in (None, name):
-            continue
-        ratio = len(lengths) * max(lengths) / sum(lengths)
-        attention = [seconds(run, options) * 1e3 for run in attention_runs(lengths, options)]
-        block = [seconds(run, options) * 1e3 for run in block_runs(lengths, options)]
-        gain, whole = attention[1] / attention[0], block[1] / block[0]
-        print(
-            f"{name:20} {sum(lengths):7,} {ratio:13.2f} {attention[0]:9.2f} {attention[1]:9.2f} "
-            f"{gain:8.2f} "
-            f"{block[0]:9.2f} {block[1]:9.2f} {whole:8.2f} {whole / ratio:7.2f}"
-        )
+    columns = (
+        "mix",
+        "tokens",
+        "padding ratio",
+        *(
+            f"{part} {how}"
+            for part in ("attention", "block")
+            for how in ("packed, ms", "padded, ms", "speed-up")
+        ),
+        "block speed-up / ratio",
+    )
+    rows = (
+        _row(name, lengths, options)
+        for name, lengths in mixes().items()
+        if options.only in (None, name)
+    )
+    tables.show(columns, rows, markdown)
+
+
+def _row(name: str, lengths: list[int], options: Options) -> list[str]:
+    ratio = len(lengths) * max(lengths) / sum(lengths)
+    attention = [seconds(run, options) * 1e3 for run in attention_runs(lengths, options)]
+    block = [seconds(run, options) * 1e3 for run in block_runs(lengths, options)]
+    gains = [times[1] / times[0] for times in (attention, block)]
+    figures = [*attention, gains[0], *block, gains[1], gains[1] / ratio]
+    return [name, f"{sum(lengths):,}", f"{ratio:.2f}", *(f"{figure:.2f}" for figure in figures)]
 
 
 if __name__ == "__main__":

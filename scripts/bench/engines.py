@@ -27,8 +27,7 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
+import tables
 
 from packprep.engines.backends import Engine, Ids, Offsets, load_engine, text_starts
 from packprep.engines.parity import choose_engine, unequal
@@ -74,7 +73,7 @@ def trained(texts: list[str]) -> bytes:
     return str(tokenizer.to_str()).encode()
 
 
-def batches(texts: pa.Array, size: float) -> Iterator[pa.Array]:
+def batches(texts: pa.Array[Any], size: float) -> Iterator[pa.Array[Any]]:
     """Slices of about `size` bytes of text."""
     starts = text_starts(texts)
     first = 0
@@ -84,7 +83,7 @@ def batches(texts: pa.Array, size: float) -> Iterator[pa.Array]:
         first = last
 
 
-def timed(engine: Engine, parts: list[pa.Array]) -> tuple[float, float, Ids, Offsets]:
+def timed(engine: Engine, parts: list[pa.Array[Any]]) -> tuple[float, float, Ids, Offsets]:
     """Wall and CPU seconds of encoding, and what came out."""
     wall, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -113,6 +112,7 @@ def timed(engine: Engine, parts: list[pa.Array]) -> tuple[float, float, Ids, Off
 @click.option("--reference-mb", default=6.0, help="how much of it hf encodes")
 @click.option("--batch-mb", default=1.0)
 @click.option("--repeat", default=3)
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 def main(
     files: tuple[Path, ...],
     paths: tuple[Path, ...],
@@ -121,13 +121,14 @@ def main(
     reference_mb: float,
     batch_mb: float,
     repeat: int,
+    markdown: bool,
 ) -> None:
-    texts = pa.array(read_texts(files), pa.large_string())
+    texts: pa.Array[Any] = pa.array(read_texts(files), pa.large_string())
     if not paths and SHARED.exists():
         paths = tuple(sorted(SHARED.glob("*/tokenizer.json")))
     tokenizers = {path.parent.name or path.name: path.read_bytes() for path in paths}
     if not tokenizers:
-        tokenizers = {"trained here": trained(texts.to_pylist())}
+        tokenizers = {"trained here": trained(read_texts(files))}
 
     starts = text_starts(texts)
     texts = texts.slice(0, int(np.searchsorted(starts, max_mb * 1e6)))
@@ -138,7 +139,7 @@ def main(
     )
 
     columns = ("tokenizer", "engine", "load s", "MB/s", "MB/cpu-s", "Mtok/s", "differing", "gate")
-    table = Table(*columns)
+    rows: list[tuple[str, ...]] = []
     for tokenizer, tokenizer_json in tokenizers.items():
         expected, expected_offsets = load_engine("hf", tokenizer_json).encode(some)
         for name in names:
@@ -154,7 +155,7 @@ def main(
                     wall, cpu, ids, offsets = timed(engine, parts)
                     runs.append((load, size / wall, size / cpu, len(ids) / wall / 1e6))
             except PackprepError as error:
-                table.add_row(tokenizer, name, *[""] * 4, "", str(error)[:60])
+                rows.append((tokenizer, name, *[""] * 4, "", str(error)[:60]))
                 continue
             compared = offsets[: len(some) + 1]
             bad = len(unequal(ids[: compared[-1]], compared, expected, expected_offsets))
@@ -169,10 +170,10 @@ def main(
                 said = str(error).split(": ", 1)[1].split(" it gives")[0]
             medians = [statistics.median(column) for column in zip(*runs, strict=True)]
             numbers = (f"{medians[0]:.2f}", *(f"{value:.1f}" for value in medians[1:]))
-            table.add_row(
-                tokenizer, f"{name} {engine.version}", *numbers, f"{bad} of {len(some):,}", said
+            rows.append(
+                (tokenizer, f"{name} {engine.version}", *numbers, f"{bad} of {len(some):,}", said)
             )
-    Console(width=140).print(table)
+    tables.show(columns, rows, markdown)
 
 
 if __name__ == "__main__":

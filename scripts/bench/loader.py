@@ -24,6 +24,8 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import tables
 
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas import STANDARD_COLUMNS, digest_of, shard_schema
@@ -51,10 +53,10 @@ def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -
     segments = 0
     for number, count in enumerate(shards):
         path = directory / shard_name(number, len(shards))
-        with pa.ipc.new_stream(path, shard_schema(COLUMNS)) as writer:
+        with pa.ipc.new_stream(str(path), shard_schema(COLUMNS)) as writer:
             for first in range(0, count, BATCH_TOKENS // max_length):
                 batch = _batch(random, min(BATCH_TOKENS // max_length, count - first), max_length)
-                segments += len(batch.column(3).values)
+                segments += pc.sum(pc.list_value_length(batch.column(3))).as_py()
                 writer.write_batch(batch)
         entry = {"path": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
         files.append(entry | {"packs": count, "tokens": count * max_length, "split": "train"})
@@ -232,7 +234,7 @@ def report_opening(path: Path, repeats: int) -> None:
         seconds.append(time.perf_counter() - start)
         allocated = pa.total_allocated_bytes() - before
         del shards
-    print(
+    click.echo(
         f"open {size / 1e9:.2f} GB and read a pack of {tokens}: "
         f"{statistics.median(seconds) * 1e3:.1f} ms wall, "
         f"{allocated} bytes allocated by Arrow, {_python_bytes(path):,} by Python and numpy"
@@ -267,15 +269,18 @@ def size_of(text: str) -> int:
     help="Tokens of a pack; may be repeated.",
 )
 @click.option("--without-peers", is_flag=True, help="Only PackedLoader.")
-def main(tokens: str, repeats: int, lengths: tuple[int, ...], without_peers: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
+def main(
+    tokens: str, repeats: int, lengths: tuple[int, ...], without_peers: bool, markdown: bool
+) -> None:
     count = size_of(tokens)
     for max_length in lengths:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "shards"
             write_shards(path, count, max_length)
-            print(f"\npacks of {max_length}, {count / 1e6:.0f}M tokens")
+            click.echo(f"\npacks of {max_length}, {count / 1e6:.0f}M tokens")
             report_opening(path, repeats)
-            _print(measure(_paths(path, max_length, without_peers), repeats))
+            _show(measure(_paths(path, max_length, without_peers), repeats), markdown)
 
 
 def _paths(path: Path, max_length: int, alone: bool) -> dict[str, Callable[[], int]]:
@@ -298,10 +303,10 @@ def _paths(path: Path, max_length: int, alone: bool) -> dict[str, Callable[[], i
     return paths
 
 
-def _print(rates: dict[str, float]) -> None:
+def _show(rates: dict[str, float], markdown: bool) -> None:
     base = next(iter(rates.values()))
-    for name, rate in rates.items():
-        print(f"  {name:38} {rate:8.1f} M tokens/s   x{base / rate:.2f}")
+    rows = [(name, f"{rate:.1f}", f"{base / rate:.2f}") for name, rate in rates.items()]
+    tables.show(("way to read", "M tokens per CPU-s", "first row is faster by"), rows, markdown)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ from typing import Any
 
 import click
 import numpy as np
+import tables
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from packprep.packing.api import STRATEGIES, pack_lengths
 from packprep.packing.kernels.fit import best_fit_patterns, first_fit_patterns
@@ -195,9 +195,8 @@ def _trl() -> Peer:
 
     def pack(lengths: Lengths, capacity: int) -> int:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-        column = pa.ListArray.from_arrays(
-            pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int8))
-        )
+        zeros: Any = np.zeros(offsets[-1], np.int8)
+        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(zeros, pa.int8()))
         data = Dataset(pa.table({"input_ids": column})).with_format("arrow")
         return len(module.pack_dataset(data, capacity, "bfd", {"batch_size": len(lengths)}))
 
@@ -361,7 +360,7 @@ def resident_bytes(documents: int, strategy: str) -> float:
     )
 
 
-def show(rows: Iterable[Row], markdown: bool, console: Console) -> None:
+def show(rows: Iterable[Row], markdown: bool) -> None:
     """Markdown row by row as they are measured, or one table at the end."""
     titles = (
         "lengths",
@@ -375,14 +374,7 @@ def show(rows: Iterable[Row], markdown: bool, console: Console) -> None:
         "bias",
         "straggler 8",
     )
-    if markdown:
-        for row in itertools.chain((titles, ("---",) * len(titles)), rows):
-            click.echo("| " + " | ".join(row) + " |")
-        return
-    table = Table(*titles)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    tables.show(titles, rows, markdown)
 
 
 @click.command(help=__doc__)
@@ -451,7 +443,7 @@ def main(
                 *peer_rows(name, amount(text), packers, console),
             )
         )
-        show(rows, markdown, console)
+        show(rows, markdown)
     if startup:
         for name in names:
             click.echo(

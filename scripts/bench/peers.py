@@ -3,22 +3,28 @@
 \b
 raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; reading the file is not
                         counted
+gigatoken-bin           gigatoken's whole-file call from JSON lines to ids, which Megatron-LM's
+                        preprocess_data_fast.py uses, then one flat file of ids and one of offsets
 trl                     datasets.map with a transformers tokenizer, TRL's bfd_split packing,
                         save_to_disk
 lists                   datasets.map that returns packed Python lists, as block-tokenizing functions
                         do, save_to_disk
 
-Prints the seconds that count as JSON; the caller takes memory and CPU from the operating system.
+Prints as JSON the wall and CPU seconds of the work alone, without imports, loading of the tokenizer
+and reading of what is "not counted". CPU seconds include processes that the work started.
 """
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
+Work = Callable[[], None]
 MAX_LENGTH = 4096
 BATCH = 1000
 
@@ -33,68 +39,104 @@ def batches(rows: list[str]) -> Iterator[list[str]]:
         yield rows[start : start + BATCH]
 
 
-def raw_hf(tokenizer: str, path: str, out: str) -> float:
+def raw_hf(tokenizer: str, path: str, out: str) -> Work:
     from tokenizers import Tokenizer
 
     engine = Tokenizer.from_file(f"{tokenizer}/tokenizer.json")
     engine.encode_special_tokens = True
     rows = texts(path)
-    start = time.perf_counter()
-    for batch in batches(rows):
-        engine.encode_batch_fast(batch, add_special_tokens=False)
-    return time.perf_counter() - start
+
+    def work() -> None:
+        for batch in batches(rows):
+            engine.encode_batch_fast(batch, add_special_tokens=False)
+
+    return work
 
 
-def raw_fastokens(tokenizer: str, path: str, out: str) -> float:
+def raw_fastokens(tokenizer: str, path: str, out: str) -> Work:
     import fastokens
 
     engine = fastokens.Tokenizer.from_file(f"{tokenizer}/tokenizer.json")
     rows = texts(path)
-    start = time.perf_counter()
-    for batch in batches(rows):
-        engine.encode_batch_flat(batch, add_special_tokens=False, split_special_tokens=True)
-    return time.perf_counter() - start
+
+    def work() -> None:
+        for batch in batches(rows):
+            engine.encode_batch_flat(batch, add_special_tokens=False, split_special_tokens=True)
+
+    return work
 
 
-def trl(tokenizer: str, path: str, out: str) -> float:
+def gigatoken_bin(tokenizer: str, path: str, out: str) -> Work:
+    import awkward
+    import gigatoken
+
+    Path(out).mkdir(parents=True)
+    engine = gigatoken.Tokenizer.from_json(Path(f"{tokenizer}/tokenizer.json").read_text())
+    dtype = np.uint16 if engine.vocab_size <= 1 << 16 else np.int32  # as Megatron-LM chooses
+
+    def work() -> None:
+        encoded = engine.encode_files(gigatoken.JsonlFileSource([path], "text"))
+        awkward.to_numpy(awkward.flatten(encoded)).astype(dtype).tofile(f"{out}/ids.bin")
+        np.cumsum(awkward.to_numpy(awkward.num(encoded)), dtype=np.int64).tofile(f"{out}/ends.idx")
+
+    return work
+
+
+def trl(tokenizer: str, path: str, out: str) -> Work:
     import datasets
     import transformers
     from trl.data_utils import pack_dataset
 
     engine = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{tokenizer}/tokenizer.json")
     rows = datasets.load_dataset("json", data_files=path, split="train", cache_dir=f"{out}/cache")
-    start = time.perf_counter()
 
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         return {"input_ids": engine(batch["text"], add_special_tokens=False)["input_ids"]}
 
     cores = os.cpu_count() if len(rows) > BATCH else None
-    tokens = rows.map(tokenize, batched=True, num_proc=cores, remove_columns=rows.column_names)
-    pack_dataset(
-        tokens, MAX_LENGTH, strategy="bfd_split", map_kwargs={"num_proc": cores}
-    ).save_to_disk(f"{out}/saved")
-    return time.perf_counter() - start
+
+    def work() -> None:
+        tokens = rows.map(tokenize, batched=True, num_proc=cores, remove_columns=rows.column_names)
+        pack_dataset(
+            tokens, MAX_LENGTH, strategy="bfd_split", map_kwargs={"num_proc": cores}
+        ).save_to_disk(f"{out}/saved")
+
+    return work
 
 
-def lists(tokenizer: str, path: str, out: str) -> float:
+def lists(tokenizer: str, path: str, out: str) -> Work:
     import datasets
     from tokenizers import Tokenizer
 
     engine = Tokenizer.from_file(f"{tokenizer}/tokenizer.json")
     rows = datasets.load_dataset("json", data_files=path, split="train", cache_dir=f"{out}/cache")
-    start = time.perf_counter()
 
     def blocks(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         ids = [token for encoding in engine.encode_batch(batch["text"]) for token in encoding.ids]
         return {"input_ids": [ids[at : at + MAX_LENGTH] for at in range(0, len(ids), MAX_LENGTH)]}
 
     cores = os.cpu_count() if len(rows) > BATCH else None
-    packed = rows.map(blocks, batched=True, num_proc=cores, remove_columns=rows.column_names)
-    packed.save_to_disk(f"{out}/saved")
-    return time.perf_counter() - start
+
+    def work() -> None:
+        packed = rows.map(blocks, batched=True, num_proc=cores, remove_columns=rows.column_names)
+        packed.save_to_disk(f"{out}/saved")
+
+    return work
 
 
-PEERS = {"raw-hf": raw_hf, "raw-fastokens": raw_fastokens, "trl": trl, "lists": lists}
+PEERS = {
+    "raw-hf": raw_hf,
+    "raw-fastokens": raw_fastokens,
+    "gigatoken-bin": gigatoken_bin,
+    "trl": trl,
+    "lists": lists,
+}
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 @click.command(help=__doc__)
@@ -103,7 +145,10 @@ PEERS = {"raw-hf": raw_hf, "raw-fastokens": raw_fastokens, "trl": trl, "lists": 
 @click.argument("file", type=click.Path(exists=True))
 @click.argument("out")
 def main(what: str, tokenizer: str, file: str, out: str) -> None:
-    print(json.dumps({"seconds": PEERS[what](tokenizer, file, out)}))
+    work = PEERS[what](tokenizer, file, out)
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    work()
+    print(json.dumps({"wall": time.perf_counter() - wall, "cpu": cpu_seconds() - cpu}))
 
 
 if __name__ == "__main__":

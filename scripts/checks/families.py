@@ -1,15 +1,13 @@
-"""Table of transformers models and of the calls that keep documents apart.
-
-Measured on tiny models.
+"""Measure which calls keep documents apart in which transformers models, on tiny models.
 
 \b
 python scripts/checks/families.py                                prints the table
-python scripts/checks/families.py --family gpt_oss --family opt  some rows of it
-python scripts/checks/families.py --page docs/isolation.md       writes it into the page
+python scripts/checks/families.py --family gpt_oss --family opt  prints two rows
+python scripts/checks/families.py --page docs/isolation.md       writes it to the page
 
-Builds a random model of each family (two layers, windows of 4 tokens, weights large enough that a
-leak shows), float32 on the CPU, and compares its logits on a pack of four documents with those of
-each document alone.
+Builds a random float32 model of each family on the CPU: two layers, windows of 4 tokens, weights
+large enough to show a leak. Compares its logits on a pack of four documents with those on each
+document alone.
 """
 
 import os
@@ -146,9 +144,9 @@ CALLS: dict[str, Callable[[PackedBatch, Any], Mapping[str, Any]]] = {
 
 
 def tiny_model(family: str, attention: str, **changes: Any) -> Any:
-    """A random model of a family, the same every time.
+    """A random model of a family, the same in every run.
 
-    ValueError if it does not have this attention.
+    Raises ValueError if the family does not have this attention.
     """
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family](**(_SIZES | FAMILIES[family] | changes))
@@ -162,19 +160,19 @@ def pack() -> PackedBatch:
 
 
 def cell(model: Any, call: Callable[[PackedBatch, Any], Mapping[str, Any]]) -> str:
-    """`isolated`, `leak` and by how much a logit differs, or `refused` and why."""
+    """`isolated`, `leak` with the largest difference of a logit, or `refused` with the reason."""
     try:
-        found = verify_isolation(model, pack(), inputs=lambda batch: call(batch, model.config))
+        isolation = verify_isolation(model, pack(), inputs=lambda batch: call(batch, model.config))
     except (ValueError, RuntimeError) as error:
         kernel = re.search(r"packed sequences apart without `([\w-]+)`", str(error))
         return f"refused, needs {kernel[1]}" if kernel else "refused"
-    return "isolated" if found.isolated else f"leak {found.largest:.1f}"
+    return "isolated" if isolation.isolated else f"leak {isolation.largest:.1f}"
 
 
 def row(family: str) -> list[str]:
-    """The family, the kinds of attention it has, and a cell for each call.
+    """Row of a family: its name, its kinds of attention, and a cell for each call.
 
-    One verdict, or one for each attention.
+    A cell has one verdict, or one for each kind of attention if they differ.
     """
     models = {}
     for attention in ("sdpa", "eager"):
@@ -196,13 +194,15 @@ def row(family: str) -> list[str]:
 
 
 def table(families: list[str]) -> str:
-    """The table in Markdown, and below it what it was measured with."""
+    """The table in Markdown, with date and versions below."""
     head = ["family", "attention", *CALLS]
     lines = [head, ["---"] * len(head), *map(row, families)]
-    made = f"{date.today()}, transformers {version('transformers')}, torch {version('torch')}"
+    measured_with = (
+        f"{date.today()}, transformers {version('transformers')}, torch {version('torch')}"
+    )
     return (
         "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        + f"\n{made}, Python {platform.python_version()}.\n"
+        + f"\n{measured_with}, Python {platform.python_version()}.\n"
     )
 
 
@@ -212,20 +212,20 @@ def table(families: list[str]) -> str:
     "families",
     multiple=True,
     type=click.Choice([*FAMILIES]),
-    help="A row; default all.",
+    help="Family to measure; may be repeated.  [default: all]",
 )
 @click.option(
-    "--page", type=click.Path(exists=True, path_type=Path), help="Write the table into this page."
+    "--page", type=click.Path(exists=True, path_type=Path), help="Page to write the table to."
 )
 def main(families: tuple[str, ...], page: Path | None) -> None:
     logging.set_verbosity_error()
     torch.set_num_threads(1)
-    made = table([*(families or FAMILIES)])
+    markdown = table([*(families or FAMILIES)])
     if page is None:
-        click.echo(made, nl=False)
+        click.echo(markdown, nl=False)
     else:
         before, rest = page.read_text().split(BEGIN)
-        page.write_text(before + BEGIN + made + END + rest.split(END)[1])
+        page.write_text(before + BEGIN + markdown + END + rest.split(END)[1])
 
 
 if __name__ == "__main__":

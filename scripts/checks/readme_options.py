@@ -1,4 +1,4 @@
-"""Rewrites the table of options in README.md, made from BuildConfig.
+"""Generate the table of options in README.md from BuildConfig.
 
 \b
 python scripts/checks/readme_options.py
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- options -->\n", "<!-- end of options -->"
 
 
 def table() -> str:
-    """One row per option, in the order of --help."""
+    """The table, with one row per option in the order of --help."""
     rows = ["| option | default | what it does |", "|---|---|---|"]
     for field in dataclasses.fields(BuildConfig):
         if field.name != "sources":

@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
-"""Needs of a build of billions of documents.
-
-Packs, tasks, bytes, hours, money, planned from counts of lengths.
+"""Estimate a build of billions of documents: packs, tasks, bytes, hours and cost.
 
 \b
 scripts/checks/simulate_scale.py                          10 billion documents of web text,
                                                           packs of 4,096
-scripts/checks/simulate_scale.py -n 1G --measured packed  lengths and speed of a build of yours
+scripts/checks/simulate_scale.py -n 1G --measured packed  lengths and speed of your build
 scripts/checks/simulate_scale.py --check corpus.jsonl --tokenizer T
                                                           predicts a build from two smaller
                                                           ones, then runs it
 
-Best fit plans equal documents in bulk, so ten billion of them cost what their distinct lengths
-cost, and the number of packs is the exact one. Time is linear in tokens: a core tokenizes and
-writes at measured speeds, slices and windows are spread over the workers, and windows are planned
-and written when everything is tokenized. Disks and network are taken to keep up: the bytes moved
-say what they have to do.
+Best fit plans documents of equal length in bulk. So the cost of planning ten billion documents
+depends only on their distinct lengths, and the number of packs is exact. Time is linear in tokens:
+a core tokenizes and writes at measured speeds, slices and windows are spread over the workers, and
+windows are planned and written once everything is tokenized. Disks and network are assumed to be
+fast enough for the bytes moved, which are printed.
 """
 
 import json
@@ -40,18 +38,15 @@ from packprep.packing.kernels.fit import best_fit_patterns
 from packprep.packing.strategies import NO_LIMIT
 
 Int64 = NDArray[np.int64]
-_TOKEN_COLUMNS, _SEGMENT_BYTES, _PACK_BYTES = (
-    2,
-    16,
-    24,
-)  # of a shard: tokens and positions; ids, starts, ends; offsets
+# Of a shard: columns tokens and position_ids; ids, starts and ends of a segment; offsets of a pack.
+_TOKEN_COLUMNS, _SEGMENT_BYTES, _PACK_BYTES = 2, 16, 24
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Core seconds of the stages, and of a process to start.
+    """Core seconds per token of two stages, and seconds to start a process.
 
-    Per token, from text to token file and from there to a shard.
+    tokenize: from text to token files. write: from token files to shards.
     """
 
     tokenize: float
@@ -59,17 +54,17 @@ class Speed:
     start: float
 
 
-# The README's table of engines: fastokens on GPT-2's vocabulary, and a start of a process with warm
-# caches.
+# From the table of engines in README.md: fastokens with GPT-2's vocabulary, and the start of a
+# process with warm caches.
 DEFAULT_SPEED = Speed(tokenize=5.5e-8, write=1.2e-8, start=1.5)
-"""See --measured for that of a machine of yours."""
+"""--measured gives the speed of another machine."""
 
 
 @dataclass(frozen=True)
 class Lengths:
     """Counts of lengths: counts[i] documents (or pieces) have lengths[i] tokens.
 
-    Both [kinds], lengths falling.
+    Both arrays have one entry per distinct length; lengths fall.
     """
 
     lengths: NDArray[np.int32]
@@ -84,30 +79,31 @@ class Lengths:
         return int((self.lengths * self.counts).sum())
 
     def scaled(self, documents: int) -> "Lengths":
-        """The same distribution with so many documents.
+        """The same distribution with this number of documents.
 
-        Shares rounded down, the largest remainders up.
+        Counts are rounded down, those with the largest remainders up.
         """
-        whole = self.counts * (documents / self.documents)
-        counts = np.floor(whole).astype(np.int64)
+        exact = self.counts * (documents / self.documents)
+        counts = np.floor(exact).astype(np.int64)
         missing = documents - int(counts.sum())
-        counts[np.argsort(counts - whole, kind="stable")[:missing]] += 1
+        counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
         kept = counts > 0
         return Lengths(self.lengths[kept], counts[kept])
 
     def packs(self, max_length: int) -> int:
-        """Packs of best fit."""
+        """Number of packs of best fit."""
         weights = np.ones_like(self.lengths)
         return int(
             best_fit_patterns(self.lengths, weights, self.counts, max_length, NO_LIMIT)[3].sum()
         )
 
     def bound(self, max_length: int) -> int:
+        """Lower bound on the number of packs."""
         return bound_of_counts(self.lengths, self.counts, max_length, self.documents, None)
 
 
 def web_text(max_length: int) -> Lengths:
-    """Log-normal around 500 tokens, as web text has it, with longer documents split into pieces."""
+    """Lengths like those of web text: log-normal around 500 tokens, long documents in pieces."""
     random = np.random.default_rng(0)
     documents = np.maximum(1, random.lognormal(6.2, 1.1, 1_000_000).astype(np.int64))
     pieces = np.bincount(documents % max_length, minlength=max_length + 1)
@@ -116,7 +112,7 @@ def web_text(max_length: int) -> Lengths:
 
 
 def measured(output: Path) -> tuple[Lengths, Speed]:
-    """Lengths of the segments of a finished build, and what its report says of speed."""
+    """Lengths of the segments of a finished build, and its speed according to its report."""
     from packprep.inspect.histograms import measure_output
 
     segments = measure_output(output).segments
@@ -135,9 +131,9 @@ def _report(output: Path) -> dict[str, Any]:
 
 
 def _speed(reports: Sequence[dict[str, Any]]) -> Speed:
-    """Lines through (tokens, seconds) of builds of one machine.
+    """Speed by lines through (tokens, seconds) of builds on one machine.
 
-    Of a single build, its start counts as its work.
+    The start of a single build cannot be separated, so it counts as work.
     """
     tokens = np.array([report["tokens"]["tokens_in"] for report in reports], np.float64)
     cores = reports[0]["cores"]
@@ -156,7 +152,7 @@ def _speed(reports: Sequence[dict[str, Any]]) -> Speed:
 
 @dataclass(frozen=True)
 class Job:
-    """A build in tokens and bytes, and its cut into tasks."""
+    """A build in tokens and bytes, divided into tasks."""
 
     lengths: Lengths
     max_length: int
@@ -174,7 +170,7 @@ class Job:
         return max(1, round(self.text / self.window))
 
     def packs(self) -> int:
-        """Packs of all windows, each a sample of the whole."""
+        """Packs of all windows; each window is a sample of all documents."""
         return self.windows * self.lengths.scaled(self.lengths.documents // self.windows).packs(
             self.max_length
         )
@@ -187,9 +183,9 @@ class Job:
         )
 
     def seconds(self, workers: int, speed: Speed) -> float:
-        """Wall time on so many one-core workers.
+        """Wall time on this number of one-core workers.
 
-        Tasks go round, and the last one of each kind is waited for.
+        Workers take tasks in rounds, and each stage waits for its last task.
         """
         tokens = self.lengths.tokens
         tasks = max(1, round(self.text / self.slice))
@@ -210,17 +206,20 @@ def _size(_: click.Context, parameter: click.Parameter, value: str) -> int:
     default="10G",
     show_default=True,
     callback=_size,
-    help="Documents of the build.",
+    help="Number of documents of the build.",
 )
-@click.option("--max-length", default=4096, show_default=True, help="Tokens of a pack.")
+@click.option("--max-length", default=4096, show_default=True, help="Tokens per pack.")
 @click.option(
     "--measured",
     "output",
     type=click.Path(exists=True, path_type=Path),
-    help="Output of a build of yours.",
+    help="Output of your own build, for its lengths and speed.",
 )
 @click.option(
-    "--workers", default="2,64,512,4096", show_default=True, help="Cores, a row for each."
+    "--workers",
+    default="2,64,512,4096",
+    show_default=True,
+    help="Numbers of cores, one row for each.",
 )
 @click.option(
     "--unit-size",
@@ -228,16 +227,18 @@ def _size(_: click.Context, parameter: click.Parameter, value: str) -> int:
     default="64MB",
     show_default=True,
     callback=_size,
-    help="As in the build.",
+    help="Same as in the build.",
 )
-@click.option("--window", default="4GB", show_default=True, callback=_size, help="As in the build.")
-@click.option("--text-per-token", default=4.2, show_default=True, help="Bytes of text of a token.")
+@click.option(
+    "--window", default="4GB", show_default=True, callback=_size, help="Same as in the build."
+)
+@click.option("--text-per-token", default=4.2, show_default=True, help="Bytes of text per token.")
 @click.option("--core-hour", default=0.04, show_default=True, help="Price of a core for an hour.")
 @click.option(
     "--check",
     "source",
     type=click.Path(exists=True, path_type=Path),
-    help="JSON lines to build for real.",
+    help="File of JSON lines to build and compare with its prediction.",
 )
 @click.option("--tokenizer", help="For --check.")
 @click.option("--num-proc", default=2, show_default=True, help="For --check.")
@@ -254,36 +255,36 @@ def main(
     tokenizer: str | None,
     num_proc: int,
 ) -> None:
-    """Plan a build from counts of lengths, or check such a prediction against a real build."""
+    """Estimate a build from counts of lengths, or compare an estimate with a real build."""
     if source is not None:
         if tokenizer is None:
-            raise click.UsageError("--check builds, so it needs --tokenizer")
+            raise click.UsageError("--check runs a build, so it needs --tokenizer")
         check(source, tokenizer, num_proc)
         return
     lengths, speed = (
         measured(output) if output is not None else (web_text(max_length), DEFAULT_SPEED)
     )
     started = time.process_time()
-    whole = lengths.scaled(documents)
-    packs, bound = whole.packs(max_length), whole.bound(max_length)
+    corpus = lengths.scaled(documents)
+    packs, bound = corpus.packs(max_length), corpus.bound(max_length)
     planned = time.process_time() - started
-    job = Job(whole, max_length, text_per_token, unit, window)
+    job = Job(corpus, max_length, text_per_token, unit, window)
     in_windows = job.packs()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )
     for name, value in {
-        "documents": f"{whole.documents:,} of {len(whole.lengths):,} lengths",
-        "tokens": f"{whole.tokens:,}, {job.text / 1e12:,.1f} TB of text",
-        "packs": f"{packs:,}, {packs - bound:,} over the lower bound, planned in {planned:.2f} CPU "
-        "s",
+        "documents": f"{corpus.documents:,} with {len(corpus.lengths):,} different lengths",
+        "tokens": f"{corpus.tokens:,}, {job.text / 1e12:,.1f} TB of text",
+        "packs": f"{packs:,}, {packs - bound:,} above the lower bound, planned in {planned:.2f} "
+        "CPU s",
         "in windows": f"{in_windows:,} packs, {in_windows / packs - 1:+.4%}, in {job.windows:,} "
         "windows",
         "tasks": f"{job.text / unit:,.0f} units in {job.text / job.slice:,.0f} slices to tokenize; "
         f"{job.windows:,} windows to plan and write",
-        "bytes moved": f"{(job.text + 8 * whole.tokens + job.shard_bytes(in_windows)) / 1e12:,.1f} "
-        "TB: text read, "
-        f"{4 * whole.tokens / 1e12:,.1f} TB of token files, 4 bytes a token, written and read, "
+        "bytes moved": f"{(job.text + 8 * corpus.tokens + job.shard_bytes(in_windows)) / 1e12:,.1f}"
+        " TB: text read, "
+        f"{4 * corpus.tokens / 1e12:,.1f} TB of token files (4 bytes per token) written and read, "
         f"{job.shard_bytes(in_windows) / 1e12:,.1f} TB of shards",
         "memory": f"{memory / 1e6:,.0f} MB for this plan",
     }.items():
@@ -299,26 +300,21 @@ def main(
 
 
 def check(source: Path, tokenizer: str, num_proc: int) -> None:
-    """Predict the build of all rows from those of an eighth and a quarter.
-
-    The build of all of them then runs.
-    """
+    """Predict the build of all rows from builds of an eighth and a quarter, then run it."""
     with tempfile.TemporaryDirectory() as folder:
         rows = source.read_bytes().splitlines(keepends=True)
         reports = [_built(Path(folder), rows[:: 8 // part], tokenizer, num_proc) for part in (1, 2)]
         speed = _speed([report for report, _ in reports])
         lengths, _ = measured(Path(folder) / "out")
-        whole = lengths.scaled(round(lengths.documents * len(rows) / len(rows[::4])))
-        job = Job(whole, 4096, source.stat().st_size / whole.tokens, 64_000_000, 4_000_000_000)
+        corpus = lengths.scaled(round(lengths.documents * len(rows) / len(rows[::4])))
+        job = Job(corpus, 4096, source.stat().st_size / corpus.tokens, 64_000_000, 4_000_000_000)
         packs = job.packs()
         report, seconds = _built(Path(folder), rows, tokenizer, num_proc)
-        start = float(
-            np.mean([spent - measured_["seconds"]["total"] for measured_, spent in reports])
-        )
+        start = float(np.mean([spent - build["seconds"]["total"] for build, spent in reports]))
         predicted = {
             "seconds": speed.start
             + start
-            + whole.tokens * (speed.tokenize + speed.write) / num_proc,
+            + corpus.tokens * (speed.tokenize + speed.write) / num_proc,
             "packs": packs,
             "bytes": job.shard_bytes(packs),
         }
@@ -336,10 +332,10 @@ def check(source: Path, tokenizer: str, num_proc: int) -> None:
 def _built(
     folder: Path, rows: Sequence[bytes], tokenizer: str, num_proc: int
 ) -> tuple[dict[str, Any], float]:
-    """Report and wall seconds of a build of these rows: the middle one of three."""
+    """Report and wall seconds of a build of these rows: the median of three."""
     (folder / "in.jsonl").write_bytes(b"".join(rows))
-    found = sorted(_runs(folder, tokenizer, num_proc), key=lambda run: run[1])
-    return found[1]
+    runs = sorted(_runs(folder, tokenizer, num_proc), key=lambda run: run[1])
+    return runs[1]
 
 
 def _runs(folder: Path, tokenizer: str, num_proc: int) -> Iterator[tuple[dict[str, Any], float]]:

@@ -1,9 +1,9 @@
-"""Times and speeds that packprep promises, each held to its limit; exit code 1 where one is missed.
+"""Measure times and speeds that packprep promises; exit with code 1 if one misses its limit.
 
 \b
 python scripts/checks/speeds.py
 
-Seconds of calls and processes are the best of several. Tests hold what is done, and read no clock.
+Times of calls and processes are the best of several runs. Tests check results and never time them.
 """
 
 import os
@@ -42,6 +42,7 @@ class Promise(NamedTuple):
 
     @property
     def kept(self) -> bool:
+        """True if the figure is within its limit."""
         return self.measured <= self.limit if self.at_most else self.measured >= self.limit
 
     def __str__(self) -> str:
@@ -51,6 +52,7 @@ class Promise(NamedTuple):
 
 
 def cpu_seconds(call: Callable[[], Any], times: int = 3) -> float:
+    """CPU seconds of a call: the best of several."""
     taken = []
     for _ in range(times):
         begin = time.process_time()
@@ -60,6 +62,7 @@ def cpu_seconds(call: Callable[[], Any], times: int = 3) -> float:
 
 
 def validation() -> Promise:
+    """The checks of a record batch."""
     batch = short_segments()
     seconds = cpu_seconds(
         lambda: check_batch(batch, PLAIN, max_length=4096, vocab_size=1000, where="speeds"), 5
@@ -68,6 +71,7 @@ def validation() -> Promise:
 
 
 def help_page() -> Promise:
+    """The start of the command line."""
     command = [sys.executable, "-m", "packprep", "build", "--help"]
     taken = []
     for _ in range(3):
@@ -80,7 +84,7 @@ def help_page() -> Promise:
 
 
 def stopped(folder: Path, number: signal.Signals, code: int) -> Promise:
-    """A signal while a unit is in the hands of a thread."""
+    """The end of a build after a signal, while a thread works on a unit."""
     source = write_jsonl(folder / "big.jsonl", texts(200) * 3000)
     tokenizer, output = save_tokenizer(folder / "tokenizer"), folder / number.name
     command = [sys.executable, "-m", "packprep", "build", str(source), "-q"]
@@ -109,7 +113,7 @@ def stopped(folder: Path, number: signal.Signals, code: int) -> Promise:
 
 
 def odd_settings(folder: Path) -> Promise:
-    """A number in base 60 of 400 thousand digits, which YAML would take hours to read."""
+    """A number in base 60 with 400 thousand digits, which YAML would read for hours."""
     path = folder / "build.yaml"
     path.write_text("seed: 1" + ":1" * 400_000)
 
@@ -118,13 +122,13 @@ def odd_settings(folder: Path) -> Promise:
             BuildConfig(**from_yaml(path))
         except ConfigError:
             return
-        raise click.ClickException("a number of 800,001 characters was taken")
+        raise click.ClickException("a number of 800,001 characters was accepted")
 
     return Promise("hostile YAML is refused", cpu_seconds(read), 20, "CPU seconds")
 
 
 def quoted() -> Promise:
-    """An error that quotes three megabytes: the square of them would take days."""
+    """An error that quotes three megabytes: in quadratic time it would take days."""
     parts = ("r", "://", "aa://", "?key", "aa://a:", "Basic ")
     sentences = [f"a.jsonl row 7: {part * (3_000_000 // len(part))}" for part in parts]
     slowest = max(cpu_seconds(partial(InputError, text), 1) for text in sentences)

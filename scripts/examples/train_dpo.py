@@ -7,12 +7,12 @@ r"""Train on packed preference pairs by direct preference optimization (DPO; Raf
     python scripts/examples/train_dpo.py pairs --steps 20
 
 Each step runs the policy and a frozen copy of it, the reference, on whole packs: both sides of
-every pair in one pass, without padding. Prints the loss of every step, the share of pairs with a
-positive margin, and their mean margin. The first loss is ln 2, since policy and reference are still
-the same.
+every pair in one pass, without padding. Each step prints the loss, the share of pairs with a
+positive margin, and the mean margin. The first loss is ln 2, because policy and reference are still
+equal.
 
-TRL 1.16 cannot train on packed pairs: its DPOTrainer pads rows and has padding_free switched off.
-The sums of log-probabilities here are those that it computes for separate rows.
+TRL 1.16 cannot train on packed pairs: its DPOTrainer pads rows and disables padding_free. The sums
+of log-probabilities here equal those that it computes for separate rows.
 """
 
 import copy
@@ -37,7 +37,7 @@ from packprep.loaders import (
 
 
 def tiny_policy(vocabulary: int) -> Any:
-    """A Llama of two layers and random weights, so that the example runs anywhere."""
+    """A Llama with two layers and random weights, so that the example runs anywhere."""
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -50,18 +50,19 @@ def tiny_policy(vocabulary: int) -> Any:
 def log_probs(model: Any, batch: PackedBatch) -> PairLogProbs:
     """Summed log-probabilities of the answers of each pair, chosen and rejected.
 
-    To hold no logits of a large vocabulary, give pair_log_probs what selective_log_probs makes of
-    the last hidden state and the weight of the output layer.
+    To avoid the logits of a large vocabulary, call selective_log_probs with the last hidden state
+    and the weight of the output layer, and pass its result to pair_log_probs.
     """
     fields = to_hf(batch)
-    del fields["labels"]  # with labels, the model would also compute a loss of its own
+    del fields["labels"]  # with labels, the model would also compute its own loss
     return pair_log_probs(model(**fields).logits, batch)
 
 
 def reward_margins(policy: PairLogProbs, reference: PairLogProbs, beta: float) -> torch.Tensor:
     """Reward margins, float [pairs].
 
-    By how much more than the reference the policy prefers each chosen answer, times beta.
+    A margin is beta times the difference between policy and reference in how much they prefer the
+    chosen answer.
     """
     margins: torch.Tensor = beta * (
         (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)
@@ -74,7 +75,7 @@ def reward_margins(policy: PairLogProbs, reference: PairLogProbs, beta: float) -
 @click.option(
     "--model",
     "name",
-    help="transformers model to start from, a path or a name  [default: a random, tiny one]",
+    help="transformers model to start from, a path or a name  [default: a tiny random one]",
 )
 @click.option("--steps", default=20, show_default=True)
 @click.option("--packs", default=1, show_default=True, help="packs per step")
@@ -82,7 +83,7 @@ def reward_margins(policy: PairLogProbs, reference: PairLogProbs, beta: float) -
     "--beta",
     default=0.1,
     show_default=True,
-    help="how strongly the policy is held to the reference",
+    help="strength of the penalty for leaving the reference",
 )
 @click.option(
     "--lr", default=1e-3, show_default=True, help="learning rate; about 1e-6 for a trained model"

@@ -1,6 +1,6 @@
 """Train a small transformer on packed shards.
 
-Rotary positions, grouped queries, varlen_attention, exact resume.
+It has rotary positions, grouped queries, varlen_attention and exact resume.
 
 \b
 packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 4096
@@ -8,9 +8,9 @@ python scripts/examples/train_tiny.py packed --steps 20 --checkpoint tiny.pt
 torchrun --nproc-per-node 2 scripts/examples/train_tiny.py packed --packs 2 --steps 20
 
 Prints the loss of every step, and at the end tokens per second, the loader's share of a step, and
-utilization. The loss is the mean over all labels of the global batch, so it is the same for one
-process and for several over the same global batches. Killed and run again with --checkpoint, it
-goes on with the losses it would have had.
+utilization. The loss is the mean over all labels of the global batch, so it does not depend on the
+number of processes. A killed run with --checkpoint can be started again and has the same losses as
+a run without a kill.
 """
 
 import json
@@ -42,10 +42,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Block(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Attention over grouped queries, then a gated layer.
-
-    Both behind a norm and added to what came in.
-    """
+    """Attention over grouped queries, then a gated layer; both with a norm and a residual."""
 
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
         super().__init__()
@@ -98,6 +95,7 @@ class Tiny(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def total_over_ranks(value: torch.Tensor) -> torch.Tensor:
+    """Sum of a tensor over all ranks, in place."""
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(value)
     return value
@@ -116,7 +114,7 @@ def train_step(
     optimizer.zero_grad()
     loss.backward()
     if torch.distributed.is_initialized():
-        # Sums, not means: every rank has divided by the labels of all.
+        # Sums, not means: every rank has divided by the labels of all ranks.
         gradients = [
             parameter.grad for parameter in model.parameters() if parameter.grad is not None
         ]
@@ -131,7 +129,7 @@ def train_step(
 def save(
     path: Path, model: Tiny, optimizer: torch.optim.Optimizer, loader: PackedLoader, step: int
 ) -> None:
-    """Whole or not at all: a kill in the middle leaves the last checkpoint."""
+    """Write a checkpoint whole or not at all: after a kill the previous one is still there."""
     state = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -201,9 +199,8 @@ def train(options: Options) -> None:
             if batch is None:
                 loader.set_epoch(loader.epoch + 1)
                 break
-            items = torch.tensor(
-                batch.num_items, device=device
-            )  # counted before it moves: no waiting for the GPU
+            # Counted before the batch moves, so that nothing waits for the GPU.
+            items = torch.tensor(batch.num_items, device=device)
             moved = batch.to(device, non_blocking=True)
             meter.loaded(batch)
             loss = train_step(model, optimizer, moved, items)
@@ -227,13 +224,13 @@ def train(options: Options) -> None:
 
 
 class Meter:
-    """Tokens, and seconds spent waiting for batches and in whole steps.
+    """Counter of tokens, seconds of waiting for batches, and seconds of steps.
 
-    The first two steps are warm-up.
+    The first two steps are warm-up and do not count.
     """
 
-    def __init__(self, device: torch.device, room: int) -> None:
-        self._device, self._room = device, room
+    def __init__(self, device: torch.device, capacity: int) -> None:
+        self._device, self._capacity = device, capacity
         self.steps = self._tokens = self._real = self._all_real = 0
         self._waiting = self._total = self._started = self._waited = 0.0
 
@@ -256,25 +253,28 @@ class Meter:
     def summary(self, world: int) -> str:
         steps = self.steps - 2
         if steps < 1:
-            return "too few steps to measure: two are warm-up"
+            return "too few steps to measure: the first two are warm-up"
         rate, share = self._all_real * world / self._total, self._waiting / self._total
         return (
             f"{rate:,.0f} tokens/s over {steps} steps, loader {share:.2%} of the step, "
-            f"utilization {self._all_real / steps / self._room:.2%}"
+            f"utilization {self._all_real / steps / self._capacity:.2%}"
         )
 
 
 @click.command(help=__doc__)
 @click.argument("shards", type=click.Path(exists=True, path_type=Path))
-@click.option("--split", help="A split, where there are several.")
+@click.option("--split", help="Split to train on, if there are several.")
 @click.option(
-    "--steps", default=20, show_default=True, help="In all, those before a resume included."
+    "--steps",
+    default=20,
+    show_default=True,
+    help="Total number of steps, including those before a resume.",
 )
-@click.option("--packs", default=1, show_default=True, help="Packs of one rank's batch.")
+@click.option("--packs", default=1, show_default=True, help="Packs per batch of one rank.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
-    help="Written after every step, resumed from if it is there.",
+    help="File to write after every step, and to resume from if it exists.",
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
 @click.option("--seed", default=0, show_default=True)
@@ -283,8 +283,8 @@ class Meter:
 @click.option("--layers", default=4, show_default=True)
 @click.option("--heads", default=8, show_default=True)
 @click.option("--kv-heads", default=2, show_default=True)
-def main(**given: Any) -> None:
-    train(Options(**given))
+def main(**options: Any) -> None:
+    train(Options(**options))
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_with_everything_trained_there_are_no_labels_to_store(
     assert conversations(out) == {row: (by_hand(chat)[0], None) for row, chat in enumerate(CHATS)}
 
 
-def test_text_of_messages_gives_no_special_token(tmp_path: Path, tokenizer: str) -> None:
+def test_text_of_messages_never_becomes_a_special_token(tmp_path: Path, tokenizer: str) -> None:
     chats = [
         [{**message, "content": message["content"] + "<s></s>"} for message in chat]
         for chat in CHATS
@@ -156,7 +156,7 @@ def test_text_of_messages_gives_no_special_token(tmp_path: Path, tokenizer: str)
 
 
 @pytest.mark.parametrize("kind", ["sharegpt", "pair", "json text", "parquet", "parquet pair"])
-def test_whatever_the_columns_are_called_the_packs_are_the_same(
+def test_the_packs_do_not_depend_on_the_names_of_the_columns(
     tmp_path: Path, tokenizer: str, kind: str
 ) -> None:
     chats = CHATS[:1]
@@ -330,11 +330,11 @@ def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) ->
     [
         (
             {"input_ids_column": "ids"},
-            "input_ids_column has token ids, and conversations are rendered",
+            "input_ids_column cannot be used with conversations",
         ),
         (
             {"bos": "<s>"},
-            "the template of conversations writes BOS and EOS itself; leave --bos and --eos out",
+            "the chat template writes BOS and EOS; leave out --bos and --eos",
         ),
         ({"truncate_at": "x"}, "truncate_at is for text and has no meaning for conversations"),
         ({"prompt_column": "p"}, "prompt_column and response_column go together"),
@@ -342,7 +342,7 @@ def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) ->
         ({"messages_column": "chat"}, "there is no column 'chat'; there are messages"),
     ],
 )
-def test_options_that_cannot_work_are_a_sentence(
+def test_options_that_cannot_work_are_refused_in_one_sentence(
     tmp_path: Path, tokenizer: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((ConfigError, InputError), match=message.replace("[", r"\[")):

@@ -52,19 +52,19 @@ def problem(messages: Any) -> str:
         ),
     ],
 )
-def test_columns_are_found_by_name_and_said(
+def test_columns_are_found_by_name_and_named_in_a_note(
     columns: list[str], names: tuple[str, ...], said: str
 ) -> None:
     found = find_conversations(columns)
     assert found is not None
-    assert (found.names, found.said) == (names, said)
+    assert (found.names, found.note) == (names, said)
 
 
 def test_a_table_of_text_has_no_conversations() -> None:
     assert find_conversations(["text", "prompt"]) is None
 
 
-def test_a_named_column_goes_before_a_known_one_and_must_exist() -> None:
+def test_a_named_column_wins_over_a_known_one_and_must_exist() -> None:
     found = find_conversations(["messages", "chat"], messages_column="chat")
     assert found is not None
     assert found.names == ("chat",)
@@ -143,7 +143,9 @@ def test_reasoning_is_found_under_each_of_its_names() -> None:
         ([{"from": "human"}], "no_content: message 0 (user) has no content"),
     ],
 )
-def test_what_is_no_conversation_is_refused_with_its_reason(messages: Any, expected: str) -> None:
+def test_a_row_that_is_not_a_conversation_is_refused_with_its_reason(
+    messages: Any, expected: str
+) -> None:
     assert problem(messages) == expected
 
 
@@ -153,7 +155,7 @@ def test_an_unknown_role_is_refused_and_the_known_ones_are_listed() -> None:
     )
 
 
-def test_text_that_is_not_json_and_tools_that_are_no_list_are_refused() -> None:
+def test_text_that_is_not_json_and_tools_that_are_not_a_list_are_refused() -> None:
     for row, reason in (
         ({"messages": "[{"}, "bad_json"),
         ({"messages": [HI], "tools": '{"a": 1}'}, "bad_tools"),
@@ -177,5 +179,5 @@ def test_json_text_that_is_too_deep_or_no_text_is_a_finding_of_its_row(
     assert bad.reason == reason
 
 
-def test_a_role_of_any_length_is_said_in_a_line() -> None:
+def test_a_role_of_any_length_is_quoted_in_one_line() -> None:
     assert len(problem([{"role": "r" * 100_000, "content": "a"}])) < 300

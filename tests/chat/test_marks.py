@@ -2,7 +2,7 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.marks import GENERATED, MARKS, numbered, unmark, with_texts
 
 
-def test_marks_are_taken_out_and_their_places_told() -> None:
+def test_marks_are_removed_and_their_places_returned() -> None:
     unmarked = unmark(f"ab{numbered(12)}c{GENERATED}d{numbered(0)}{GENERATED}")
     assert unmarked.text == "abcd"
     assert unmarked.pieces == ["ab", "c", "d", "", ""]
@@ -14,7 +14,7 @@ def test_every_mark_is_one_that_text_may_not_have() -> None:
     assert all(MARKS.match(char) for char in numbered(1234567890) + GENERATED)
 
 
-def test_texts_are_what_messages_say_and_one_thought_is_one_text() -> None:
+def test_texts_are_the_words_of_messages_and_one_thought_is_one_text() -> None:
     conversation = Conversation(
         [
             {

@@ -160,7 +160,7 @@ def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) 
 
 
 @pytest.mark.parametrize("name", templated())
-def test_no_special_id_comes_of_a_text_that_spells_every_special_token(name: str) -> None:
+def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -> None:
     theirs = transformers_tokenizer(name)
     backend = theirs.backend_tokenizer
     names = [
@@ -271,7 +271,7 @@ def metaspace(folder: Path, scheme: str) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
-def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(
+def test_the_space_before_a_first_word_is_where_the_whole_text_has_it(
     scheme: str, tmp_path: Path
 ) -> None:
     from tokenizers import Tokenizer
@@ -307,7 +307,7 @@ def test_the_space_before_a_first_word_stands_where_the_whole_text_has_it(
     )
 
 
-def test_a_token_over_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None:
+def test_a_token_that_crosses_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None:
     if not TOKENIZERS.exists():
         pytest.skip("the shared data is not there")
     backend = transformers_tokenizer("qwen3").backend_tokenizer
@@ -326,7 +326,7 @@ def test_a_token_over_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None
     ]
 
 
-def test_rows_that_are_no_conversations_have_no_tokens_and_say_why(tmp_path: Path) -> None:
+def test_rows_that_are_not_conversations_have_no_tokens_but_a_reason(tmp_path: Path) -> None:
     from tests.helpers.corpus import one_line, save_tokenizer
 
     folder = save_tokenizer(tmp_path)

@@ -27,7 +27,7 @@ PROMPTED: dict[str, Any] = {
 }
 ROWS = [
     {"q": "The cat sat on ", "a": "the mat"},
-    {"q": "The c", "a": "at"},  # together a token of its own
+    {"q": "The c", "a": "at"},  # joined, "cat" is one token
     {"q": "so <s>", "a": "no </s> more"},
     {"q": "", "a": "all"},
     {"q": "nothing", "a": ""},
@@ -103,7 +103,7 @@ def test_everything_is_trained_where_asked_for(tmp_path: Path, tokenizer: str) -
     assert found[1] == ([bos, *text_ids("The c"), *text_ids("at"), eos], None)
 
 
-def test_verify_re_tokenizes_them_and_the_build_says_what_it_does(
+def test_verify_tokenizes_them_again_and_the_build_prints_a_note(
     tmp_path: Path, tokenizer: str
 ) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", ROWS)
@@ -205,7 +205,7 @@ def conversation(prompt: Any, response: Any) -> Conversation:
 
 
 @given(st.text(max_size=9), st.text(max_size=9))
-def test_the_whole_is_the_two_texts(prompt: str, response: str) -> None:
+def test_the_rendering_is_the_two_texts_joined(prompt: str, response: str) -> None:
     rendered = PlainFinder(["<s>"]).render(conversation(prompt, response))
     assert rendered.text == prompt + response
     assert rendered.trained == [(len(prompt), len(prompt + response))]
@@ -252,7 +252,5 @@ def test_without_a_template_conversations_and_its_options_are_refused(
         built(tmp_path, tokenizer, listed)
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")
-    with pytest.raises(
-        ConfigError, match="the template of conversations writes BOS and EOS itself"
-    ):
+    with pytest.raises(ConfigError, match="the chat template writes BOS and EOS"):
         built(tmp_path, tokenizer, bos="<s>", chat_template=str(template))

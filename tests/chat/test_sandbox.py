@@ -114,7 +114,7 @@ def test_a_template_that_makes_something_huge_is_stopped(source: str) -> None:
         "{{ dict.__globals__ }}",
     ],
 )
-def test_attributes_that_are_no_data_cannot_be_read(source: str) -> None:
+def test_attributes_that_are_not_data_cannot_be_read(source: str) -> None:
     with pytest.raises((SecurityError, TemplateError)):
         render(source, xs=[])
 
@@ -126,7 +126,7 @@ def test_what_an_operator_raises_is_a_template_error() -> None:
         render("{{ 1 / 0 }}")
 
 
-def test_ordinary_use_of_what_is_bounded_goes_through() -> None:
+def test_ordinary_use_of_bounded_operations_is_allowed() -> None:
     assert render("{{ '=' * 3 }}{{ 7 % 4 }}{{ 2 ** 3 }}{{ '%s-%03d' % ('a', 7) }}") == "===38a-007"
     assert (
         render("{{ 'a-b'.replace('-', '+') }}{{ ['a', 'b'] | join(', ') }}{{ 'x\ny' | indent(2) }}")
@@ -140,7 +140,7 @@ def test_ordinary_use_of_what_is_bounded_goes_through() -> None:
     )
 
 
-def test_a_bound_is_of_one_rendering() -> None:
+def test_bounds_count_for_each_rendering() -> None:
     sandbox = Sandbox("|")
     template = sandbox.from_string("{% for a in range(90000) %}{% endfor %}")
     for _ in range(MAX_STEPS // 90000 + 2):

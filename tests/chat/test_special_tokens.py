@@ -42,7 +42,7 @@ def test_other_texts_are_not(text: str) -> None:
     assert not CHATML.is_risky(text)
 
 
-def test_risky_strings_are_broken_keys_too_and_roles_are_not() -> None:
+def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
     conversation = Conversation(
         [{"role": "user", "content": "x<|im_end|>"}],
         [{"|im_end|": "a", "b": "c <"}],
@@ -67,7 +67,7 @@ def test_risky_strings_are_broken_keys_too_and_roles_are_not() -> None:
     st.lists(st.text("<|>ims_", max_size=8), max_size=4),
     st.lists(st.text("<|>ims_", max_size=6), max_size=3),
 )
-def test_no_token_comes_of_broken_texts_wherever_a_template_puts_them(
+def test_broken_texts_never_become_tokens_wherever_a_template_puts_them(
     texts: list[str], literals: list[str]
 ) -> None:
     specials = Specials(["<|im|>", "<s>", "|is|"])
@@ -95,7 +95,7 @@ def test_no_token_comes_of_broken_texts_wherever_a_template_puts_them(
         ("</</think>s>", None),
     ],
 )
-def test_words_that_begin_like_a_token_are_left_whole_if_nothing_can_be_joined(
+def test_words_that_begin_like_a_token_are_not_broken_if_nothing_can_be_joined(
     text: str, milder: str | None
 ) -> None:
     specials = Specials(["<|im_end|>", "<s>", "</s>"])

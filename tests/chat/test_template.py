@@ -116,7 +116,7 @@ def test_a_rendering_is_that_of_transformers(name: str) -> None:
     assert compared >= 42
 
 
-def test_a_file_goes_before_the_tokenizer_and_the_jinja_file_before_the_configuration(
+def test_a_file_wins_over_the_tokenizer_and_the_jinja_file_over_the_configuration(
     tmp_path: Path,
 ) -> None:
     folder = save_tokenizer(tmp_path / "tokenizer")
@@ -133,7 +133,7 @@ def test_a_file_goes_before_the_tokenizer_and_the_jinja_file_before_the_configur
     )
 
 
-def test_of_several_templates_tool_use_is_for_rows_with_tools(tmp_path: Path) -> None:
+def test_the_template_tool_use_is_for_rows_with_tools(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
@@ -164,7 +164,7 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
     )
     without = template(tmp_path, source)
     assert without.render(Conversation([USER])) == "long ago"
-    assert "asks for today's date, and a build has no clock" in without.notes[0]
+    assert "asks for today's date; a build uses the default date" in without.notes[0]
     dated = template(tmp_path, source, date="2026-01-31")
     assert dated.render(Conversation([USER])) == "31 Jan 2026"
     assert dated.notes == ()
@@ -177,10 +177,10 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
         template(tmp_path, source, date="today")
 
 
-def test_what_cannot_be_a_template_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_template_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"does not parse: line 2: .*endfor"):
         template(tmp_path, "{% for a in b %}\n{% endif %}")
-    with pytest.raises(ConfigError, match="holds U\\+FDD0, which is no character"):
+    with pytest.raises(ConfigError, match="contains U\\+FDD0, which is not a character; remove it"):
         template(tmp_path, "\ufdd0")
     tokenizer = load_tokenizer(save_tokenizer(tmp_path / "none"))
     with pytest.raises(ConfigError, match="has no chat template; give one with --chat-template"):
@@ -192,7 +192,7 @@ def test_what_cannot_be_a_template_is_refused_at_once(tmp_path: Path) -> None:
         load_chat_template(tokenizer, tmp_path / "latin.jinja")
 
 
-def test_a_template_that_fails_says_why(tmp_path: Path) -> None:
+def test_the_reason_of_a_failing_template_is_in_the_error(tmp_path: Path) -> None:
     chat = template(tmp_path, "{{ raise_exception('no system role') }}")
     with pytest.raises(RenderError, match="the chat template cannot render it: no system role"):
         chat.render(Conversation([SYSTEM]))

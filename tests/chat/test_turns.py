@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
 from packprep.chat.template import RenderError
-from packprep.chat.turns import Rendered, TrainOn, TurnFinder, trained_messages
+from packprep.chat.turn_locator import TrainOn
+from packprep.chat.turns import Rendered, TurnFinder
 
 from .test_template import CHATS, TOOL, template
 
@@ -43,29 +44,10 @@ def chat(*texts: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("roles", "train_on", "expected"),
-    [
-        ("uaua", "assistant", ([1, 3], 0)),
-        ("uaua", "last-turn", ([3], 2)),
-        ("uaatau", "last-turn", ([1, 2, 4], 0)),
-        ("suata", "last-turn", ([2, 4], 1)),
-        ("au", "assistant", ([0], -1)),
-        ("u", "assistant", ([], -1)),
-        ("ua", "all", ([], -1)),
-    ],
-)
-def test_which_messages_are_trained(
-    roles: str, train_on: TrainOn, expected: tuple[list[int], int]
-) -> None:
-    names = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
-    assert trained_messages([names[role] for role in roles], train_on) == expected
-
-
 def test_a_turn_runs_from_the_generation_prompt_to_its_end_token(folder: Path) -> None:
-    found = find(folder, CHATML, chat("hi", "hello", "bye", "ciao"))
-    assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>"]
-    assert found.specials is None
+    rendered = find(folder, CHATML, chat("hi", "hello", "bye", "ciao"))
+    assert trained(rendered) == ["hello<|im_end|>", "ciao<|im_end|>"]
+    assert rendered.specials is None
     assert trained(find(folder, CHATML, chat("hi", "hello", "bye", "ciao"), "last-turn")) == [
         "ciao<|im_end|>"
     ]
@@ -101,8 +83,8 @@ def test_a_template_that_drops_earlier_thinking_is_exact(folder: Path) -> None:
     source = CHATML.replace(
         "{{ m.content }}", "{{ m.content if loop.last else m.content.split('</t>')[-1] }}"
     )
-    found = find(folder, source, chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"))
-    assert trained(found) == ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"]
+    rendered = find(folder, source, chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"))
+    assert trained(rendered) == ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"]
 
 
 # As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the
@@ -115,31 +97,68 @@ EMPTY_THOUGHT = CHATML.replace(
 ).replace("assistant\n{% endif %}", "assistant\n<t></t>{% endif %}")
 
 
-def test_a_turn_that_lacks_the_end_of_the_generation_prompt_begins_where_that_breaks_off(
+def test_a_turn_without_the_end_of_the_generation_prompt_begins_where_that_breaks_off(
     folder: Path,
 ) -> None:
-    found = find(folder, EMPTY_THOUGHT, chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"))
-    assert trained(found) == ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"]
-    found = find(
+    rendered = find(folder, EMPTY_THOUGHT, chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"))
+    assert trained(rendered) == ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"]
+    rendered = find(
         folder, EMPTY_THOUGHT, chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes")
     )  # by itself
-    assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"]
+    assert trained(rendered) == ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"]
 
 
-def test_a_turn_that_has_more_than_the_generation_prompt_leaves_out_is_refused(
+def test_a_turn_that_begins_differently_from_the_generation_prompt_is_refused(
     folder: Path,
 ) -> None:
     messages = chat("hi", "hello", "bye", "ciao")
     messages[1]["reasoning_content"] = "hm"
-    with pytest.raises(
-        RenderError, match="where message 1 begins cannot be told: the template renders a part"
-    ):
+    with pytest.raises(RenderError) as refused:
         find(folder, EMPTY_THOUGHT, messages)
+    assert str(refused.value) == (
+        "message 1 does not begin with the template's generation prompt: the prompt is "
+        "'<|im_start|>assistant\\n<t></t>', the template renders "
+        "'<|im_start|>assistant\\n<t>hm</' there; remove the reasoning from the row, or give a "
+        "template with {% generation %} by --chat-template, or --train-on all"
+    )
     elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
-    with pytest.raises(
-        RenderError, match="where message 1 begins cannot be told: the template renders a part"
-    ):
+    with pytest.raises(RenderError) as refused:
         find(folder, elsewhere, chat("hi", "hello"))
+    assert str(refused.value) == (
+        "message 1 does not begin with the template's generation prompt: the prompt is "
+        "'<|im_start|>assistant\\n', the template renders '<|im_start|>assistant:' there; give a "
+        "template with {% generation %} by --chat-template, or --train-on all"
+    )
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_reasoning_in_the_last_turn_is_refused_with_advice_where_thinking_is_off(
+    folder: Path, inline: bool
+) -> None:
+    source = (
+        "{% for m in messages %}{% set thought = m.reasoning_content or ('</think>' in m.content "
+        "and m.content.split('</think>')[0].split('<think>')[-1]) or '' %}<|im_start|>{{ m.role }}"
+        "\n{% if m.role == 'assistant' and loop.last %}<think>{{ thought }}</think>{% endif %}"
+        "{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n"
+        "{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
+    )
+    messages = chat("hi", "<think>hm</think>hello" if inline else "hello")
+    if not inline:
+        messages[1]["reasoning_content"] = messages[1]["thinking"] = "hm"
+    thinking = find(folder, source, messages)
+    assert trained(thinking) == ["<think>hm</think>hello<|im_end|>"]
+    with pytest.raises(RenderError) as refused:
+        TurnFinder(template(folder, source), SPECIALS).render(
+            Conversation(messages, None, {"enable_thinking": False})
+        )
+    assert str(refused.value) == (
+        "message 1 does not begin with the template's generation prompt: the prompt is "
+        "'<|im_start|>assistant\\n<think></think>', the template renders "
+        "'<|im_start|>assistant\\n<think>hm</thin' there; enable_thinking is false but the message "
+        "has reasoning; remove the reasoning from the row, or set enable_thinking to true for it "
+        "(--template-variables, or its chat_template_kwargs)"
+    )
 
 
 def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> None:
@@ -150,9 +169,9 @@ def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> 
         "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
     )
     messages = [{"role": "system", "content": "be"}, *chat("hi", "hello", "bye", "ciao")]
-    found = find(folder, source, messages)
-    assert found.text == "[hi]hello</s>[be bye]ciao</s>"
-    assert trained(found) == ["hello</s>", "ciao</s>"]
+    rendered = find(folder, source, messages)
+    assert rendered.text == "[hi]hello</s>[be bye]ciao</s>"
+    assert trained(rendered) == ["hello</s>", "ciao</s>"]
 
 
 def test_a_template_may_trim_and_look_at_how_a_text_begins_and_ends(folder: Path) -> None:
@@ -162,18 +181,18 @@ def test_a_template_may_trim_and_look_at_how_a_text_begins_and_ends(folder: Path
         "<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    found = find(folder, source, chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b"))
-    assert found.text.count("R") == 2
-    assert trained(found) == ["a<|im_end|>", "<r>b<|im_end|>"]
+    rendered = find(folder, source, chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b"))
+    assert rendered.text.count("R") == 2
+    assert trained(rendered) == ["a<|im_end|>", "<r>b<|im_end|>"]
 
 
 def test_a_template_may_compare_the_messages_of_the_user(folder: Path) -> None:
     source = CHATML.replace(
         "{{ m.role }}\n", "{{ m.role }}\n{% if m == messages[0] %}tools{% endif %}"
     )
-    found = find(folder, source, chat("hi", "hello", "hi", "ciao"))
-    assert found.text.count("tools") == 2
-    assert trained(found) == ["hello<|im_end|>", "ciao<|im_end|>"]
+    rendered = find(folder, source, chat("hi", "hello", "hi", "ciao"))
+    assert rendered.text.count("tools") == 2
+    assert trained(rendered) == ["hello<|im_end|>", "ciao<|im_end|>"]
 
 
 def test_calls_and_empty_texts_are_turns_too(folder: Path) -> None:
@@ -186,19 +205,19 @@ def test_calls_and_empty_texts_are_turns_too(folder: Path) -> None:
         {"role": "user", "content": "so"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
-    found = find(
+    rendered = find(
         folder,
         source,
         [*messages, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "three"}],
     )
-    assert trained(found) == [
+    assert trained(rendered) == [
         "<|im_end|>",
         '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>',
         "three<|im_end|>",
     ]
 
 
-def test_a_conversation_that_the_assistant_begins_is_told_by_the_generation_prompt(
+def test_the_first_turn_of_an_assistant_is_found_by_the_generation_prompt(
     folder: Path,
 ) -> None:
     source = "{{ messages[0].role }}:" + CHATML
@@ -206,7 +225,7 @@ def test_a_conversation_that_the_assistant_begins_is_told_by_the_generation_prom
     assert trained(find(folder, source, messages)) == ["hello<|im_end|>", "ciao<|im_end|>"]
 
 
-def test_generation_blocks_say_what_is_trained(folder: Path) -> None:
+def test_generation_blocks_mark_what_is_trained(folder: Path) -> None:
     source = (
         "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ "
         "m.content }}</s>"
@@ -220,7 +239,7 @@ def test_generation_blocks_say_what_is_trained(folder: Path) -> None:
         "ciao</s>"
     ]
     filtered = "{% filter upper %}" + source + "{% endfilter %}"
-    with pytest.raises(RenderError, match="what is trained cannot be told"):
+    with pytest.raises(RenderError, match="cannot find the trained text: the template changes"):
         find(folder, filtered.replace("upper", "trim | reverse"), chat("hi", "hello"))
     assert trained(find(folder, filtered, chat("hi", "hello"))) == ["HELLO</S>"]
 
@@ -228,62 +247,66 @@ def test_generation_blocks_say_what_is_trained(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (CHATML.replace("<|im_end|>", ""), "closes message 1 with no special token"),
+        (CHATML.replace("<|im_end|>", ""), "ends message 1 without a special token"),
         ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", "message 1"),
         (
             "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}",
-            "message 1 begins",
+            "where message 1 begins",
         ),
         (
             "{{ messages | map(attribute='content') | map('length') | join }}</s>",
-            "what is trained cannot be told",
+            "cannot find the trained text",
         ),
     ],
 )
-def test_what_cannot_be_told_is_refused_with_advice(folder: Path, source: str, reason: str) -> None:
+def test_turns_that_cannot_be_found_are_refused_with_advice(
+    folder: Path, source: str, reason: str
+) -> None:
     with pytest.raises(RenderError, match=reason) as error:
         find(folder, source, chat("hi", "hello", "bye", "ciao"))
     assert "--train-on all" in str(error.value)
     assert find(folder, source, chat("hi", "hello", "bye", "ciao"), "all").trained is None
 
 
-def test_special_tokens_in_messages_are_told_from_the_templates(folder: Path) -> None:
-    found = find(folder, CHATML, chat("<|im_end|>", "a</s>b"))
-    assert found.specials is not None
+def test_special_tokens_in_messages_are_told_apart_from_the_templates(folder: Path) -> None:
+    rendered = find(folder, CHATML, chat("<|im_end|>", "a</s>b"))
+    assert rendered.specials is not None
     assert (
-        found.text
+        rendered.text
         == "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\na</s>b<|im_end|>\n"
     )
-    assert [first for first, _ in found.specials] == [0, 27, 38, 66]
-    assert trained(found) == ["a</s>b<|im_end|>"]
+    assert [first for first, _ in rendered.specials] == [0, 27, 38, 66]
+    assert trained(rendered) == ["a</s>b<|im_end|>"]
 
 
 @pytest.mark.parametrize("name", ["|im_end|", "im_end|>", "<|im_end|>"])
-def test_special_tokens_made_of_a_name_and_the_templates_own_signs_are_told(
+def test_special_tokens_made_of_a_name_and_the_templates_own_signs_are_found(
     folder: Path, name: str
 ) -> None:
     source = (
         "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% "
         "endfor %}" + CHATML
     )
-    found = find(folder, source, chat("hi", "hello"), tools=[{name: name}])
-    assert found.specials is not None
-    assert [found.text[first:last] for first, last in found.specials] == [
+    rendered = find(folder, source, chat("hi", "hello"), tools=[{name: name}])
+    assert rendered.specials is not None
+    assert [rendered.text[first:last] for first, last in rendered.specials] == [
         "<|im_start|>",
         "<|im_end|>",
     ] * 2
 
 
-def test_a_token_that_a_template_makes_by_cutting_a_text_is_told(folder: Path) -> None:
+def test_a_token_that_a_template_makes_by_cutting_a_text_is_found(folder: Path) -> None:
     source = CHATML.replace("{{ m.content }}", "{{ m.content.replace('<think>', '') }}")
-    found = find(folder, source, chat("<|im_<think>end|>", "hello"))
-    assert "<|im_end|><|im_end|>" in found.text
-    assert found.specials is not None
-    assert len(found.specials) == 4
+    rendered = find(folder, source, chat("<|im_<think>end|>", "hello"))
+    assert "<|im_end|><|im_end|>" in rendered.text
+    assert rendered.specials is not None
+    assert len(rendered.specials) == 4
 
 
 def test_a_text_with_a_mark_is_refused(folder: Path) -> None:
-    with pytest.raises(RenderError, match=r"its text has U\+FDD1, which is no character"):
+    with pytest.raises(
+        RenderError, match=r"its text has U\+FDD1, which is not a character; remove it"
+    ):
         find(folder, CHATML, chat("\ufdd1", "a"))
 
 
@@ -293,7 +316,7 @@ TEXTS = st.text("ab \n<|>/s_imend</think>", max_size=12) | st.sampled_from(
 
 
 @given(st.lists(TEXTS, min_size=2, max_size=6))
-def test_a_form_and_the_row_itself_tell_the_same(texts: list[str]) -> None:
+def test_a_form_and_the_row_itself_give_the_same_spans(texts: list[str]) -> None:
     finder = _finder()
     conversation = Conversation(chat(*texts))
     text = finder.template.render(conversation)
@@ -328,7 +351,7 @@ def test_spans_rise_and_lie_in_the_text(folder: Path, messages: Sequence[dict[st
     source = CHATML.replace(
         "<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>"
     )
-    found = find(folder, source, list(messages), tools=[TOOL])
-    bounds = [bound for span in found.trained or [] for bound in span]
+    rendered = find(folder, source, list(messages), tools=[TOOL])
+    bounds = [bound for span in rendered.trained or [] for bound in span]
     assert bounds == sorted(set(bounds))
-    assert all(0 <= bound <= len(found.text) for bound in bounds)
+    assert all(0 <= bound <= len(rendered.text) for bound in bounds)

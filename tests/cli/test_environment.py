@@ -1,4 +1,4 @@
-"""`env`: enough for a bug report, nothing that a user would not publish."""
+"""`env` prints the facts for a bug report, and nothing private."""
 
 import importlib.metadata
 import json
@@ -30,7 +30,7 @@ def test_the_version_is_that_of_pyproject() -> None:
     )
 
 
-def test_a_package_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_as_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -39,7 +39,9 @@ def test_a_package_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch
     assert "not installed" in run("env").out
 
 
-def test_secrets_and_paths_of_the_environment_stay_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_and_paths_of_the_environment_are_not_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     secrets = {
         "HF_TOKEN": "hf_secret",
         "AWS_SECRET_ACCESS_KEY": "aws_secret",
@@ -55,7 +57,7 @@ def test_secrets_and_paths_of_the_environment_stay_in_it(monkeypatch: pytest.Mon
         assert "RAYON_NUM_THREADS" in result.out
 
 
-def test_the_table_and_the_json_say_the_same() -> None:
+def test_the_table_and_the_json_have_the_same_facts() -> None:
     found = json.loads(run("env", "--json").out)
     table = run("env").out
     assert table.startswith(f"packprep {__version__}\n")

@@ -49,7 +49,7 @@ def error_of(*arguments: object) -> str:
     return result.err.removeprefix("packprep: ").rstrip("\n")
 
 
-def test_every_option_of_a_build_is_on_the_command_line_and_nothing_is_said_twice() -> None:
+def test_the_command_line_has_every_option_of_a_build_and_five_of_its_own() -> None:
     names = {parameter.name for parameter in build_command.params}
     assert {field.name for field in fields(BuildConfig)} <= names
     assert names - {field.name for field in fields(BuildConfig)} == {
@@ -85,12 +85,12 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
     assert "[default: 0]" in words
     assert "[default: 4096]" in words
     assert "[default: all cores]" in words
-    assert max(map(len, page.splitlines())) <= 90
 
 
 def test_packprep_alone_prints_its_help() -> None:
     result = run()
     assert (result.code, result.err) == (0, "")
+    assert max(map(len, result.out.splitlines())) <= 80
     assert result.out == run("--help").out
     assert result.out.startswith("Usage: packprep ")
     assert [line.split()[0] for line in result.out.split("Commands:\n")[1].splitlines()] == list(
@@ -131,7 +131,7 @@ def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(
     ("variable", "engine", "arenas"),
     [({}, "fastokens", 2), ({}, "hf", 12), ({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4)],
 )
-def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
+def test_threads_of_a_build_share_arenas_unless_the_environment_sets_their_number(
     here: Path, variable: dict[str, str], engine: str, arenas: int
 ) -> None:
     code = """if True:
@@ -170,7 +170,7 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_says_how_many(
         ("auto", None, True),
     ],
 )
-def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
+def test_the_engine_is_predicted_from_the_kind_of_the_tokenizer(
     engine: Any, model: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packprep.engines.third_party.find_spec", lambda name: name)
@@ -187,7 +187,7 @@ def test_which_engine_it_will_be_is_told_by_the_kind_of_the_tokenizer(
 @pytest.mark.parametrize(
     ("variable", "pool"), [({}, "system"), ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc")]
 )
-def test_arrow_takes_memory_where_all_take_it_unless_the_environment_says_from_where(
+def test_arrow_uses_the_system_allocator_unless_the_environment_names_another(
     here: Path, variable: dict[str, str], pool: str
 ) -> None:
     code = """if True:
@@ -216,10 +216,12 @@ def test_version_and_the_list_of_commands() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_listed_with_its_own_line_and_shows_an_example(name: str) -> None:
+def test_help_of_a_command_has_its_line_of_the_list_and_an_example_in_80_columns(name: str) -> None:
     command = importlib.import_module(f"packprep.cli.commands.{name}").command
     assert (command.name, command.get_short_help_str(200)) == (name, COMMANDS[name])
-    assert f"packprep {name} " in run(name, "--help").out.split("Example")[1]
+    page = run(name, "--help").out
+    assert f"packprep {name} " in page.split("Example")[1]
+    assert max(map(len, page.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -260,7 +262,7 @@ def test_build_prints_a_table_and_nothing_else_on_standard_output(here: Path) ->
     assert "\x1b" not in result.out
 
 
-def test_json_is_the_report_and_quiet_says_nothing(here: Path) -> None:
+def test_json_prints_the_report_and_quiet_prints_nothing(here: Path) -> None:
     arguments = ("build", "a.jsonl", "-o", "out", "--tokenizer", "tok")
     quiet = run(*arguments, "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
@@ -398,7 +400,7 @@ def _arguments(field: Any, example: Any, needs: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_what_to_do_with_a_build_is_a_key_of_the_file_too(here: Path) -> None:
+def test_dry_run_json_and_quiet_are_keys_of_the_file_too(here: Path) -> None:
     (here / "packprep.yaml").write_text(
         "sources: a.jsonl\noutput: out\ntokenizer: tok\ndry-run: true\njson: true\n"
     )
@@ -415,7 +417,9 @@ def test_shuffle_and_no_shuffle_are_short_for_order(here: Path) -> None:
     assert resolve_options((), Path("build.yaml"), {"shuffle": True})[0].order == "shuffle"
     (here / "build.yaml").write_text("shuffle: false\n")
     assert resolve_options((), Path("build.yaml"), {})[0].order == "input"
-    with pytest.raises(ConfigError, match="order and shuffle say the same thing twice"):
+    with pytest.raises(
+        ConfigError, match="order and shuffle set the same option; give only one of them"
+    ):
         resolve_options(("a",), None, {"shuffle": True, "order": "length"})
 
 
@@ -559,12 +563,12 @@ def test_a_stopped_build_ends_with_one_line_and_no_output(
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    time.sleep(0.3)  # now a unit is in the hands of a thread
+    time.sleep(0.3)  # now a thread works on a unit
     running.send_signal(number)
     _, err = running.communicate()
     assert running.returncode == code
     assert err.splitlines()[-1] == (
-        "packprep: stopped; to go on: packprep build big.jsonl -o out --tokenizer tok --engine hf "
+        "packprep: stopped; to resume: packprep build big.jsonl -o out --tokenizer tok --engine hf "
         "--num-proc 1"
     )
     assert not (here / "out").exists()
@@ -591,10 +595,10 @@ def test_a_build_may_be_stopped_while_it_is_still_loading(
     running.send_signal(number)
     _, err = running.communicate()
     assert running.returncode == code
-    assert err.startswith("packprep: stopped; to go on: packprep build a.jsonl -o out")
+    assert err.startswith("packprep: stopped; to resume: packprep build a.jsonl -o out")
 
 
-def test_a_terminal_is_given_back_its_cursor(here: Path) -> None:
+def test_the_cursor_of_a_terminal_is_restored(here: Path) -> None:
     import pty
 
     main, child = pty.openpty()

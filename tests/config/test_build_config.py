@@ -1,3 +1,5 @@
+"""Options of a build, their checks and their YAML file, all through BuildConfig."""
+
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -7,40 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config.build_config import BuildConfig, parse_size
+from packprep.config.build_config import BuildConfig
 from packprep.config.options import Stage, options_in
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import ConfigError, nearest
 from tests.helpers.files import config
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("500MB", 500_000_000),
-        ("64MiB", 64 << 20),
-        ("1.5gb", 1_500_000_000),
-        ("4096", 4096),
-        ("2 KiB", 2048),
-        (7, 7),
-    ],
-)
-def test_sizes_are_decimal_or_binary_and_may_be_plain_bytes(text: str | int, expected: int) -> None:
-    assert parse_size(text, "window") == expected
-
-
-@pytest.mark.parametrize("text", ["lots", "", "1.2.3MB", "-5MB", "5XB", True, None])
-def test_a_size_that_is_none_names_the_option_and_shows_an_example(text: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"shard_size is .*, expected a size such as 500MB or 64MiB"
-    ):
-        config(shard_size=text)
-
-
-@given(st.integers(1, 10**6), st.sampled_from([("KB", 10**3), ("MiB", 2**20), ("GB", 10**9)]))
-def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int]) -> None:
-    assert parse_size(f"{number}{unit[0]}", "window") == number * unit[1]
 
 
 @pytest.mark.parametrize(
@@ -92,22 +66,25 @@ def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int])
         ),
         (
             {"stride": 8, "max_length": 8},
-            "stride is 8 but a piece has 8 tokens of its own; choose a smaller stride",
+            "stride is 8 but a piece has 8 tokens of the document; choose a smaller stride",
         ),
         (
             {"stride": 7, "max_length": 8, "continuation_bos": True},
-            "stride is 7 but a piece has 7 tokens of its own; choose a smaller stride",
+            "stride is 7 but a piece has 7 tokens of the document; choose a smaller stride",
         ),
         ({"truncation_side": "left"}, "truncation_side is for overflow truncate, not split"),
         (
             {"text_column": "body", "text_template": "{title}"},
             "text_column and text_template both say what the text is; give one of them",
         ),
-        ({"min_len": 9, "max_len": 8}, "max_len 8 is less than min_len 9; no document would stay"),
+        (
+            {"min_len": 9, "max_len": 8},
+            "max_len 8 is less than min_len 9; every document would be dropped",
+        ),
         ({"num_packs": 4}, "num_packs is for strategy balanced, not best_fit"),
         (
             {"strategy": "wrapped", "group_column": "lang"},
-            "group_column cannot be held by strategy wrapped; choose another strategy",
+            "group_column cannot be used with strategy wrapped; choose another strategy",
         ),
     ],
 )
@@ -123,7 +100,7 @@ def test_a_stride_one_below_the_length_is_allowed() -> None:
     assert config(stride=7, max_length=8).stride == 7
 
 
-def test_one_name_a_list_or_paths_are_the_same_sources() -> None:
+def test_a_name_a_list_and_paths_give_the_same_sources() -> None:
     assert (
         config(sources="a b.jsonl").sources
         == config(sources=[Path("a b.jsonl")]).sources
@@ -141,7 +118,7 @@ def test_columns_are_a_list_or_a_text_with_commas_in_any_order() -> None:
     assert config(columns="").columns == ()
 
 
-def test_options_that_say_the_same_have_the_same_identity() -> None:
+def test_equal_options_in_different_spellings_have_the_same_identity() -> None:
     one = config(
         holdout=0, window="4GB", columns="document_ids,position_ids", num_proc=1, output="a"
     )
@@ -170,12 +147,12 @@ def test_yaml_keys_may_be_written_with_dashes_and_unknown_ones_suggest_the_neare
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("- a\n- b\n", "holds a list, expected option: value lines"),
+        ("- a\n- b\n", "has a list, expected lines such as max_length: 4096"),
         ("a: [1\n", "is not readable as YAML"),
         ("!!python/object/apply:os.system [id]\n", "is not readable as YAML"),
     ],
 )
-def test_a_yaml_file_that_is_no_table_of_options_is_refused(
+def test_a_yaml_file_that_is_not_a_table_of_options_is_refused(
     tmp_path: Path, content: str, sentence: str
 ) -> None:
     (tmp_path / "build.yaml").write_text(content)
@@ -183,7 +160,7 @@ def test_a_yaml_file_that_is_no_table_of_options_is_refused(
         from_yaml(tmp_path / "build.yaml")
 
 
-def test_an_empty_yaml_file_has_no_options_and_a_missing_one_is_named(tmp_path: Path) -> None:
+def test_an_empty_yaml_file_has_no_options_and_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "build.yaml").write_text("")
     assert from_yaml(tmp_path / "build.yaml") == {}
     with pytest.raises(ConfigError, match=r"no configuration file .*other\.yaml"):
@@ -195,7 +172,7 @@ def test_nearest_suggests_one_word_or_lists_them_all() -> None:
     assert nearest("xyz", ["greedy", "wrapped"]) == ", expected one of greedy, wrapped"
 
 
-def test_the_strategies_on_offer_are_those_that_exist() -> None:
+def test_the_listed_strategies_are_those_that_exist() -> None:
     offered = next(
         get_args(field.type) for field in fields(BuildConfig) if field.name == "strategy"
     )
@@ -216,13 +193,13 @@ def test_options_written_as_yaml_are_read_back_as_they_were(
     assert BuildConfig(**yaml.safe_load(to_yaml(options))) == options
 
 
-def test_a_file_name_that_is_no_unicode_survives_yaml(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_unicode_survives_yaml(tmp_path: Path) -> None:
     name = b"caf\xe9.jsonl".decode(errors="surrogateescape")
     (tmp_path / "build.yaml").write_bytes(to_yaml(BuildConfig(sources=(name,))).encode())
     assert from_yaml(tmp_path / "build.yaml")["sources"] == [name]
 
 
-def test_yaml_leaves_out_what_was_not_given_tokenizer_objects_and_leave_to_throw_away() -> None:
+def test_yaml_omits_unset_options_tokenizer_objects_and_permission_to_delete() -> None:
     keys = yaml.safe_load(
         to_yaml(BuildConfig(tokenizer=object(), overwrite=True, restart=True, limit=3))
     ).keys()
@@ -239,7 +216,7 @@ def test_every_option_has_one_stage_and_only_run_and_once_are_never_part_of_the_
     assert not options_in("run", "once") & BuildConfig().identity().keys()
 
 
-def test_options_of_one_call_are_written_to_no_file() -> None:
+def test_options_of_one_command_are_not_written_to_a_file() -> None:
     written = yaml.safe_load(
         to_yaml(config(output="s3://bucket/out", work_dir="scratch", executor="ray"))
     )

@@ -17,7 +17,7 @@ def weighted(*weights: float, max_epochs: float = 1.0) -> tuple[Entry, ...]:
     )
 
 
-def test_a_name_alone_is_a_source_taken_whole_and_names_alone_are_no_mix() -> None:
+def test_a_name_is_a_source_taken_once_and_names_without_amounts_are_not_a_mix() -> None:
     [entry] = config(sources="a.jsonl").entries()
     assert (entry.label, entry.paths, entry.asked, entry.reading) == (
         "a.jsonl",
@@ -28,7 +28,7 @@ def test_a_name_alone_is_a_source_taken_whole_and_names_alone_are_no_mix() -> No
     assert not is_mix([entry])
 
 
-def test_a_table_says_where_a_source_is_how_much_of_it_and_how_it_is_read() -> None:
+def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
     first, second, third = config(
         sources=[
             {"path": "web/*.jsonl", "epochs": 1.5},
@@ -52,13 +52,13 @@ def test_a_table_says_where_a_source_is_how_much_of_it_and_how_it_is_read() -> N
     assert is_mix([first, second, third])
 
 
-def test_a_table_alone_is_a_list_of_one_and_one_that_only_says_how_to_read_makes_no_mix() -> None:
-    found = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
-    assert [entry.label for entry in found] == ["a.jsonl"]
-    assert not is_mix(found)
+def test_a_single_table_needs_no_list_and_a_table_without_amount_is_not_a_mix() -> None:
+    sources = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
+    assert [entry.label for entry in sources] == ["a.jsonl"]
+    assert not is_mix(sources)
 
 
-def test_weights_beside_the_names_are_those_of_tables() -> None:
+def test_weights_for_names_equal_weights_in_tables() -> None:
     short = config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries()
     long = config(
         sources=[
@@ -70,7 +70,7 @@ def test_weights_beside_the_names_are_those_of_tables() -> None:
     assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == short
 
 
-def test_the_column_of_a_source_takes_the_place_of_a_template_and_the_other_way_round() -> None:
+def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
     settings = config(
         sources=[{"path": "a", "text_column": "x"}, {"path": "b"}], text_template="{q} {a}"
     )
@@ -102,7 +102,7 @@ def one(**amounts: Any) -> dict[str, Any]:
     [
         (
             one(weight=0),
-            f"source a.jsonl has weight 0, {ABOVE_0}; to take nothing of a source leave it out",
+            f"source a.jsonl has weight 0, {ABOVE_0}; to use nothing of a source, leave it out",
         ),
         (one(weight=-1), f"source a.jsonl has weight -1, {ABOVE_0}"),
         (one(weight=True), f"source a.jsonl has weight True, {ABOVE_0}"),
@@ -112,52 +112,49 @@ def one(**amounts: Any) -> dict[str, Any]:
         (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
         (
             {"sources": ["a.jsonl", B]},
-            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or none "
-            "and say epochs or "
-            "max_tokens",
+            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or use "
+            "epochs and max_tokens for all",
         ),
         (
             {"sources": [B, {"path": "c.jsonl", "epochs": 1}]},
-            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or none "
-            "and say epochs or "
-            "max_tokens",
+            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or use "
+            "epochs and max_tokens for all",
         ),
         (
             one(weight=1, epochs=2),
-            "source a.jsonl has weight and epochs, which both say how much of it is wanted; give "
-            "one; max_epochs is "
-            "how often a source with a weight may be repeated",
+            "source a.jsonl has weight and epochs, which both set how much to take; give one of "
+            "them; max_epochs is how many times a source with a weight may be used",
         ),
         (
             one(max_tokens=1, epochs=2),
-            "source a.jsonl has epochs and max_tokens, which both say how much of it is wanted; "
-            "give one",
+            "source a.jsonl has epochs and max_tokens, which both set how much to take; give one "
+            "of them",
         ),
         (
             one(epochs=1, max_epochs=2),
-            "source a.jsonl has max_epochs without a weight; leave that out",
+            "source a.jsonl has max_epochs without a weight; leave it out",
         ),
         (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
         (
             {"sources": {"weight": 1}},
-            "a source is {'weight': 1}, expected path: FILE or path: [FILE, ...] in it",
+            "a source is {'weight': 1}, expected a table with path: FILE or path: [FILE, ...]",
         ),
         (
             {"sources": {"path": []}},
-            "a source is {'path': []}, expected path: FILE or path: [FILE, ...] in it",
+            "a source is {'path': []}, expected a table with path: FILE or path: [FILE, ...]",
         ),
         (one(label=5), "source a.jsonl has label 5, expected text"),
         (
             {"sources": [B, B]},
-            "two sources of the mix are called b.jsonl; give each a label of its own",
+            "two sources of the mix have the label b.jsonl; give each a different label",
         ),
         (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
         (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
-        (one(text_template=None), "source a.jsonl has text_template null; leave that out"),
+        (one(text_template=None), "source a.jsonl has text_template null; leave it out"),
         (
             one(input_ids_column="ids"),
-            "source a.jsonl alone has input_ids_column: rows of one build are alike; give the "
-            "build one too",
+            "source a.jsonl and the build differ in input_ids_column: either all sources have it "
+            "or none; set it for the build too",
         ),
         (
             one(text_template="{a}", text_column="b"),
@@ -171,12 +168,11 @@ def one(**amounts: Any) -> dict[str, Any]:
         ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
         (
             {"sources": ["a", B], "weights": "1,2"},
-            "source b.jsonl has an amount of its own beside weights; leave that out",
+            "source b.jsonl has an amount in addition to weights; leave it out",
         ),
         (
             {"sources": "a", "max_epochs": 2},
-            "max_epochs says how often sources with a weight may be repeated, and none has a "
-            "weight",
+            "max_epochs is for sources with a weight, and no source has a weight; leave it out",
         ),
     ],
 )
@@ -188,14 +184,14 @@ def test_a_wrong_amount_is_refused_naming_the_source(
     assert str(raised.value) == sentence
 
 
-def test_the_scarcest_source_is_used_once_whole_and_bounds_the_mix() -> None:
+def test_the_scarcest_source_is_used_once_completely_and_limits_the_mix() -> None:
     wanted, scarce = targets(weighted(50, 30, 20), [900, 300, 900])
     assert wanted == [500, 300, 200]
     assert scarce is not None
     assert scarce.label == "1.jsonl"
 
 
-def test_max_epochs_lets_it_be_repeated_until_another_one_bounds_the_mix() -> None:
+def test_max_epochs_repeats_the_scarcest_source_until_another_one_limits_the_mix() -> None:
     assert targets(weighted(50, 30, 20, max_epochs=1.5), [900, 300, 900])[0] == [750, 450, 300]
     wanted, scarce = targets(weighted(50, 50, max_epochs=10), [100, 900])
     assert wanted == [1000, 1000]
@@ -209,9 +205,9 @@ def test_max_epochs_lets_it_be_repeated_until_another_one_bounds_the_mix() -> No
 
 def test_max_tokens_of_the_build_makes_a_mix_smaller_and_keeps_its_shares() -> None:
     assert targets(weighted(50, 30, 20), [900, 300, 900], 100) == ([50, 30, 20], None)
-    found = entries([{"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c"], (), 1.0)
-    assert targets(found, [100, 100, 150])[0] == [200, 50, 150]
-    assert targets(found, [100, 100, 150], 40)[0] == [20, 5, 15]
+    sources = entries([{"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c"], (), 1.0)
+    assert targets(sources, [100, 100, 150])[0] == [200, 50, 150]
+    assert targets(sources, [100, 100, 150], 40)[0] == [20, 5, 15]
 
 
 def test_max_tokens_of_a_source_never_repeats_it() -> None:
@@ -226,13 +222,13 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
 @pytest.mark.parametrize(
     "amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}]
 )
-def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
-    found = entries([{"path": "a.jsonl", **amount}], (), 1.0)
+def test_a_source_is_not_repeated_more_than_100_000_times(amount: dict[str, float]) -> None:
+    sources = entries([{"path": "a.jsonl", **amount}], (), 1.0)
     with pytest.raises(
         InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"
     ):
-        targets(found, [10])
-    assert targets(found, [10], 1_000_000)[0] == [1_000_000]
+        targets(sources, [10])
+    assert targets(sources, [10], 1_000_000)[0] == [1_000_000]
 
 
 @given(
@@ -243,24 +239,24 @@ def test_a_source_is_repeated_within_reason(amount: dict[str, float]) -> None:
     ),
     st.none() | st.integers(1, 10**12),
 )
-def test_a_mix_is_the_largest_that_has_its_shares_and_overuses_nothing(
+def test_a_mix_is_the_largest_with_its_shares_and_exceeds_no_max_epochs(
     sources: list[tuple[int, int, int]], limit: int | None
 ) -> None:
     tables = [
         {"path": str(number), "weight": weight / 10, "max_epochs": epochs / 10}
         for number, (weight, _, epochs) in enumerate(sources)
     ]
-    available = [there for _, there, _ in sources]
+    available = [size for _, size, _ in sources]
     wanted, scarce = targets(entries(tables, (), 1.0), available, limit)
-    whole = sum(wanted)
-    most = [there * Fraction(epochs, 10) for _, there, epochs in sources]
+    mixed = sum(wanted)
+    most = [size * Fraction(epochs, 10) for _, size, epochs in sources]
     total = sum(weight for weight, _, _ in sources)
     for (weight, _, _), tokens, room in zip(sources, wanted, most, strict=True):
         assert tokens <= room
-        assert abs(tokens - Fraction(weight, total) * whole) <= len(sources)
+        assert abs(tokens - Fraction(weight, total) * mixed) <= len(sources)
     if scarce is None:
         assert limit is not None
-        assert limit - len(sources) < whole <= limit
+        assert limit - len(sources) < mixed <= limit
     else:
         number = int(scarce.label)
         assert wanted[number] == int(most[number])

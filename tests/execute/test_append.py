@@ -14,7 +14,7 @@ from datasets import load_from_disk
 from packprep import BuildConfig, build
 from packprep.execute import append as appending
 from packprep.execute import merge as merging
-from packprep.execute import pipeline, window_files
+from packprep.execute import stages, window_files
 from packprep.execute.merge import merge
 from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
@@ -201,10 +201,10 @@ def test_a_file_that_has_changed_under_its_name_is_refused(
     [
         (
             {"max_length": 32},
-            r"max_length 64 there, 32 here\); give the same ones \(-c .*build.yaml has them\)",
+            r"max_length was 64, now 32\); use the same ones \(-c .*build.yaml has them\)",
         ),
         ({"columns": ["document_ids"]}, "columns"),
-        ({"eos": "none"}, "eos 'auto' there, 'none' here"),
+        ({"eos": "none"}, "eos was 'auto', now 'none'"),
         ({"holdout": 0.1}, "holdout"),
         ({"weights": "1"}, "cannot keep the shares of a mix"),
         ({"overwrite": True}, "append keeps the output and overwrite replaces it"),
@@ -246,7 +246,7 @@ def test_columns_that_new_rows_make_of_another_type_are_refused_and_leave_nothin
     write_jsonl(
         tmp_path / "data" / "1.jsonl", [{"text": text, "score": 0.5} for text in texts(20, seed=1)]
     )
-    with pytest.raises(ConfigError, match=r"does not fit .*column types"):
+    with pytest.raises(ConfigError, match=r"do not fit .*column types"):
         build(config(append=True, carry="score", **options))
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
 
@@ -269,10 +269,10 @@ def test_a_few_documents_may_leave_a_split_as_it_is(
 
 
 STEPS: list[tuple[Any, str, int]] = [
-    (pipeline, "Windows", 0),
+    (stages, "Windows", 0),
     (window_files, "write_shard", 2),
     (appending, "publish", 0),  # what is new is signed, but has not got its name
-    (appending, "put_together", 0),
+    (appending, "merge_locked", 0),
     (merging, "name_shards", 0),
     (merging, "write_manifest", 0),
     (merging, "publish", 0),
@@ -312,7 +312,7 @@ def test_status_says_how_far_an_append_is_and_what_it_is_appended_to(
     put(tmp_path, 1)
     for place, name, stage in (
         (window_files, "write_shard", "pack"),
-        (appending, "put_together", "merge"),
+        (appending, "merge_locked", "merge"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no")))
@@ -331,14 +331,14 @@ def test_an_append_that_did_not_finish_is_not_mixed_with_another(
     put(tmp_path, 1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            appending, "put_together", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no"))
+            appending, "merge_locked", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no"))
         )
         with pytest.raises(OSError, match="no"):
             build(config(append=True, **options))
     put(tmp_path, 2)
     with pytest.raises(
         ConfigError,
-        match=r"append that did not finish, with other settings \(1 source files there, 2",
+        match=r"is an unfinished append with other settings \(1 source file before, 2",
     ):
         build(config(append=True, **options))
     assert append(options, restart=True)[0] == merged(tmp_path, options, (0,), (1, 2))
@@ -381,7 +381,8 @@ def test_a_build_of_the_whole_output_that_was_stopped_is_not_lost(
             build(config(**options | {"max_length": 32, "overwrite": True}))
     put(tmp_path, 1)
     with pytest.raises(
-        ConfigError, match=r"is left from another build of .*out that did not finish"
+        ConfigError,
+        match=r"is left from an unfinished build of all of .*out; finish that build first",
     ):
         build(config(append=True, **options))
     assert append(options, restart=True)[0] == merged(tmp_path, options, (0,), (1,))

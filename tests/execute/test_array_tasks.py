@@ -126,7 +126,7 @@ def test_a_local_build_goes_on_with_what_tasks_have_done(corpus: dict[str, Any])
 def test_tasks_of_another_build_are_refused(corpus: dict[str, Any]) -> None:
     share(corpus, 0)
     with pytest.raises(
-        ConfigError, match=r"unfinished build with other settings .max_length 64 there, 128 here"
+        ConfigError, match=r"unfinished build with other settings .max_length was 64, now 128"
     ):
         share(corpus, 1, max_length=128)
 
@@ -142,7 +142,7 @@ def test_builds_and_tasks_keep_out_of_each_others_way(corpus: dict[str, Any]) ->
             build(BuildConfig(**corpus))
         with pytest.raises(
             ConfigError,
-            match=r"tasks with other settings .max_length 64 there, 128 here. are at work",
+            match=r"tasks with other settings .max_length was 64, now 128. are running",
         ):
             share(corpus, 1, max_length=128)
     with (
@@ -157,7 +157,7 @@ def test_a_directory_of_the_users_is_never_worked_in(corpus: dict[str, Any]) -> 
     mine = staging_path(Path(corpus["output"]))
     mine.mkdir()
     (mine / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="it holds something else"):
+    with pytest.raises(ConfigError, match="has files of something else"):
         share(corpus, 0)
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 

@@ -60,7 +60,7 @@ def test_too_little_room_stops_before_anything_is_written_and_little_room_is_sai
         if sentence is None:
             with pytest.raises(
                 StoppedError,
-                match=r"600\.0 kB are free there; free 400\.0 kB more, or choose another",
+                match=r"has 600\.0 kB free; free 400\.0 kB more, or choose another",
             ):
                 disk_space.check_room(job(tmp_path, "a.jsonl"), needed)
         else:
@@ -76,10 +76,9 @@ def test_a_full_disk_names_the_path_and_what_is_missing(
     error = OSError(errno.ENOSPC, "No space left on device", "out.incomplete/shards/a.arrow")
     assert str(disk_space.full(error, tmp_path, 2_000_000_000)) == (
         "out.incomplete/shards/a.arrow: no space left on the disk: 5.0 MB are free and about 2.0 "
-        "GB are missing; "
-        "free them and run the same command to go on"
+        "GB more are needed; free that much space, then run the same command"
     )
-    assert "about 1.0 MB are missing" in str(disk_space.full(error, tmp_path, 0))
+    assert "about 1.0 MB more are needed" in str(disk_space.full(error, tmp_path, 0))
 
 
 def test_sizes_are_easy_to_read() -> None:

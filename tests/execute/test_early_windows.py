@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, window_files
+from packprep.execute import pipeline, stages, window_files
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.window_files import Windows
@@ -57,7 +57,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
         seal(*arguments)
 
     monkeypatch.setattr(Windows, "write", counted)
-    monkeypatch.setattr(pipeline, "seal", after)
+    monkeypatch.setattr(stages, "seal", after)
 
 
 @pytest.mark.parametrize("more", [{}, {"holdout": 0.3}, {"max_tokens": 12_000}])
@@ -134,13 +134,13 @@ def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     ).data
     with monkeypatch.context() as patch:
         waiting(patch, 2)
-        sealing = vars(pipeline)["seal"]
+        sealing = vars(stages)["seal"]
 
         def stopped(*arguments: Any) -> None:
             sealing(*arguments)
             raise OSError(5, "Input/output error")
 
-        patch.setattr(pipeline, "seal", stopped)
+        patch.setattr(stages, "seal", stopped)
         with pytest.raises(OSError, match="Input/output"):
             build(BuildConfig(**corpus))
     planned: list[int] = []

@@ -9,8 +9,7 @@ import pytest
 
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
-from packprep.execute.executors import RUNNERS
-from packprep.execute.pipeline import build_share
+from packprep.execute.pipeline import RUNNERS, build_share
 from packprep.support.errors import ConfigError
 
 PACKAGE = Path(__file__).parents[2] / "packprep"

@@ -190,5 +190,5 @@ def test_an_output_that_is_there_is_never_touched(tmp_path: Path) -> None:
     result = run("merge", first, "-o", first)
     assert (result.code, result.err) == (
         2,
-        f"packprep: {first} is there already; choose another -o\n",
+        f"packprep: {first} exists already; choose another -o\n",
     )

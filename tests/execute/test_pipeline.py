@@ -199,7 +199,7 @@ def test_the_same_build_again_does_nothing_and_other_settings_are_refused(
     before = {path: path.stat().st_mtime_ns for path in Path(corpus["output"]).iterdir()}
     assert build(BuildConfig(**corpus, num_proc=1)) == manifest
     assert {path: path.stat().st_mtime_ns for path in Path(corpus["output"]).iterdir()} == before
-    with pytest.raises(ConfigError, match=r"strategy 'best_fit' there, 'greedy' here.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"strategy was 'best_fit', now 'greedy'.*--overwrite"):
         build(BuildConfig(**corpus, strategy="greedy"))
     assert read_manifest(Path(corpus["output"])) == manifest
 
@@ -242,7 +242,7 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     fresh = build(BuildConfig(**corpus | {"output": str(tmp_path / "fresh"), "max_length": 32}))
     with monkeypatch.context() as patch:
         patch.setattr(
-            "packprep.execute.pipeline.read_slices", lambda *_: pytest.fail("text was read again")
+            "packprep.execute.stages.read_slices", lambda *_: pytest.fail("text was read again")
         )
         reused = build(BuildConfig(**kept | {"output": str(tmp_path / "reused"), "max_length": 32}))
     assert reused.data == fresh.data

@@ -159,7 +159,7 @@ def test_ctrl_c_ends_the_tasks_on_all_nodes(
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1]
     assert process.returncode == 130, said
-    assert "stopped; to go on: packprep build" in said
+    assert "stopped; to resume: packprep build" in said
     there = tokens(output)
     time.sleep(1)
     assert at_work() == []
@@ -176,7 +176,7 @@ def test_two_nodes_and_a_worker_killed_in_its_unit_make_the_bytes_of_one_process
     os.kill(until(at_work, process)[0], signal.SIGKILL)
     said = process.communicate()[1]
     assert process.returncode == 0, said
-    assert len(set(re.findall("tasks are done on .*, node ([0-9a-f]+)", said))) == 2
+    assert len(set(re.findall("tasks run on .*, node ([0-9a-f]+)", said))) == 2
     assert data_of(output) == expected
 
 
@@ -198,7 +198,7 @@ def test_a_build_goes_on_when_a_node_is_lost_and_stops_when_the_head_is(
     cluster.head_node.kill_gcs_server()
     said = process.communicate()[1]
     assert process.returncode == 3, said
-    assert "is gone; what was done is kept, so run the same command to go on" in said
+    assert "is lost; finished work is kept, so run the same command to resume" in said
     done = len(tokens(output))
     assert done > 0
     again = building(corpus, output, None)

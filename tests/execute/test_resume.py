@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, window_files
+from packprep.execute import stages, window_files
 from packprep.output import directory as outputs
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
@@ -22,6 +22,7 @@ from packprep.sources import units
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.units import read_slices
+from packprep.support import hashing
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens import store, token_files
 from tests.helpers.corpus import Heard, build_options, failing_after, texts, write_jsonl
@@ -61,13 +62,13 @@ def undisturbed(corpus: dict[str, Any], tmp_path: Path, **options: Any) -> dict[
 
 
 STEPS: list[tuple[Any, str, int]] = [
-    (pipeline, "Windows", 0),
+    (stages, "Windows", 0),
     (window_files, "write_shard", 0),
     (window_files, "write_shard", 3),
     (window_files, "plan_window", 2),
-    (pipeline, "name_shards", 0),
-    (pipeline, "write_report", 0),
-    (pipeline, "sign", 0),
+    (stages, "name_shards", 0),
+    (stages, "write_report", 0),
+    (stages, "sign", 0),
     (outputs, "publish", 0),
 ]
 
@@ -103,7 +104,7 @@ def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
 def test_text_that_is_tokenized_is_not_read_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_in(monkeypatch, corpus, pipeline, "Windows", 0)
+    stop_in(monkeypatch, corpus, stages, "Windows", 0)
     folder = staging_path(Path(corpus["output"])) / "tokens"
     (folder / "files.json").unlink()
     names = sorted(path.name for path in folder.glob("*.arrow"))
@@ -124,7 +125,7 @@ def test_text_that_is_tokenized_is_not_read_again(
         build(BuildConfig(**corpus), progress=said)
     assert opened == ["1.jsonl", "2.jsonl"]
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
 
 
 @pytest.mark.parametrize("unit_size", [1_000, 4_000, 1_000_000])
@@ -168,7 +169,7 @@ def test_reading_may_begin_after_any_slice(
 def test_what_does_not_agree_with_its_receipt_is_made_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    stop_in(monkeypatch, corpus, pipeline, "name_shards", 0)
+    stop_in(monkeypatch, corpus, stages, "name_shards", 0)
     staging = staging_path(Path(corpus["output"]))
     pattern = {
         "token file": "tokens/unit-000002*.arrow",
@@ -190,7 +191,7 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
     other = corpus | {"max_length": 32}
     with pytest.raises(
-        ConfigError, match=r"unfinished build with other settings \(max_length 64 there, 32 here\)"
+        ConfigError, match=r"unfinished build with other settings \(max_length was 64, now 32\)"
     ):
         build(BuildConfig(**other))
     with pytest.raises(ConfigError, match="another tokenizer"):
@@ -199,13 +200,25 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     with pytest.raises(ConfigError, match=r"1\.jsonl changed"):
         build(BuildConfig(**corpus))
     write_jsonl(tmp_path / "3.jsonl", ["more"])
-    with pytest.raises(ConfigError, match="3 source files there, 4 here"):
+    with pytest.raises(ConfigError, match="3 source files before, 4 now"):
         build(BuildConfig(**corpus))
     facts = staging_path(Path(corpus["output"])) / "build.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format_version": 0}))
-    with pytest.raises(ConfigError, match="format version 0 there, 1 here"):
+    with pytest.raises(ConfigError, match="format version was 0, now 1"):
         build(BuildConfig(**corpus))
     assert build(BuildConfig(**other, restart=True)).data == undisturbed(other, tmp_path)
+
+
+def test_a_build_that_drew_another_holdout_is_refused_and_restart_starts_over(
+    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus |= {"holdout": 0.2}
+    with monkeypatch.context() as older:
+        older.setattr(hashing, "_MIX_2", hashing._MIX_1)
+        stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
+    with pytest.raises(ConfigError, match=r"packprep draws other random bits now: .*holdout"):
+        build(BuildConfig(**corpus))
+    assert build(BuildConfig(**corpus, restart=True)).data == undisturbed(corpus, tmp_path)
 
 
 def test_workers_and_memory_may_change(
@@ -238,7 +251,7 @@ def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(
     staging = staging_path(Path(corpus["output"]))
     staging.mkdir()
     (staging / "thesis.txt").write_text("do not delete")
-    with pytest.raises(ConfigError, match="it holds something else"):
+    with pytest.raises(ConfigError, match="has files of something else"):
         build(BuildConfig(**corpus))
     assert (staging / "thesis.txt").exists()
 
@@ -265,7 +278,7 @@ def test_a_bad_row_costs_no_finished_work_where_the_next_command_skips_it(
     assert build(BuildConfig(**corpus, on_error="skip"), progress=said).data == undisturbed(
         corpus, tmp_path, on_error="skip"
     )
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
 
 
 def test_a_mended_row_starts_over_without_being_asked(
@@ -283,7 +296,7 @@ def test_a_mended_row_starts_over_without_being_asked(
 def test_too_little_memory_for_a_window_keeps_the_tokens(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(StoppedError, match="give more than --max-memory 600MB to go on"):
+    with pytest.raises(StoppedError, match="give more than --max-memory 600MB to resume"):
         build(BuildConfig(**corpus | {"max_memory": 600_000_000}))
     said = Heard()
     assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
@@ -333,7 +346,7 @@ def test_a_token_store_that_was_interrupted_is_gone_on_with(
     assert made
     said = Heard()
     assert build(BuildConfig(**kept), progress=said).data == undisturbed(corpus, tmp_path)
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
     assert {path: file_digest(path) for path in made} == made
 
 

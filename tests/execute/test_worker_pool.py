@@ -85,7 +85,7 @@ def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(
         build(BuildConfig(**corpus))
     said = Heard()
     manifest = build(BuildConfig(**corpus | {"on_error": "skip"}), progress=said)
-    assert any(line.startswith("going on after ") for line in said.lines)
+    assert any(line.startswith("resuming after ") for line in said.lines)
     output = tmp_path / "out"
     assert check_files(output, manifest, "sha256") == []
     assert list(verify(output, level="full").findings) == []

@@ -135,7 +135,7 @@ _JSON_ROWS = (
     _bad(
         "a byte order mark in the middle",
         b'\xef\xbb\xbf{"text": "a"}',
-        "it begins with a byte order mark, which has its place at the start of a file",
+        "it begins with a byte order mark, which is allowed only at the start of a file",
         "bad_json",
     ),
     _bad("a number", b'{"text": 7}', "'text' is a number, expected text", "not_text"),
@@ -146,11 +146,11 @@ _JSON_ROWS = (
     _bad("null", b'{"text": null}', "the row has no 'text'", "null"),
     _bad("no such key", b'{"body": "a"}', "the row has no 'text'", "null"),
     _bad("a row that is null", b"null", "the row has no 'text'", "null"),
-    _bad("a key twice", b'{"text": "a", "text": "b"}', "the key 'text' stands twice", "bad_json"),
+    _bad("a key twice", b'{"text": "a", "text": "b"}', "duplicate key 'text'", "bad_json"),
     _bad(
         "a key twice, once escaped",
         b'{"text": "a", "\\u0074ext": "b"}',
-        "the key 'text' stands twice",
+        "duplicate key 'text'",
         "bad_json",
     ),
     _bad("garbage", b"garbage", _NOT_JSON + "Expecting value at character 0", "bad_json"),

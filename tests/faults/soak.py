@@ -260,10 +260,10 @@ class Soak:
             harness.small_disk(disk, int(peak * (0.4 + 0.58 * number / sizes)))
             ended = self.build(output=output)
             at = f"disk {number}"
-            refused = "are free there; free " in ended.err  # before anything was written
+            refused = " free; free " in ended.err  # before anything was written
             if (
                 ended.code != 3
-                or not (refused or ("no space left" in ended.err and "missing" in ended.err))
+                or not (refused or ("no space left" in ended.err and "are needed" in ended.err))
                 or len(ended.err.splitlines()) != 1
             ):
                 self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")

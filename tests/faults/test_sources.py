@@ -304,7 +304,7 @@ def test_an_output_of_other_settings_is_kept_and_the_difference_named(tmp_path: 
     )
     refusal = run("build", path, *other)
     assert refusal.code == 2
-    assert "max_length 64 there, 32 here" in refusal.err
+    assert "max_length was 64, now 32" in refusal.err
     assert (tmp_path / "out" / "manifest.json").read_bytes() == before
     again = build(tmp_path, path)
     assert again.code == 0

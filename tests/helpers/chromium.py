@@ -1,8 +1,7 @@
-"""A headless Chromium, spoken to over a pipe in its own DevTools protocol.
+"""A headless Chromium, controlled over a pipe with the DevTools protocol.
 
-No driver, no port, no package.
-
-The browser is CHROMIUM in the environment, or one found on PATH; tests skip where there is none.
+It needs no driver, port or package. The browser is the environment variable CHROMIUM, or one on
+PATH; tests are skipped if there is none.
 """
 
 import base64
@@ -43,7 +42,7 @@ _FLAGS = (
 def find_chromium() -> str | None:
     """Path of a browser, or None."""
     return os.environ.get("CHROMIUM") or next(
-        (found for name in _NAMES if (found := shutil.which(name))), None
+        (path for name in _NAMES if (path := shutil.which(name))), None
     )
 
 
@@ -51,7 +50,7 @@ def find_chromium() -> str | None:
 class Visit:
     """Events while a page was opened.
 
-    requests: all of them, the page itself first. said: console and log.
+    requests: all URLs, the page first. said: lines of the console and the log.
     """
 
     requests: list[str] = field(default_factory=list)
@@ -128,33 +127,33 @@ class Chromium:
         self._call("Page.navigate", session, url=url)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._read())
-        seen = Visit()
+        visited = Visit()
         for name, expression in questions.items():
-            asked = self._call(
+            result = self._call(
                 "Runtime.evaluate", session, expression=expression, returnByValue=True
             )
-            assert "exceptionDetails" not in asked, asked
-            seen.answers[name] = asked["result"].get("value")
+            assert "exceptionDetails" not in result, result
+            visited.answers[name] = result["result"].get("value")
         shot = self._call(
             "Page.captureScreenshot", session, format="png", captureBeyondViewport=True
         )
-        seen.picture = base64.b64decode(shot["data"])
+        visited.picture = base64.b64decode(shot["data"])
         for event in self._events:
-            self._note(event, seen)
+            self._note(event, visited)
         self._call("Target.closeTarget", targetId=target)
-        return seen
+        return visited
 
     @staticmethod
     def _note(event: dict[str, Any], seen: Visit) -> None:
-        told = event["params"]
+        params = event["params"]
         if event["method"] == "Network.requestWillBeSent":
-            seen.requests.append(told["request"]["url"])
+            seen.requests.append(params["request"]["url"])
         elif event["method"] == "Runtime.consoleAPICalled":
-            seen.said.append(f"{told['type']}: {told['args']}")
+            seen.said.append(f"{params['type']}: {params['args']}")
         elif event["method"] == "Runtime.exceptionThrown":
-            seen.said.append(str(told["exceptionDetails"]))
+            seen.said.append(str(params["exceptionDetails"]))
         elif event["method"] == "Log.entryAdded":
-            seen.said.append(f"{told['entry']['level']}: {told['entry']['text']}")
+            seen.said.append(f"{params['entry']['level']}: {params['entry']['text']}")
 
     def _call(self, method: str, session: str | None = None, **arguments: Any) -> dict[str, Any]:
         number = next(self._ids)
@@ -177,5 +176,5 @@ class Chromium:
             assert more, "the browser ended"
             self._unread += more
         message, self._unread = self._unread.split(b"\0", 1)
-        found: dict[str, Any] = json.loads(message)
-        return found
+        answer: dict[str, Any] = json.loads(message)
+        return answer

@@ -1,7 +1,4 @@
-"""The command line in this process.
-
-What it prints and how it exits, without the second a new interpreter takes.
-"""
+"""Run the command line in this process, which saves the second that a new interpreter takes."""
 
 import contextlib
 import io
@@ -21,7 +18,7 @@ class Result:
 
 
 def run(*arguments: object, stdin: bytes = b"") -> Result:
-    """`packprep ARGUMENTS...`; the environment is put back afterwards."""
+    """Run `packprep ARGUMENTS...` and restore the environment."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.redirect_stdout(out),

@@ -1,7 +1,4 @@
-"""Small inputs for tests.
-
-A byte-level BPE trained on a few lines, JSON lines, builds of them, the real data.
-"""
+"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, real data."""
 
 import io
 import json
@@ -51,9 +48,9 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Path:
-    """The tiny tokenizer as a directory.
+    """Save the tiny tokenizer as a directory.
 
-    tokenizer_config.json names <s> and </s> unless `config` says otherwise.
+    config: content of tokenizer_config.json; by default it names <s> and </s>.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
@@ -63,14 +60,14 @@ def save_tokenizer(folder: Path, *, config: dict[str, Any] | None = None) -> Pat
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
-    """One JSON value a line; a plain text is a row with that `text`."""
+    """Write one JSON value per line; a text becomes a row with this `text`."""
     lines = [json.dumps({"text": row} if isinstance(row, str) else row) for row in rows]
     path.write_text("".join(line + "\n" for line in lines))
     return path
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
-    """Documents of 0 to some 300 words, the same for the same seed."""
+    """Documents of 0 to about 300 words, the same for the same seed."""
     words = " ".join(_LINES).split()
     sizes = [
         (seed * 7919 + 31 * number * number + 17 * number) % (300 if number % 7 == 0 else 40)
@@ -87,7 +84,7 @@ def build_options(
 ) -> dict[str, Any]:
     """Options of a build of these files (name -> rows) into packs of 64 tokens.
 
-    All in `folder`, with output `out`.
+    Everything is in `folder`; the output is `out`.
     """
     return {
         "sources": tuple(str(write_jsonl(folder / name, rows)) for name, rows in files.items()),
@@ -98,17 +95,17 @@ def build_options(
 
 
 def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
-    """The tables of column text that a file with this name and these plain bytes is read as."""
-    found = format_of(name)
-    assert found is not None
-    assert found.tables is not None
+    """Tables with column text, read from a file with this name and these uncompressed bytes."""
+    kind = format_of(name)
+    assert kind is not None
+    assert kind.tables is not None
     wanted = Wanted(config=BuildConfig(**options), columns=("text",))
-    source = Source(name, found.name, name, 0, "")
-    return found.tables(io.BufferedReader(file), source, wanted)
+    source = Source(name, kind.name, name, 0, "")
+    return kind.tables(io.BufferedReader(file), source, wanted)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows that a reader gave, the reason and the detail of a problem in one line."""
+    """The rows of a reader, with reason and detail of a problem in one line."""
     return [row | {"problem": one_line(row["problem"])} for row in table.to_pylist()]
 
 
@@ -117,7 +114,7 @@ def one_line(problem: Mapping[str, str] | None) -> str | None:
 
 
 class Heard(Silent):
-    """Keeps what a build says."""
+    """Progress that records the lines of a build."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -129,10 +126,7 @@ class Heard(Silent):
 def expected_ids(
     documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None
 ) -> list[list[int]]:
-    """Ids that `tokenizers` alone gives for each document.
-
-    With BOS and EOS around those that have any id.
-    """
+    """Ids of each document by `tokenizers` alone, with BOS and EOS if there are any ids."""
     tokenizer.encode_special_tokens = True
     encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
     before, after = [[token] if token is not None else [] for token in (bos, eos)]
@@ -140,7 +134,7 @@ def expected_ids(
 
 
 def failing_after(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, but after so many calls the disk fails."""
+    """The same function, but the disk fails after this many calls."""
     left = [calls]
 
     def failing(*arguments: Any, **settings: Any) -> Any:

@@ -1,6 +1,6 @@
 """Tokenized documents in memory.
 
-Every token has a number of its own, so that a test can tell where each one went.
+Every token has a different id, so a test can see where each one is.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ CARRIED = (
 
 
 def tokenizer(*, bos: bool = True, eos: bool = True, tokens: int = 1 << 20) -> Tokenizer:
-    """A tokenizer as the stages after tokenizing see it; it cannot encode."""
+    """A tokenizer for the stages after tokenizing; it cannot encode."""
     return Tokenizer(
         json=b"{}",
         sha256="0" * 64,
@@ -40,14 +40,11 @@ def tokenizer(*, bos: bool = True, eos: bool = True, tokens: int = 1 << 20) -> T
 def make_documents(
     texts: Sequence[int], policy: Tokenizer, *, groups: Sequence[int] | None = None
 ) -> Documents:
-    """Documents of `texts` text tokens each, with the ends of the policy.
-
-    Numbered from 0, one source.
-    """
-    parts, at = [], FIRST_ID
+    """Documents of `texts` text tokens each, with BOS and EOS of the policy, from one source."""
+    parts, first = [], FIRST_ID
     for length in texts:
-        text = list(range(at, at + length))
-        at += length
+        text = list(range(first, first + length))
+        first += length
         before = [policy.bos.id] if policy.bos and text else []
         after = [policy.eos.id] if policy.eos and text else []
         parts.append(np.array(before + text + after, np.int32))
@@ -65,10 +62,7 @@ def make_documents(
 def with_columns(
     documents: Documents, trained: Sequence[Sequence[bool]], *, as_mask: bool
 ) -> Documents:
-    """The documents with labels, as a mask or as ids, and with the columns CARRIED.
-
-    All values are from `value_of`.
-    """
+    """The documents with labels, as a mask or as ids, and the columns CARRIED of `value_of`."""
     tokens = tokens_of(documents)
     flat = np.array([token for document in tokens for token in document], np.int32)
     chosen = np.array([keep for document in trained for keep in document], np.bool_)
@@ -94,7 +88,7 @@ def with_columns(
 
 
 def value_of(column: str, number: int) -> Any:
-    """Value of a column of CARRIED at a token of this id, or of a document of this number."""
+    """Value of a CARRIED column for a token with this id, or a document with this number."""
     values = {
         "mask": number % 127,
         "wide": number << 33,

@@ -1,4 +1,4 @@
-"""Compressed files, and options as a user of Python may write them."""
+"""Compressed files, and options as a Python user writes them."""
 
 import gzip
 from collections.abc import Callable
@@ -16,5 +16,5 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def config(**options: Any) -> BuildConfig:
-    """BuildConfig, which also takes paths, lists and sizes as text."""
+    """BuildConfig for mypy: also with paths, lists and sizes as text."""
     return BuildConfig(**options)

@@ -1,6 +1,6 @@
-"""Defects planted in an output, with digests and counts made right again.
+"""Plant defects in an output and correct its digests and counts.
 
-Only a check of the data can find them.
+Only a check of the data can find such defects.
 """
 
 import json
@@ -18,7 +18,7 @@ Packs = list[dict[str, list[Any]]]
 
 
 def packs_of(out: Path, shard: int = 0) -> Packs:
-    """The packs of a shard of the first split, a dict of lists each."""
+    """The packs of a shard of the first split, as dicts of lists."""
     manifest = read_manifest(out)
     path = out / manifest.shards(next(iter(manifest.splits)))[shard].path
     rows: Packs = pa.ipc.open_stream(path.read_bytes()).read_all().to_pylist()
@@ -26,27 +26,21 @@ def packs_of(out: Path, shard: int = 0) -> Packs:
 
 
 def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
-    """Change the packs of one shard in place and seal the output again.
-
-    Ledger and report included.
-    """
+    """Change the packs of one shard in place, then seal the output, ledger and report included."""
     manifest = read_manifest(out)
     entry = manifest.shards(next(iter(manifest.splits)))[shard]
     packs = packs_of(out, shard)
     edit(packs)
     schema = shard_schema(manifest.columns)
-    (out / entry.path).unlink()  # merge may have linked it: another output must not change
-    with pa.ipc.new_stream(out / entry.path, schema) as writer:
+    (out / entry.path).unlink()  # merge may have linked the file to another output
+    with pa.ipc.new_stream(str(out / entry.path), schema) as writer:
         for first in range(0, len(packs), 4):
             writer.write_table(pa.Table.from_pylist(packs[first : first + 4], schema))
     seal(out, entry.path, len(packs), sum(len(pack["tokens"]) for pack in packs))
 
 
 def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:
-    """A manifest and a report that agree with the bytes on disk.
-
-    For a shard of so many packs and tokens.
-    """
+    """Write a manifest and a report that agree with a shard of this many packs and tokens."""
     manifest = read_manifest(out)
     data: dict[str, Any] = json.loads(json.dumps(manifest.data))
     entry = next(entry for entry in data["files"] if entry["path"] == shard)

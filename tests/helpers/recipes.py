@@ -1,6 +1,6 @@
-"""The README's recipes for trainers, each run for three steps of a tiny Llama.
+"""The README's recipes for trainers, each run for three steps with a tiny Llama.
 
-Losses must be those of documents alone.
+The losses must be those of each document alone.
 
 `test_loader_recipes.py` runs them with what is installed, `trainers.py` with the versions of
 `scripts/check_trainers`.
@@ -43,16 +43,14 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 STEPS = 3
 RATE = 0.01
 PACKS = [[7, 12, 5], [9, 3, 14, 2], [20, 6]]
-FILLER = 4  # tokens behind the last pack
+FILLER = 4  # tokens after the last pack
 TOLERANCE = 1e-5
 Losses = list[float]
-# A recipe is given the shards and a folder to write in; its losses, and those of the documents
-# alone.
+# Shards and a folder to write to -> losses of the recipe, and losses of the documents alone.
 Recipe = Callable[[Path, Path], tuple[Losses, Losses]]
 SETTINGS: dict[str, Any] = {
-    "per_device_train_batch_size": len(
-        PACKS
-    ),  # every step trains on all packs, so their order has no effect
+    # every step trains on all packs, so their order has no effect
+    "per_device_train_batch_size": len(PACKS),
     "num_train_epochs": STEPS,
     "optim": "sgd",
     "learning_rate": RATE,
@@ -104,9 +102,9 @@ def train(loss: Callable[[], Any], parameters: Any) -> Losses:
 
 
 def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> Losses:
-    """Losses of steps on every document by itself.
+    """Losses of steps on every document alone.
 
-    logits: of token ids [1, n], with no argument that could leak.
+    logits: function of token ids [1, n] without any argument that could leak.
     """
 
     def loss() -> Any:
@@ -117,11 +115,11 @@ def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> 
                 torch.tensor(pack.columns[name].tolist()) for name in ("tokens", "labels")
             )
             for start, end in pairwise(pack.cu_seqlens.tolist()):
-                wanted = labels[start + 1 : end]
-                if (wanted != -100).any():
-                    given = logits(tokens[None, start:end])[0, :-1]
-                    total = total + cross_entropy(given, wanted, reduction="sum")
-                    count += int((wanted != -100).sum())
+                targets = labels[start + 1 : end]
+                if (targets != -100).any():
+                    predicted = logits(tokens[None, start:end])[0, :-1]
+                    total = total + cross_entropy(predicted, targets, reduction="sum")
+                    count += int((targets != -100).sum())
         return total / count
 
     return train(loss, parameters)
@@ -141,7 +139,7 @@ def llama(attention: str = "sdpa") -> Any:
 
 @cache
 def tokenizer() -> Any:
-    """Of words "0", "1", ...: trainers want one, and read only its padding."""
+    """A tokenizer of words "0", "1", ...; trainers need one, but use only its padding."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -152,7 +150,7 @@ def tokenizer() -> Any:
 
 
 def recorded(trainer: Any) -> Any:
-    """The trainer's class, which keeps the loss of every step in `losses`; its log rounds them."""
+    """Subclass of the trainer that keeps the exact loss of every step in `losses`."""
 
     class Recorded(trainer):  # type: ignore[misc]
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +165,7 @@ def recorded(trainer: Any) -> Any:
 def loop(
     inputs: Callable[[Any], Mapping[str, Any]], attention: str, shards: Path, _folder: Path
 ) -> tuple[Losses, Losses]:
-    """A loop of one's own: `model(**inputs(batch)).loss`, with a batch of all packs."""
+    """A plain loop: `model(**inputs(batch)).loss`, with one batch of all packs."""
     model = llama(attention)
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
     return train(lambda: model(**inputs(batch.torch())).loss, model.parameters()), alone(shards)
@@ -190,7 +188,7 @@ def hf_trainer(
 
 
 def readme(word: str) -> str:
-    """The block of Python in the README that has the word."""
+    """The block of Python in the README that has this word."""
     (block,) = [
         block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block
     ]
@@ -198,10 +196,7 @@ def readme(word: str) -> str:
 
 
 def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """Run the README's block, word by word.
-
-    But for its folders, the optimizer, and a record of the losses.
-    """
+    """Run the README's block with other folders, another optimizer and a record of the losses."""
     code = readme(word).replace('"demo/packed"', repr(str(shards)))
     code = re.sub(r'\(\s*"out", ', lambda _: f"({str(folder)!r}, **settings, ", code)
     code = re.sub(r"= (\w*Trainer)\(", r"= recorded(\1)(", code)
@@ -217,7 +212,7 @@ def readme_trainer(word: str, shards: Path, folder: Path) -> tuple[Losses, Losse
 
 
 def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """Rows of to_trl_row with TRL's default of padding."""
+    """Rows of to_trl_row with TRL's default padding."""
     trl: Any = importlib.import_module("trl")
     rows = load_from_disk(str(shards))
     rows = rows.map(to_trl_row, remove_columns=rows.column_names)
@@ -230,10 +225,7 @@ def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
 
 
 def source_of(package: str, path: str) -> Path:
-    """A file of a package that cannot be imported.
-
-    It is installed without the packages it needs.
-    """
+    """A file of a package that cannot be imported, because its dependencies are not installed."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations
@@ -241,7 +233,7 @@ def source_of(package: str, path: str) -> Path:
 
 
 def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """The README's rows for Axolotl through Axolotl's own collator, a pack at a time."""
+    """The README's rows for Axolotl with Axolotl's collator, one pack at a time."""
     exec(
         readme("to_axolotl")
         .replace('"demo/packed"', repr(str(shards)))
@@ -253,7 +245,7 @@ def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     assert spec is not None
     assert spec.loader is not None
     module: Any = ModuleType(spec.name)
-    sys.modules[spec.name] = module  # its dataclasses look there for their types
+    sys.modules[spec.name] = module  # its dataclasses look up their types there
     spec.loader.exec_module(module)
     collator = module.DataCollatorForSeq2Seq(tokenizer())
     packs = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(PACKS)}
@@ -261,7 +253,7 @@ def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
 
 
 def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
-    """A Llama of torchtune, called as its recipes do, which shift the labels."""
+    """A Llama of torchtune, called like in its recipes, which shift the labels."""
     from torchtune.models.llama3 import llama3
 
     def model() -> Any:
@@ -297,7 +289,7 @@ COLLATORS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "to_llama_factory": to_llama_factory,
     "to_llama_factory, 4-D mask": partial(to_llama_factory, mask_dtype=torch.float32),
 }
-# By name; the package it needs is the name's first word where that is not transformers.
+# By name; the first word of the name is the package that the recipe needs.
 RECIPES: dict[str, Recipe] = {
     **{
         f"transformers loop, {attention}, {name}": partial(loop, collator, attention)
@@ -314,7 +306,7 @@ RECIPES: dict[str, Recipe] = {
     "axolotl collator on the README's rows": axolotl,
     "torchtune model, to_torchtune": torchtune,
 }
-# What must differ: the comparison sees a leak where there is one.
+# Recipes that leak: the comparison must see it.
 LEAKS: dict[str, Recipe] = {
     "transformers loop with a mask of ones": partial(
         loop,
@@ -336,7 +328,7 @@ def difference(losses: Losses, expected: Losses) -> float:
 
 
 def obstacle(name: str) -> str | None:
-    """The reason why the recipe of this name cannot run here; None if it can."""
+    """Reason why the recipe with this name cannot run here; None if it can."""
     package = name.split()[0]
     try:
         version(package)

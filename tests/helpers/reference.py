@@ -1,8 +1,7 @@
-"""The packing strategies in plain Python, document by document.
+"""The packing strategies in plain Python, document by document: slow and simple.
 
-Slow and obvious; the compiled ones must equal them.
-
-A pack is a list of document numbers; a plan is a list of packs.
+The compiled strategies must equal them. A pack is a list of document numbers; a plan is a list of
+packs.
 """
 
 import math
@@ -41,10 +40,7 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[Pack]:
 def best_fit(
     lengths: Sequence[int], capacity: int, slots: int = 2**31, decreasing: bool = True
 ) -> list[Pack]:
-    """Best fit: each document into the fullest pack that has room.
-
-    Longest first, or as they come.
-    """
+    """Best fit: each document into the fullest pack that has room, longest first or in order."""
     packs: list[Pack] = []
     for document in longest_first(lengths) if decreasing else range(len(lengths)):
         fits = [
@@ -71,9 +67,9 @@ def knapsack(lengths: Sequence[int], capacity: int) -> list[Pack]:
 
 
 def wrapped(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, int]]]:
-    """All documents one after another, cut at pack ends only.
+    """All documents one after another, cut only where packs end.
 
-    (document, start, stop) of each segment of each pack.
+    Returns (document, start, stop) of each segment of each pack.
     """
     packs: list[list[tuple[int, int, int]]] = []
     room = 0
@@ -91,10 +87,7 @@ def wrapped(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, 
 
 
 def stream(lengths: Sequence[int], capacity: int, slots: int = 2**31) -> list[Pack]:
-    """Next fit, each pack closed by the first unused documents that fill it.
-
-    One, or two, or the longest that fits.
-    """
+    """Next fit; unused documents close each pack: one or two that fill it, or the longest."""
     packs: list[Pack] = []
     unused = list(range(len(lengths)))
     while unused:
@@ -123,7 +116,7 @@ def stream(lengths: Sequence[int], capacity: int, slots: int = 2**31) -> list[Pa
 
 
 def fewest_packs(lengths: Sequence[int], capacity: int, slots: int = 2**31) -> int:
-    """The true optimum, by trying everything; for up to ten documents."""
+    """The optimum, by trying everything; for up to ten documents."""
     ordered = sorted(lengths, reverse=True)
     best = len(ordered)
 
@@ -145,7 +138,7 @@ def fewest_packs(lengths: Sequence[int], capacity: int, slots: int = 2**31) -> i
 
 
 def l2(lengths: Sequence[int], capacity: int) -> int:
-    """Martello and Toth's bound as they write it, for every threshold."""
+    """Martello and Toth's bound as they define it, for every threshold."""
     best = 0
     for threshold in range(capacity // 2 + 1):
         alone = [x for x in lengths if x > capacity - threshold]
@@ -163,7 +156,7 @@ def fill(pack: Pack, lengths: Sequence[int]) -> int:
 
 
 def contents(packs: Sequence[Pack], lengths: Sequence[int]) -> list[list[int]]:
-    """The packs as lengths, in an order that does not depend on the plan."""
+    """The packs as lengths, in an order independent of the plan."""
     return sorted(sorted(lengths[document] for document in pack) for pack in packs)
 
 

@@ -1,7 +1,4 @@
-"""The cut of a document in plain Python, token by token.
-
-The fast one in packprep.windows.segments must agree.
-"""
+"""Cut a document in plain Python, token by token. packprep.windows.cut must agree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,9 +8,9 @@ from packprep.config.build_config import BuildConfig
 
 @dataclass
 class Cut:
-    """Pieces of one document, and what became of the rest.
+    """Pieces of one document, and the account of its other tokens.
 
-    A piece: offsets of its own tokens, and its extra BOS.
+    A piece: offsets of its tokens in the document, and True for an extra BOS.
     """
 
     pieces: list[tuple[list[int], bool]] = field(default_factory=list)
@@ -31,9 +28,9 @@ def cut_document(
     has_bos: bool,
     trained: Sequence[bool] | None = None,
 ) -> Cut:
-    """One document of `length` tokens, `ends` of them BOS and EOS.
+    """Cut one document of `length` tokens; `ends` of them are BOS and EOS.
 
-    trained: which tokens have a label.
+    trained: mask of the tokens with a label.
     """
     cut = _cut(length, ends, config, has_bos=has_bos, trained=trained)
     if trained is None:
@@ -63,9 +60,9 @@ def labelled(
     config: BuildConfig,
     earlier: Sequence[tuple[list[int], bool]],
 ) -> list[bool]:
-    """Mask of a piece's own tokens that have a label in the shard.
+    """Mask of the document tokens of a piece that have a label in the shard.
 
-    earlier: the pieces of the document before it there.
+    earlier: the pieces of the document before this one in the shard.
     """
     taken = (
         set() if config.train_overlap else {offset for offsets, _ in earlier for offset in offsets}

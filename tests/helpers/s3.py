@@ -1,4 +1,4 @@
-"""A real S3 server of this machine, talked to over HTTP, for tests of everything remote."""
+"""A real S3 server on this machine, reached over HTTP, for tests of remote outputs."""
 
 import os
 import re
@@ -21,10 +21,7 @@ _KEYS = {
 
 @contextmanager
 def server() -> Iterator[dict[str, str]]:
-    """The environment that sends every S3 client to a new and empty server.
-
-    Those of a process, or of one it starts.
-    """
+    """Environment variables that send S3 clients of a process to a new, empty server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +50,7 @@ def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 def file_system() -> Any:
-    """s3fs for the server of this process's environment, with nothing remembered of another one."""
+    """s3fs for the server in the environment, without cached state of another server."""
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
@@ -63,11 +60,9 @@ def file_system() -> Any:
 class Tap:
     """Proxy between a client and the server.
 
-    It passes on what the client sends, in pieces, and counts them.
-
-    At piece number `at` it calls `strike`, once, with 0, half or all of that piece passed on
-    (`share`), and passes nothing on any more over that connection. `cut` lets it refuse every
-    connection, as a network that is gone.
+    It forwards the data of the client in pieces and counts them. At piece number `at` it forwards a
+    `share` of the piece, calls `strike` once, and forwards nothing more over that connection. While
+    `cut` is True it refuses every connection, like a network that is down.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -86,15 +81,11 @@ class Tap:
     ) -> None:
         self.at, self.share, self.strike = at, share, strike
         self.pieces = 0
-        self.requests: list[
-            tuple[int, str]
-        ] = []  # number of the piece that begins a request, and its first line
+        # number of the piece that begins a request, and the first line of the request
+        self.requests: list[tuple[int, str]] = []
 
     def cut_at(self, at: int) -> None:
-        """Break the network at piece number `at`.
-
-        It comes back when `cut` is set to False.
-        """
+        """Break the network at piece number `at`, until `cut` is set to False."""
 
         def strike() -> None:
             self.cut = True

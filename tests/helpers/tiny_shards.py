@@ -1,9 +1,7 @@
-"""Tiny outputs in the format of schemas/README.md, written value by value.
+"""Tiny outputs in the format of schemas/README.md, for tests and tests/golden.
 
-For tests and tests/golden.
-
-`python -m tests.helpers.tiny_shards` writes the golden directories again; the format's version
-policy says when that is right.
+`python -m tests.helpers.tiny_shards` writes the golden directories again; see the version policy of
+the format for when this is allowed.
 """
 
 import math
@@ -61,8 +59,8 @@ EXAMPLE: list[Row] = [
     },
 ]
 
-# Every optional column at once: padding within segments (to a multiple of 4) and behind them,
-# labels, free columns.
+# All optional columns: padding in segments (to a multiple of 4) and after them, labels, free
+# columns.
 RICH = (
     *(
         STANDARD_COLUMNS[name]
@@ -75,9 +73,9 @@ RICH = (
 
 
 def rich_row(document: int, *lengths: int) -> Row:
-    """Documents `document`, `document` + 1, ... of these lengths.
+    """Documents `document`, `document` + 1, ... of these lengths, then 4 tokens of filler.
 
-    Each is padded to a multiple of 4; then 4 of filler.
+    Each document is padded to a multiple of 4.
     """
     real = [*lengths, 0]
     padded = [-(-length // 4) * 4 for length in lengths] + [4]
@@ -99,19 +97,19 @@ def rich_row(document: int, *lengths: int) -> Row:
 
 
 def to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
-    """A record batch of these packs, one dict of lists each."""
+    """A record batch of these packs; each is a dict of lists."""
     arrays = [pa.array([row[column.name] for row in rows], column.arrow_type) for column in columns]
     return pa.record_batch(arrays, schema=shard_schema(columns))
 
 
 def short_segments() -> pa.RecordBatch:
-    """Half a million tokens in segments of fifty, which is where checks cost most."""
+    """Half a million tokens in segments of fifty: the slowest case for checks."""
     packs, segments, length = 128, 80, 50
     tokens = packs * segments * length
 
-    def column(values: Any, per_pack: int) -> pa.Array:
-        offsets = np.arange(packs + 1, dtype=np.int32) * per_pack
-        return pa.ListArray.from_arrays(offsets, np.asarray(values))
+    def column(values: Any, per_pack: int) -> "pa.ListArray[Any]":
+        offsets = pa.array((np.arange(packs + 1) * per_pack).tolist(), pa.int32())
+        return pa.ListArray.from_arrays(offsets, pa.array(values))
 
     return pa.record_batch(
         [
@@ -134,7 +132,7 @@ def write_output(
     vocab_size: int = 32,
     rows_per_batch: int = 2,
 ) -> Manifest:
-    """Write an output: for each split its shards, for each shard its packs.
+    """Write an output: the packs of each shard of each split.
 
     Several splits make a DatasetDict.
     """
@@ -146,7 +144,7 @@ def write_output(
         folder.mkdir(exist_ok=True)
         names = [shard_name(number, len(shards)) for number in range(len(shards))]
         for name, rows in zip(names, shards, strict=True):
-            with pa.ipc.new_stream(folder / name, shard_schema(columns)) as writer:
+            with pa.ipc.new_stream(str(folder / name), shard_schema(columns)) as writer:
                 for first in range(0, len(rows), rows_per_batch):
                     writer.write_batch(to_batch(columns, rows[first : first + rows_per_batch]))
             tokens = sum(len(row["tokens"]) for row in rows)
@@ -216,16 +214,13 @@ def _report(
     ledger: Mapping[str, Any],
     max_length: int,
 ) -> dict[str, Any]:
-    """A report of these packs that report.schema.json allows.
-
-    Its times are 0, so that equal packs have equal bytes.
-    """
+    """A valid report of these packs. Times are 0, so equal packs have equal bytes."""
     packs, tokens = sum(split["packs"] for split in counts.values()), ledger["tokens_packed"]
     bound = -(-tokens // max_length)
     segments = sorted(
         len(row["cu_seqlens"]) - 1 for shards in splits.values() for rows in shards for row in rows
     )
-    at = {
+    percentiles = {
         name: segments[math.ceil(share * len(segments)) - 1] if segments else 0
         for name, share in _PERCENTILES.items()
     }
@@ -247,7 +242,7 @@ def _report(
         "bias": 0.0,
         "straggler": 1.0,
         "straggler_ranks": 8,
-        "documents_per_pack": at,
+        "documents_per_pack": percentiles,
         "splits": counts,
         "windows": [],
         "sources": [
@@ -263,10 +258,7 @@ def _report(
 
 
 def write_golden(directory: Path) -> None:
-    """The two golden outputs of format version 1.
-
-    The README's example, and one with everything optional.
-    """
+    """The two golden outputs of format version 1: the README's example, and all options."""
     write_output(directory / "v1-example", {"train": [EXAMPLE]})
     rich = {
         "train": [[rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2)], [rich_row(5, 2)]],

@@ -1,6 +1,6 @@
 """Tiny random models for tests of packed training.
 
-`skip_without` keeps collection working where torch is absent.
+`skip_without` skips a test module where torch is not installed.
 """
 
 import importlib.util
@@ -22,14 +22,14 @@ VOCABULARY = 64
 
 
 def skip_without(*modules: str) -> None:
-    """Skip the test module that calls this where one of the modules is not installed."""
+    """Skip the calling test module if one of these modules is not installed."""
     for name in modules:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
 def tiny_llama(attention: str = "sdpa", **config: Any) -> Any:
-    """A Llama of random weights: 2 layers, 4 heads over 2 key heads, 64 token ids.
+    """A Llama with random weights: 2 layers, 4 heads over 2 key heads, 64 token ids.
 
     float32, evaluation mode.
     """
@@ -45,7 +45,7 @@ def tiny_llama(attention: str = "sdpa", **config: Any) -> Any:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        initializer_range=0.5,  # so that a leak moves logits by about one
+        initializer_range=0.5,  # so a leak changes logits by about one
         attn_implementation=attention,
         **config,
     )
@@ -53,11 +53,11 @@ def tiny_llama(attention: str = "sdpa", **config: Any) -> Any:
 
 
 def documents(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
-    """Documents of random token ids, of these lengths."""
+    """Documents of random token ids with these lengths."""
     import numpy as np
 
-    random = np.random.default_rng(seed)
-    return [random.integers(1, VOCABULARY, length).tolist() for length in lengths]
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, VOCABULARY, length).tolist() for length in lengths]
 
 
 def pack_of(first: int, texts: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def pack_of(first: int, texts: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 
 def batch_of(directory: Path, lengths: Sequence[int], **options: Any) -> PackedBatch:
-    """A batch of one pack of random documents of these lengths, by way of the disk."""
+    """A batch of one pack of random documents of these lengths, read from disk."""
     write_output(
         directory,
         {"train": [[pack_of(0, documents(lengths))]]},
@@ -79,17 +79,14 @@ def batch_of(directory: Path, lengths: Sequence[int], **options: Any) -> PackedB
 
 
 class FlashStub:
-    """Stands for flash-attn 2 in transformers.
-
-    The reference attention, and a record of the boundaries it was given.
-    """
+    """Replaces flash-attn 2 in transformers by reference attention, and records the boundaries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from transformers import modeling_flash_attention_utils as utils
 
         self.boundaries: list[list[int]] = []
         self.max_lengths: list[Any] = []
-        functions = (self.whole, self.varlen, None, utils._pad_input, utils._unpad_input)
+        functions = (self.full, self.varlen, None, utils._pad_input, utils._unpad_input)
         processing = utils._lazy_define_process_function(self.varlen)
         monkeypatch.setattr(
             utils, "lazy_import_flash_attention", lambda *_, **__: (functions, (processing, dict))
@@ -136,7 +133,7 @@ class FlashStub:
         )
         return out
 
-    def whole(
+    def full(
         self,
         q: Any,
         k: Any,

@@ -1,6 +1,4 @@
-"""Packed fields in the trainers' own code, and every recipe.
-
-What `scripts/check_trainers` runs in its environment.
+"""Packed fields in the code of the trainers, and every recipe, for `scripts/check_trainers`.
 
 `python -m tests.helpers.trainers` runs all that the installed trainers allow, a line each, and
 exits 1 if a recipe leaks, or if one that is made to leak does not.
@@ -49,10 +47,7 @@ from .torch_models import documents
 
 
 def torchtune_fields(shards: Path) -> None:
-    """Compare to_torchtune with PackedDataset and padded_collate_packed.
-
-    On the same documents.
-    """
+    """Compare to_torchtune with PackedDataset and padded_collate_packed on the same documents."""
     from torchtune.data import padded_collate_packed
     from torchtune.datasets import PackedDataset
 
@@ -81,10 +76,7 @@ def torchtitan_boundaries(shards: Path) -> None:
 
 
 def olmo_boundaries(shards: Path) -> None:
-    """Compare to_olmo with OLMo-core's collator.
-
-    It makes the same of instances, and boundaries that count the padding too.
-    """
+    """Compare to_olmo with OLMo-core's collator; its boundaries count the padding too."""
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.utils import get_cumulative_document_lengths
 
@@ -108,7 +100,7 @@ def olmo_boundaries(shards: Path) -> None:
 
 
 def megatron_params(shards: Path) -> None:
-    """PackedSeqParams takes the arguments, and numbers the segments where it can."""
+    """PackedSeqParams accepts the arguments, and has the same numbers of segments."""
     from megatron.core.packed_seq_params import PackedSeqParams
 
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
@@ -119,7 +111,7 @@ def megatron_params(shards: Path) -> None:
 
 
 def llama_factory_mask(shards: Path) -> None:
-    """LLaMA-Factory's own function makes the same mask of the segments' numbers."""
+    """LLaMA-Factory's function makes the same mask from the numbers of the segments."""
     tree = ast.parse(source_of("llamafactory", "data/collator.py").read_text())
     (function,) = [
         node for node in tree.body if getattr(node, "name", "") == "prepare_4d_attention_mask"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, window_files
+from packprep.execute import stages, window_files
 from packprep.execute.array_tasks import member_path
 from packprep.execute.pipeline import build_share
 from packprep.inspect.status import status
@@ -48,7 +48,7 @@ def test_a_stopped_build_says_how_far_it_came(
         100,
         0,
     )
-    stop_at(monkeypatch, corpus, pipeline, "name_shards")
+    stop_at(monkeypatch, corpus, stages, "name_shards")
     found = status(output)
     assert (found["state"], found["stage"]) == ("stopped", "pack")
     assert found["windows"] == found["shards"] > 1

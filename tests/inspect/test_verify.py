@@ -232,9 +232,7 @@ def test_a_missing_shard_and_a_surplus_file_are_named(out: Path) -> None:
         f"{first}: it is missing; the manifest lists it with {size} bytes",
         "mine.arrow: it is not in the manifest; expected nothing else in the directory",
     ]
-    assert verdict.not_checked == [
-        "the ledger and lost documents: not every shard could be read"
-    ]
+    assert verdict.not_checked == ["the ledger and lost documents: not every shard could be read"]
 
 
 def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifest_agrees(

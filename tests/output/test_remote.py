@@ -15,7 +15,7 @@ import pytest
 from datasets import load_from_disk
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline
+from packprep.execute import stages
 from packprep.execute.append import open_output
 from packprep.execute.pipeline import build_share
 from packprep.loaders import PackedShards
@@ -118,25 +118,25 @@ def test_the_same_command_again_does_nothing_and_other_settings_are_refused(
     assert Store(corpus["output"]).list() == before
     with pytest.raises(
         ConfigError,
-        match=r"packed was built with other settings .max_length 64 there, 128 here.; choose",
+        match=r"packed was built with other settings .max_length was 64, now 128.; choose",
     ):
         build(BuildConfig(**corpus | {"max_length": 128}))
-    with pytest.raises(ConfigError, match="overwrite is for a directory, which is swapped at once"):
+    with pytest.raises(ConfigError, match="overwrite cannot replace an output in a store"):
         BuildConfig(**corpus, overwrite=True)
-    with pytest.raises(ConfigError, match="append is for a directory, which is swapped at once"):
+    with pytest.raises(ConfigError, match="append cannot change an output in a store"):
         BuildConfig(**corpus, append=True)
     check_there(corpus, first)
 
 
 def test_an_output_is_a_folder_that_holds_nothing_else(corpus: dict[str, Any], bucket: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"is a whole bucket; give a folder in it, such as s3://.*/packed"
+        ConfigError, match=r"is a bucket; give a folder in it, such as s3://.*/packed"
     ):
         build(BuildConfig(**corpus | {"output": bucket}))
     Store(corpus["output"]).write("thesis.txt", b"mine")
     with pytest.raises(
         ConfigError,
-        match=r"packed holds thesis.txt and is not an output of packprep; choose another",
+        match=r"packed contains thesis.txt and is not an output of packprep; choose another",
     ):
         build(BuildConfig(**corpus))
     with pytest.raises(
@@ -186,7 +186,7 @@ def test_a_half_published_output_is_finished_by_the_same_build_anywhere_and_refu
         ):
             reader()
     with pytest.raises(
-        ConfigError, match=r"is being published by a build with other settings .max_length 64 there"
+        ConfigError, match=r"is being published by a build with other settings .max_length was 64"
     ):
         build(BuildConfig(**corpus | {"max_length": 128, "work_dir": str(tmp_path / "other")}))
     with monkeypatch.context() as patch:
@@ -211,7 +211,7 @@ def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
     other = build(BuildConfig(**corpus | {"max_length": 128, "work_dir": str(tmp_path / "other")}))
     before = output.store.list()
     with pytest.raises(
-        StoppedError, match="was published by another build meanwhile; run the same command to see"
+        StoppedError, match="was published by another build meanwhile; run the same command again"
     ):
         publish.begin(output.store, output.work, record)
     assert output.store.list() == before
@@ -248,7 +248,7 @@ def test_shards_that_somebody_deletes_before_they_are_published_are_named(
     work.delete([name for name in work.list() if name.endswith(".arrow")])
     with pytest.raises(
         ConfigError,
-        match=r"a shard of .*packed is gone before it was published .*delete s3://.*packed and",
+        match=r"a shard of .*packed was deleted before it was published .*delete s3://.*packed and",
     ):
         build(BuildConfig(**corpus))
 
@@ -308,7 +308,7 @@ def test_a_build_that_was_passed_over_publishes_nothing(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "sign", sleeps)
+        patch.setattr(stages, "sign", sleeps)
         with pytest.raises(
             StoppedError,
             match=r"packed is being built by process [0-9]+ on elsewhere now, after this",
@@ -343,7 +343,7 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     ended = command.run("build", *corpus["sources"], *options, "-q")
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
     assert "the store says: " in ended.err
-    assert "so run the same command to go on" in ended.err
+    assert "so run the same command to resume" in ended.err
     tap.cut = False
     assert command.run("build", *corpus["sources"], *options, "-q").code == 0
     check_there(corpus, local(corpus))
@@ -394,7 +394,7 @@ def test_a_store_that_no_package_opens_is_one_sentence(corpus: dict[str, Any]) -
     ):
         build(BuildConfig(**corpus | {"output": "nothing://bucket/packed"}))
     with pytest.raises(
-        ConfigError, match="it is no address of a store: Protocol not known: foo; check the address"
+        ConfigError, match="it is not the address of a store: Protocol not known: foo; check"
     ):
         build(BuildConfig(**corpus | {"output": "foo://bucket/packed"}))
 

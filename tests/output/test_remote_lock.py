@@ -81,7 +81,7 @@ def test_a_lock_that_nobody_touches_is_passed_over_and_its_holder_hears_of_it(
         StoreLock(work, "out is being built", "three")
     with pytest.raises(
         StoppedError,
-        match=r"by process [0-9]+ on elsewhere now, after this process was not heard of",
+        match=r"by process [0-9]+ on elsewhere now, because this process did not renew its lock",
     ):
         first.check()
     first.release()
@@ -139,7 +139,8 @@ def test_a_lock_that_somebody_deletes_is_made_again_unless_another_build_was_fas
 def test_what_is_no_lock_is_an_error(work: Store) -> None:
     work.write("lock.json", b"{}")
     with pytest.raises(
-        ConfigError, match=r"lock.json is not a lock that packprep wrote; delete it to go on"
+        ConfigError,
+        match=r"lock.json is not a lock that packprep wrote; delete it, then try again",
     ):
         StoreLock(work, "out is being built", "one")
 

@@ -1,7 +1,4 @@
-"""The one account.
-
-A reason nobody knows fails at once, and every figure is the same wherever it is shown.
-"""
+"""The account: an unknown reason fails, and a figure is the same in every report."""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -50,8 +47,8 @@ def sums(draw: st.DrawFn) -> Sums:
 
 def test_a_reason_that_is_not_in_the_enum_fails_at_once() -> None:
     policy = documents.tokenizer()
-    made = documents.make_documents([3, 9, 30], policy)
-    plan = plan_window(made, policy, BuildConfig(max_length=8, overflow="drop"), seed=0)
+    tokenized = documents.make_documents([3, 9, 30], policy)
+    plan = plan_window(tokenized, policy, BuildConfig(max_length=8, overflow="drop"), seed=0)
     lost = dict(plan.account.dropped)
     assert list(lost) == [Dropped.OVERFLOW]
     wrong: Any = {"over_flow": lost[Dropped.OVERFLOW]}
@@ -60,7 +57,7 @@ def test_a_reason_that_is_not_in_the_enum_fails_at_once() -> None:
         account_by_source(misspelt, policy, 1, plan.packs)
 
 
-def test_every_reason_can_be_held_by_the_gate_and_has_words_on_the_page() -> None:
+def test_the_gate_accepts_every_reason_and_the_page_has_words_for_it() -> None:
     for reason in Dropped:
         for group in ("tokens.dropped", "documents.dropped"):
             assert resolve_name(f"{group}.{reason}", []) == [f"{group}.{reason}"]
@@ -79,7 +76,9 @@ def test_a_reason_of_a_later_version_is_shown_and_added_as_it_is() -> None:
 
 
 @given(sums(), sums(), sums())
-def test_sums_add_up_in_any_grouping_and_nothing_changes_them(a: Sums, b: Sums, c: Sums) -> None:
+def test_sums_add_up_in_any_grouping_and_empty_sums_change_nothing(
+    a: Sums, b: Sums, c: Sums
+) -> None:
     assert a + Sums() == Sums() + a == a
     assert (a + b) + c == a + (b + c)
     assert Sums.from_json(a.as_dict()) == a
@@ -103,12 +102,12 @@ def test_every_count_is_added() -> None:
     assert (two.bias, two.straggler) == ([1, 1], [1, 1])
 
 
-def test_places_of_packs_of_different_lengths_do_not_add_up() -> None:
+def test_sums_of_packs_of_different_lengths_cannot_be_added() -> None:
     with pytest.raises(ValueError, match="packs of 8 tokens and packs of 16"):
         Sums(max_length=8) + Sums(max_length=16)
 
 
-def test_figures_of_nothing_say_that_nothing_is_wasted_or_lost() -> None:
+def test_figures_of_empty_sums_show_no_waste_and_no_loss() -> None:
     nothing: dict[str, object] = {**Sums(max_length=8, loss_tokens=0).figures()}
     del nothing["tokens"]
     assert nothing == {
@@ -132,12 +131,12 @@ def test_figures_of_nothing_say_that_nothing_is_wasted_or_lost() -> None:
 
 @settings(max_examples=200)
 @given(configs(), st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(-3, 3))
-def test_a_plan_foresees_every_sum_of_the_build(
+def test_a_plan_predicts_every_sum_of_the_build(
     config: BuildConfig, texts: list[int], change: int
 ) -> None:
     policy = documents.tokenizer()
-    made = documents.make_documents(texts, policy)
-    plan = plan_window(made, policy, config, seed=window_seed(config, 0, 0))
+    tokenized = documents.make_documents(texts, policy)
+    plan = plan_window(tokenized, policy, config, seed=window_seed(config, 0, 0))
     change = max(change, -len(plan.packs)) if len(plan.packs) else 0
     written = resized(plan.packs, change, config)
     account = Account.empty(1)
@@ -145,12 +144,14 @@ def test_a_plan_foresees_every_sum_of_the_build(
     built = account.total(config.max_length)
     check_ledger(built.ledger)
 
-    window = WindowDocuments("train", 0, made)
-    foreseen = (
-        CutWindow(*cut_documents(made, policy, config)).plan(window, config).sums(config, change)
+    window = WindowDocuments("train", 0, tokenized)
+    predicted = (
+        CutWindow(*cut_documents(tokenized, policy, config))
+        .plan(window, config)
+        .sums(config, change)
     )
-    assert foreseen.ledger == built.ledger
-    unseen = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
-    assert {key: value for key, value in foreseen.figures().items() if key not in unseen} == {
-        key: value for key, value in built.figures().items() if key not in unseen
+    assert predicted.ledger == built.ledger
+    unknown = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
+    assert {key: value for key, value in predicted.figures().items() if key not in unknown} == {
+        key: value for key, value in built.figures().items() if key not in unknown
     }

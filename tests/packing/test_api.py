@@ -1,6 +1,6 @@
 """Plans of pack_lengths.
 
-Every strategy against its plain twin, every constraint, every order, every wrong argument.
+Every strategy against its reference, every constraint, every order, every wrong argument.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def instances(draw: st.DrawFn, most: int = 40, capacity: int = 40) -> tuple[list
 
 @settings(max_examples=1000)
 @given(instances(), st.integers(0, 3))
-def test_best_fit_has_the_fills_of_best_fit_decreasing_document_by_document(
+def test_best_fit_equals_best_fit_decreasing_document_by_document(
     instance: tuple[list[int], int], seed: int
 ) -> None:
     lengths, capacity = instance
@@ -60,7 +60,7 @@ def test_best_fit_has_the_fills_of_best_fit_decreasing_document_by_document(
 
 @settings(max_examples=1000)
 @given(instances(), st.sampled_from(["first_fit", "knapsack"]))
-def test_first_fit_and_knapsack_have_the_contents_of_both_plain_packers(
+def test_first_fit_and_knapsack_have_the_contents_of_both_reference_packers(
     instance: tuple[list[int], int], strategy: str
 ) -> None:
     lengths, capacity = instance
@@ -73,7 +73,7 @@ def test_first_fit_and_knapsack_have_the_contents_of_both_plain_packers(
 
 @settings(max_examples=1000)
 @given(instances(), st.integers(1, 6))
-def test_greedy_and_stream_put_the_same_documents_together_as_their_twins(
+def test_greedy_and_stream_make_the_packs_of_their_references(
     instance: tuple[list[int], int], slots: int
 ) -> None:
     lengths, capacity = instance
@@ -182,8 +182,8 @@ class TestEveryStrategy:
             longest = [max(lengths[d] for d in pack) for pack in packs]
             assert longest == sorted(longest, reverse=True)
         assert all(pack == sorted(pack) and len(pack) <= (slots or 40) for pack in packs)
-        whole = [sorted({atoms[d] for d in pack}) for pack in packs]
-        assert sorted(atom for pack in whole for atom in pack) == list(range(len(sizes)))
+        atoms_of_packs = [sorted({atoms[d] for d in pack}) for pack in packs]
+        assert sorted(atom for pack in atoms_of_packs for atom in pack) == list(range(len(sizes)))
         assert plan.bound <= plan.num_packs
 
     def test_packs_nothing_into_no_packs(self, strategy: str) -> None:
@@ -268,7 +268,7 @@ DIGESTS = {
 
 
 def test_plans_are_the_same_on_every_machine() -> None:
-    """Pinned: a change here changes the bytes of every dataset built with these settings."""
+    """Pinned: another digest means other bytes for every dataset built with these settings."""
     lengths = (np.arange(1000) * 7919 % 241 + 1).astype(np.int32)
     digests = {}
     for strategy in STRATEGIES:
@@ -277,7 +277,7 @@ def test_plans_are_the_same_on_every_machine() -> None:
     assert digests == DIGESTS
 
 
-def test_the_seed_decides_which_equal_documents_meet_and_where_packs_stand() -> None:
+def test_the_seed_decides_the_place_of_equal_documents_and_the_order_of_packs() -> None:
     lengths = [4] * 200
     first, second = (pack_lengths(lengths, 8, seed=seed) for seed in (0, 1))
     assert packs_of(first) != packs_of(second)
@@ -289,9 +289,9 @@ def test_the_seed_decides_which_equal_documents_meet_and_where_packs_stand() -> 
 
 
 def test_shuffling_documents_is_fair() -> None:
-    """Each pairing of four equal documents is as likely.
+    """Each pairing of four equal documents is equally likely.
 
-    Of 3,000 shuffles into two packs, each of three pairings comes up 1,000 times or so.
+    In 3,000 shuffles into two packs, each of the three pairings occurs about 1,000 times.
     """
     partners = [
         next(p for p in packs_of(pack_lengths([4] * 4, 8, seed=s)) if 0 in p)[1]
@@ -300,7 +300,7 @@ def test_shuffling_documents_is_fair() -> None:
     assert all(900 < partners.count(other) < 1100 for other in (1, 2, 3))
 
 
-def test_packs_stand_in_every_order_alike() -> None:
+def test_every_order_of_packs_is_equally_likely() -> None:
     firsts = [pack_lengths([8] * 6, 8, seed=seed).order[0] for seed in range(3000)]
     assert all(400 < firsts.count(document) < 600 for document in range(6))
 
@@ -325,7 +325,7 @@ def instruction_lengths(count: int) -> Any:
 
 @pytest.mark.parametrize(("slots", "share"), [(8, 0.05), (16, 0.01), (32, 0.01)])
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "optimal"])
-def test_limited_segments_cost_little_where_plain_best_fit_wastes_much(
+def test_limited_segments_cost_few_packs_where_plain_best_fit_wastes_many(
     strategy: str, slots: int, share: float
 ) -> None:
     plan = pack_lengths(instruction_lengths(50_000), 2048, strategy, max_segments_per_pack=slots)
@@ -335,7 +335,7 @@ def test_limited_segments_cost_little_where_plain_best_fit_wastes_much(
 
 @settings(max_examples=300)
 @given(instances(), st.integers(1, 6))
-def test_limited_best_fit_is_never_worse_than_its_plain_twin(
+def test_limited_best_fit_is_never_worse_than_its_reference(
     instance: tuple[list[int], int], slots: int
 ) -> None:
     lengths, capacity = instance
@@ -423,7 +423,7 @@ class TestBalanced:
             pack_lengths([5, 5], 8, "balanced", num_packs=3)
         with pytest.raises(ConfigError, match="num_packs is for strategy balanced"):
             pack_lengths([5, 5], 8, "best_fit", num_packs=2)
-        with pytest.raises(ConfigError, match="num_packs cannot be kept with groups"):
+        with pytest.raises(ConfigError, match="num_packs cannot be used with groups"):
             pack_lengths([5, 5], 8, "balanced", num_packs=2, groups=[0, 1])
 
 
@@ -514,7 +514,7 @@ def test_a_wrong_argument_is_one_sentence(arguments: dict[str, Any], sentence: s
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "optimal", "stream", "greedy"])
 def test_packing_takes_at_most_forty_bytes_per_document(strategy: str) -> None:
-    """Peak resident memory of a process of its own, over what it is before the call."""
+    """Peak resident memory of a separate process, less its memory before the call."""
     program = """if True:
         import sys
         import numpy as np

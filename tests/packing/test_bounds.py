@@ -1,7 +1,4 @@
-"""Lower bounds.
-
-Never above the optimum, never below the textbook's, exact where that is promised.
-"""
+"""Lower bounds: never above the optimum, never below the textbook bounds, exact if promised."""
 
 import numpy as np
 import pytest
@@ -60,7 +57,7 @@ def test_the_bound_is_exact_when_all_documents_are_longer_than_a_third_of_a_pack
         ([49] * 49, 50, 49),
     ],
 )
-def test_bounds_one_can_work_out_by_hand(lengths: list[int], capacity: int, packs: int) -> None:
+def test_bounds_computed_by_hand(lengths: list[int], capacity: int, packs: int) -> None:
     assert bound(lengths, capacity) == packs
 
 

@@ -19,7 +19,7 @@ def plan_of(packs: list[list[int]], lengths: list[int], max_length: int = 8) -> 
     return PackPlan(np.array(lengths, np.int32), max_length, order, offsets)
 
 
-def test_the_figures_of_a_plan_one_can_work_out_by_hand() -> None:
+def test_figures_of_a_plan_computed_by_hand() -> None:
     plan = plan_of([[0, 3], [1, 2]], [5, 6, 2, 3])
     assert (plan.num_packs, plan.fills.tolist(), plan.utilization) == (2, [8, 8], 1.0)
     assert (plan.bound, plan.gap, plan.gap_share) == (2, 0, 0.0)
@@ -83,7 +83,9 @@ def test_a_valid_plan_passes_its_check() -> None:
         ([[0], [1], [2], [0]], "the plan orders 4 documents but there are 3"),
     ],
 )
-def test_a_plan_that_is_none_is_told_what_is_wrong(packs: list[list[int]], sentence: str) -> None:
+def test_an_invalid_plan_is_refused_with_its_first_fault(
+    packs: list[list[int]], sentence: str
+) -> None:
     with pytest.raises(ConfigError, match=sentence):
         plan_of(packs, [5, 6, 2]).check()
 
@@ -98,7 +100,9 @@ def test_a_plan_that_is_none_is_told_what_is_wrong(packs: list[list[int]], sente
         ([0, 2, 1, 3], "pack 1 of the plan has no documents"),
     ],
 )
-def test_offsets_must_rise_from_none_to_all_documents(offsets: list[int], sentence: str) -> None:
+def test_offsets_must_ascend_from_0_to_the_number_of_documents(
+    offsets: list[int], sentence: str
+) -> None:
     plan = PackPlan(np.array([1, 2, 3], np.int32), 8, np.arange(3), np.array(offsets, np.int64))
     with pytest.raises(ConfigError, match=sentence):
         plan.check()
@@ -117,5 +121,5 @@ def test_order_and_offsets_must_be_integers() -> None:
 
 
 def test_straggler_needs_a_rank() -> None:
-    with pytest.raises(ConfigError, match="ranks is 0 but at least 1 rank steps"):
+    with pytest.raises(ConfigError, match="ranks is 0, expected at least 1"):
         pack_lengths([5, 3], 8).straggler(0)

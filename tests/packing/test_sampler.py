@@ -37,24 +37,24 @@ def test_sequential_is_next_fit_in_input_order() -> None:
 
 @pytest.mark.parametrize("group_size", [None, 100])
 @pytest.mark.parametrize("strategy", ["stream", "best_fit", "optimal"])
-def test_ranks_share_out_the_epoch(strategy: str, group_size: int | None) -> None:
+def test_ranks_divide_the_epoch(strategy: str, group_size: int | None) -> None:
     ranks = samplers(3, strategy=strategy, group_size=group_size)
     lengths = {len(sampler) for sampler in ranks}
-    given = [list(sampler) for sampler in ranks]
-    assert lengths == {len(batches) for batches in given}
-    seen = [document for batches in given for document in documents(batches)]
+    by_rank = [list(sampler) for sampler in ranks]
+    assert lengths == {len(batches) for batches in by_rank}
+    seen = [document for batches in by_rank for document in documents(batches)]
     assert len(set(seen)) == len(seen) > 900
-    assert all(len(batch) == 2 for batches in given for batch in batches)
-    packs = [pack for batches in given for batch in batches for pack in batch]
+    assert all(len(batch) == 2 for batches in by_rank for batch in batches)
+    packs = [pack for batches in by_rank for batch in batches for pack in batch]
     assert max(LENGTHS[pack].sum() for pack in packs) <= 256
     filled = sum(int(LENGTHS[pack].sum()) for pack in packs)
     assert {sampler.efficiency for sampler in ranks} == {filled / (len(packs) * 256)}
 
 
-def test_nothing_is_dropped_when_the_last_batches_are_filled_up() -> None:
-    given = [list(sampler) for sampler in samplers(3, drop_last=False)]
-    assert len({len(batches) for batches in given}) == 1
-    assert {document for batches in given for document in documents(batches)} == set(range(1000))
+def test_no_pack_is_dropped_when_the_last_batches_are_filled_up() -> None:
+    by_rank = [list(sampler) for sampler in samplers(3, drop_last=False)]
+    assert len({len(batches) for batches in by_rank}) == 1
+    assert {document for batches in by_rank for document in documents(batches)} == set(range(1000))
 
 
 def test_a_world_larger_than_the_epoch_gets_nothing_or_repeats() -> None:
@@ -64,7 +64,7 @@ def test_a_world_larger_than_the_epoch_gets_nothing_or_repeats() -> None:
     assert list(MultipackSampler(**alone, drop_last=False)) == [[[0, 1]] * 4]
 
 
-def test_every_epoch_is_packed_anew_and_alike_for_the_same_seed() -> None:
+def test_every_epoch_is_packed_again_and_equally_for_the_same_seed() -> None:
     first, again = (MultipackSampler(LENGTHS, 256, seed=5) for _ in range(2))
     epochs = []
     for epoch in range(3):
@@ -78,7 +78,7 @@ def test_every_epoch_is_packed_anew_and_alike_for_the_same_seed() -> None:
     assert list(again) == epochs[0]
 
 
-def test_group_size_limits_which_documents_meet() -> None:
+def test_group_size_limits_which_documents_share_a_pack() -> None:
     sampler = MultipackSampler(LENGTHS, 256, group_size=50)
     groups = sampler.plan.groups
     assert groups is not None
@@ -86,7 +86,7 @@ def test_group_size_limits_which_documents_meet() -> None:
     assert all(len(set(groups[pack])) == 1 for batch in sampler for pack in batch)
 
 
-def test_max_segments_per_pack_holds() -> None:
+def test_no_pack_exceeds_max_segments_per_pack() -> None:
     assert (
         max(
             len(pack)
@@ -114,7 +114,7 @@ def squared_lag(world: int, **options: Any) -> float:
     return float(np.sqrt(np.mean(work.max(axis=0) - work.min(axis=0))))
 
 
-def test_ranks_of_a_step_have_equal_work_where_asked_for() -> None:
+def test_ranks_of_a_step_have_equal_work_with_order_balanced() -> None:
     plain = squared_lag(8)
     stepped = squared_lag(8, order="balanced", cost=(0, 1))
     even = squared_lag(8, order="balanced", cost=(0, 1), strategy="balanced")
@@ -158,15 +158,15 @@ def test_resumes_mid_epoch_at_another_world_size() -> None:
 
 
 def test_wrong_arguments_are_sentences() -> None:
-    with pytest.raises(ConfigError, match=r"rank is 2 but ranks of a world of 2 are 0\.\.1"):
+    with pytest.raises(ConfigError, match=r"rank is 2, expected 0\.\.1 for a world size of 2"):
         MultipackSampler([1], 8, rank=2, world_size=2)
-    with pytest.raises(ConfigError, match="batch_size is 0 but must be at least 1"):
+    with pytest.raises(ConfigError, match="batch_size is 0, expected at least 1"):
         MultipackSampler([1], 8, 0)
-    with pytest.raises(ConfigError, match="group_size is 0 but must be at least 1"):
+    with pytest.raises(ConfigError, match="group_size is 0, expected at least 1"):
         MultipackSampler([1], 8, group_size=0)
     with pytest.raises(ConfigError, match="balance_ranks is 0 but must be a whole number"):
         len(MultipackSampler([1], 8, balance_ranks=0))
-    with pytest.raises(ConfigError, match="epoch is -1 but epochs count from 0"):
+    with pytest.raises(ConfigError, match="epoch is -1, expected at least 0"):
         MultipackSampler([1], 8).set_epoch(-1)
     with pytest.raises(ConfigError, match="saved with seed 1 but this sampler has seed 0"):
         MultipackSampler([1], 8).load_state_dict({"epoch": 0, "packs": 0, "seed": 1})

@@ -1,4 +1,4 @@
-"""A new strategy is one function, one line in STRATEGIES, and its name in config/options.py."""
+"""A new strategy is one function, one line in STRATEGIES, and its name in config/option.py."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_registered_strategy_plans_lengths_and_is_on_offer() -> None:
+def test_a_registered_strategy_plans_lengths_and_is_listed() -> None:
     plan = pack_lengths([3, 1, 2], 8, "alone")
     assert [plan.order.tolist(), plan.offsets.tolist()] == [[2, 1, 0], [0, 1, 2, 3]]
     with pytest.raises(ConfigError, match="did you mean 'alone'"):

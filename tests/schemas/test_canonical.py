@@ -1,4 +1,4 @@
-"""One form for every value, and any other form noticed."""
+"""Every value has one canonical form, and any other form is refused."""
 
 import doctest
 import json
@@ -38,9 +38,7 @@ def test_a_value_survives_and_has_one_form(value: Any) -> None:
     st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers(), min_size=2),
     st.randoms(),
 )
-def test_the_order_in_which_keys_were_put_in_does_not_matter(
-    value: dict[str, int], random: Any
-) -> None:
+def test_the_order_of_keys_does_not_matter(value: dict[str, int], random: Any) -> None:
     keys = list(value)
     random.shuffle(keys)
     assert digest_of({key: value[key] for key in keys}) == digest_of(value)

@@ -12,19 +12,18 @@ from packprep.schemas.columns import check_columns
 def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metadata() -> None:
     schema = shard_schema(list(STANDARD_COLUMNS.values()))
     int32, int64 = pa.list_(pa.int32()), pa.list_(pa.int64())
-    assert schema == pa.schema(
-        [
-            ("tokens", int32),
-            ("position_ids", int32),
-            ("cu_seqlens", int32),
-            ("document_ids", int64),
-            ("document_starts", int32),
-            ("labels", int32),
-            ("segment_lengths", int32),
-            ("pair_ids", int64),
-            ("pair_sides", pa.list_(pa.int8())),
-        ]
-    )
+    fields: list[tuple[str, pa.DataType]] = [
+        ("tokens", int32),
+        ("position_ids", int32),
+        ("cu_seqlens", int32),
+        ("document_ids", int64),
+        ("document_starts", int32),
+        ("labels", int32),
+        ("segment_lengths", int32),
+        ("pair_ids", int64),
+        ("pair_sides", pa.list_(pa.int8())),
+    ]
+    assert schema == pa.schema(fields)
     assert schema.metadata is None
 
 
@@ -33,7 +32,7 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
     [
         ({"name": "my column"}, "column name 'my column' is not of the form"),
         ({"name": ""}, "column name '' is not of the form"),
-        ({"name": "a" * 129}, "at most 128 letters"),
+        ({"name": "a" * 129}, "at most 128 characters"),
         ({"name": 3}, "column name 3 is not"),
         ({"kind": "row"}, "column reward has kind 'row'; expected one of token, segment, boundary"),
         (
@@ -57,7 +56,7 @@ def test_a_standard_name_cannot_be_used_for_something_else() -> None:
         check_columns([*columns, Column(name="labels", kind="segment", dtype="int32")])
 
 
-def test_a_name_twice_and_a_required_column_missing_are_refused() -> None:
+def test_a_duplicate_name_and_a_missing_required_column_are_refused() -> None:
     columns = [*STANDARD_COLUMNS.values()]
     with pytest.raises(FormatError, match="lists tokens twice"):
         check_columns([*columns, columns[0]])
@@ -67,5 +66,5 @@ def test_a_name_twice_and_a_required_column_missing_are_refused() -> None:
         check_columns(columns[:2])
 
 
-def test_what_a_column_means_is_no_part_of_its_identity() -> None:
+def test_the_meaning_of_a_column_does_not_count_for_equality() -> None:
     assert Column(name="tokens", kind="token", dtype="int32") == STANDARD_COLUMNS["tokens"]

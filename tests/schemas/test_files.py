@@ -70,7 +70,7 @@ def test_one_flipped_bit_in_any_file_is_found(out: Path) -> None:
         (out / entry.path).write_bytes(content)
 
 
-def test_two_shards_that_changed_places_are_found(tmp_path: Path) -> None:
+def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
     first, second = (tmp_path / "out" / shard_name(number, 2) for number in range(2))
     first.rename(tmp_path / "kept")
@@ -131,7 +131,7 @@ def test_an_unknown_level_is_a_usage_error(out: Path) -> None:
         check_file(out, manifest.all_files[0], "deep")  # type: ignore[arg-type]
 
 
-def test_a_name_longer_than_any_system_takes_is_refused_before_the_disk_is_asked() -> None:
+def test_a_name_too_long_for_any_file_system_is_refused_without_reading_the_disk() -> None:
     with pytest.raises(
         FormatError, match="expected a relative path inside its directory"
     ) as raised:

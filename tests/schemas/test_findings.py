@@ -1,4 +1,4 @@
-"""Findings: all are counted, the first of each kind are kept; StopAtFirst raises instead."""
+"""Findings are counted, and the first of each kind are kept; StopAtFirst raises instead."""
 
 import numpy as np
 import pytest
@@ -36,13 +36,13 @@ def test_all_are_counted_and_the_first_of_each_kind_kept() -> None:
     assert [found.pack for found in findings] == [10, 11, 12, None]
 
 
-def test_none_found_is_no_kind() -> None:
+def test_no_findings_have_no_kind() -> None:
     findings = Findings()
     findings.many("id", np.arange(0), finding)
     assert (len(findings), dict(findings.kept), list(findings)) == (0, {}, [])
 
 
-def test_findings_of_several_files_stand_behind_each_other() -> None:
+def test_findings_of_several_files_are_appended() -> None:
     first, second = Findings(keep=3), Findings(keep=3)
     first.many("id", np.arange(2), finding)
     second.many("id", np.arange(7, 12), finding)

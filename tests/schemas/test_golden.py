@@ -14,7 +14,7 @@ from packprep.loaders import PackedShards
 from packprep.schemas import check_files, read_manifest
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, rich_row, write_golden
 
-# The digest of a manifest vouches for every file beside it. A new format version adds a line; no
+# The digest of a manifest covers every file of its output. A new format version adds a line; no
 # line ever changes.
 DIGESTS = {
     "v1-example": "b61e5409ee56770b3e70fc951e0b0be600bdf5e0abfd6b6f329d6a28f00d371b",

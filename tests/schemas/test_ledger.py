@@ -1,4 +1,4 @@
-"""The ledger's law: every token that went in came out, or is counted where it went."""
+"""The law of the ledger: every input token is packed, truncated or dropped, and counted."""
 
 from typing import Any
 
@@ -42,10 +42,10 @@ def test_one_number_off_does_not_balance(key: str, by: int) -> None:
         ({**BALANCED, "tokens_in": 100.0}, "tokens_in = 100.0; expected a count"),
         ({**BALANCED, "overlap": True}, "overlap = True; expected a count"),
         ({**BALANCED, "dropped": {"too_short": "7"}}, "dropped.too_short = '7'; expected a count"),
-        ({**BALANCED, "dropped": 10}, "dropped = 10; expected a table"),
-        ({**BALANCED, "lost": 0}, "expected a table with the keys tokens_in, "),
-        ({}, "expected a table with the keys tokens_in, "),
-        (None, "expected a table with the keys tokens_in, "),
+        ({**BALANCED, "dropped": 10}, "dropped = 10; expected an object"),
+        ({**BALANCED, "lost": 0}, "expected an object with the keys tokens_in, "),
+        ({}, "expected an object with the keys tokens_in, "),
+        (None, "expected an object with the keys tokens_in, "),
     ],
 )
 def test_a_ledger_of_another_form_is_refused(wrong: Any, message: str) -> None:

@@ -111,7 +111,7 @@ def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", [{}, [], None, {"data": {}, "run": {}}, {"data": {}, "run": {}, "sha256": "", "x": 1}]
 )
-def test_json_that_is_no_manifest_is_refused(tmp_path: Path, value: Any) -> None:
+def test_json_that_is_not_a_manifest_is_refused(tmp_path: Path, value: Any) -> None:
     (tmp_path / "manifest.json").write_bytes(canonical_json(value))
     with pytest.raises(
         FormatError, match="is not a manifest; expected exactly the keys data, run and sha256"
@@ -119,17 +119,17 @@ def test_json_that_is_no_manifest_is_refused(tmp_path: Path, value: Any) -> None
         read_manifest(tmp_path)
 
 
-def test_a_newer_format_is_refused_before_anything_else_is_looked_at(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_before_any_other_check(tmp_path: Path) -> None:
     rest: Table = {"data": {"format_version": 2, "columns": "another form"}, "run": None}
     (tmp_path / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
     with pytest.raises(
         FormatError,
-        match="has format version 2; this packprep reads up to 1, so install a newer one",
+        match="has format version 2; this packprep reads up to 1; install a newer packprep",
     ):
         read_manifest(tmp_path)
 
 
-def test_keys_that_are_not_known_are_kept_and_ignored(out: Path) -> None:
+def test_unknown_keys_are_kept_and_ignored(out: Path) -> None:
     manifest = read_manifest(out)
     data = {**manifest.data, "mixture": {"a": 1}}
     write_manifest(out, data, manifest.run | {"hostname": None})
@@ -171,12 +171,12 @@ FORM = [
         "has the keys bytes, path, .*; expected bytes, packs, ",
     ),
     (at("data", "files", 0, "mode", value=7), "has the keys bytes, mode, .*; expected bytes, "),
-    (at("data", "ledger", "filler", value=None), "ledger is .*; expected a table"),
+    (at("data", "ledger", "filler", value=None), "ledger is .*; expected an object"),
     (at("data", "files", -1, "packs", value=1), "dataset_dict.json has the keys"),
     (at("run", "files", 0, "split", value="train"), "report.json has the keys"),
-    (at("run", "files", value={}), "run part that is no table, or whose files are no list"),
+    (at("run", "files", value={}), "bad key run; expected an object whose files"),
     (at("data", "files", 0, "split", value=["train"]), "split = .*; expected str"),
-    (at("data", "splits", value={}), "has no splits; expected one at least"),
+    (at("data", "splits", value={}), "has no splits; expected at least one"),
     (
         at("data", "splits", "a/b", value={"packs": 0, "segments": 0, "tokens": 0}),
         "names the split 'a/b'; expected",

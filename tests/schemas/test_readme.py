@@ -1,4 +1,4 @@
-"""schemas/README.md is the specification: its tables and examples are what the code does."""
+"""schemas/README.md is the specification: its tables and examples agree with the code."""
 
 import doctest
 import json
@@ -72,7 +72,7 @@ def test_the_padding_example_keeps_the_rules() -> None:
     )
 
 
-def test_the_version_and_the_ledgers_law_are_the_codes() -> None:
+def test_the_version_and_the_law_of_the_ledger_equal_those_of_the_code() -> None:
     assert TEXT.startswith(f"# The packprep format, version {FORMAT_VERSION}\n")
     law = re.search(r"`(tokens_in .*? sum\(dropped\))`", TEXT)
     assert law

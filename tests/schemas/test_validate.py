@@ -1,10 +1,10 @@
-"""Check of a record batch: it accepts exactly what schemas/README.md allows.
+"""Checks of a record batch: they accept what schemas/README.md allows, and name every fault.
 
-It names the place of everything else.
+The checks of boundaries.py and batch_view.py run as part of them.
 """
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_batch
-from packprep.schemas.validate import check_boundaries
+from packprep.schemas.boundaries import check_boundaries
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, short_segments, to_batch
 
 WHERE = "data-00003-of-00010.arrow"
@@ -57,7 +57,7 @@ def test_a_batch_without_packs_is_accepted() -> None:
     check([])
 
 
-def test_a_slice_of_a_batch_is_checked_as_if_it_stood_alone() -> None:
+def test_a_slice_of_a_batch_is_checked_like_a_batch() -> None:
     batch = to_batch(PLAIN, [*EXAMPLE, *EXAMPLE])
     for first in range(4):
         check_batch(batch.slice(first, 2), PLAIN, max_length=8, vocab_size=32, where=WHERE)
@@ -153,13 +153,13 @@ def test_a_slice_of_a_batch_is_checked_as_if_it_stood_alone() -> None:
             1,
             "document_ids",
             [0, -1, 2],
-            "pack 18 segment 2: document 2 stands behind filler; expected filler at the end",
+            "pack 18 segment 2: document 2 follows filler; expected filler at the end",
         ),
         (
             1,
             "document_ids",
             [0, 1, -1],
-            "pack 18 segment 2: it holds padding but there are no labels; expected -100 there",
+            "pack 18 segment 2: it has padding but there are no labels; expected labels of -100",
         ),
         (
             1,
@@ -233,7 +233,7 @@ def test_a_defect_of_padding_is_named_too(column: str, value: list[float], messa
     assert str(error.value) == f"{WHERE} pack 17 {message}"
 
 
-def test_labels_need_not_be_there_without_padding() -> None:
+def test_labels_are_optional_without_padding() -> None:
     labelled = (*PLAIN, STANDARD_COLUMNS["labels"])
     check([{**row, "labels": [-100] * len(row["tokens"])} for row in EXAMPLE], labelled)
 
@@ -276,9 +276,12 @@ def test_list_offsets_that_leave_the_values_are_an_error_and_not_a_crash(
 ) -> None:
     whole = to_batch(PLAIN, EXAMPLE)
     stored = np.array([0, 8, 16], np.int32)
-    buffers = [None, pa.py_buffer(stored)]
+    buffers = [None, pa.py_buffer(stored.data)]
     tokens = pa.Array.from_buffers(
-        pa.list_(pa.int32()), 2, buffers, children=[whole.column("tokens").values]
+        pa.list_(pa.int32()),
+        2,
+        buffers,
+        children=[cast("pa.ListArray[Any]", whole.column("tokens")).values],
     )
     batch = pa.record_batch([tokens, *whole.columns[1:]], schema=whole.schema)
     stored[:] = offsets  # behind Arrow's back, as in a file that was changed
@@ -298,9 +301,7 @@ def test_a_schema_that_is_not_the_manifests_is_refused() -> None:
         FormatError, match=r"column tokens is large_list<.*>; expected list<item: int32>"
     ):
         check_batch(wide, PLAIN, **limits)
-    with pytest.raises(
-        FormatError, match=r"carries schema metadata \(huggingface\); expected none"
-    ):
+    with pytest.raises(FormatError, match=r"has schema metadata \(huggingface\); expected none"):
         check_batch(batch.replace_schema_metadata({"huggingface": "{}"}), PLAIN, **limits)
 
 

@@ -343,11 +343,11 @@ def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(
         ),
         (
             {"vocab_size": 9, "carry": "tokens"},
-            "carry 'tokens' is a name that packprep uses itself; rename the column",
+            "carry 'tokens' is a column name that packprep uses; rename the column",
         ),
         (
             {"vocab_size": 9, "carry": "labels"},
-            "carry 'labels' is a name that packprep uses itself; give --labels-column",
+            "carry 'labels' is a column name that packprep uses; give --labels-column",
         ),
         (
             {"vocab_size": 9, "carry": "x:int9"},
@@ -356,7 +356,7 @@ def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(
         ({"vocab_size": 9, "carry": "x,x"}, "carry names 'x' twice; give it once"),
         (
             {"vocab_size": 9, "carry": "my column"},
-            "carry 'my column' is no name for a column of a shard",
+            "carry 'my column' cannot be the name of a column in a shard",
         ),
         (
             {"vocab_size": 9, "truncate_at": "END"},

@@ -231,7 +231,7 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
         ("https://example.org/a.jsonl", r"is an address; packprep reads files, so fetch it first"),
         (
             "foo://bucket/a.jsonl",
-            r"it is no address of a store: Protocol not known: foo; check the address",
+            r"it is not the address of a store: Protocol not known: foo; check the address",
         ),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_goes_
     tap.cut_at(50)
     ended = command.run(*arguments)
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
-    assert re.search(r"s3://.*: the store says: .*so run the same command to go on", ended.err)
+    assert re.search(r"s3://.*: the store says: .*so run the same command to resume", ended.err)
     tap.cut = False
     assert command.run(*arguments).code == 0
     tap.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.support import hashing
-from packprep.support.hashing import Purpose, drawn, mix, stream
+from packprep.support.hashing import Purpose, drawn, mix, stream, stream_samples
 
 PACKAGE = Path(hashing.__file__).parents[1]
 
@@ -173,3 +173,10 @@ def test_each_purpose_has_one_place() -> None:
         if isinstance(node, ast.Attribute) and name_of(node.value) == "Purpose"
     )
     assert used == Counter(purpose.name for purpose in Purpose)
+
+
+def test_the_samples_of_all_streams_differ_and_stay_the_same() -> None:
+    samples = stream_samples()
+    assert len({*samples.values()}) == len(Purpose)
+    expected = mix(stream(0, Purpose.HOLDOUT), np.array([0, 1]))
+    assert samples["holdout"] == "".join(f"{int(bits):016x}" for bits in expected)

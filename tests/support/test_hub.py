@@ -139,7 +139,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_twice(tmp_path: Path) -> None
         "cannot be reached ("
     )
     assert said[0].endswith(
-        "), and the cache here does not have it; check the name and the connection"
+        "), and the local cache does not have it; check the name and the connection"
     )
     save_tokenizer(tmp_path / "tok")
     code, said = build(tmp_path, NOWHERE, "user/data", "--tokenizer", "tok")
@@ -157,7 +157,7 @@ def test_retries_of_the_hub_are_one_line_and_then_the_cache_answers_offline(
     code, said = build(tmp_path, hub.url, "a.jsonl", "--tokenizer", "user/name")
     assert code == 0
     assert [line for line in said if "again" in line or "Retry" in line] == [said[0]]
-    assert said[0].startswith("the hub does not answer, so it is asked again: HTTP Error 503")
+    assert said[0].startswith("the hub does not answer, retrying: HTTP Error 503")
     # tokenizer_config.json and the others are on record as there or not there.
     code, said = build(tmp_path, NOWHERE, "a.jsonl", "--tokenizer", "user/name", "--overwrite")
     assert (code, said) == (0, ["out is this build already: nothing to do"])

@@ -239,7 +239,7 @@ def test_one_wrong_id_in_ten_thousand_documents_stops_a_build_that_verifies_all(
         wrong = _Wrong(tokenizer_json, documents[7351])
         return EngineChoice(engine=wrong, reference=lambda: reference, gate={})
 
-    monkeypatch.setattr("packprep.execute.pipeline.choose_engine", choose)
+    monkeypatch.setattr("packprep.execute.stages.choose_engine", choose)
     options: dict[str, Any] = {
         "sources": (str(source),),
         "output": str(tmp_path / "out"),

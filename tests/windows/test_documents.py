@@ -51,7 +51,7 @@ def test_a_window_ends_with_the_unit_that_reaches_its_size() -> None:
     ]
 
 
-def test_the_seed_deals_units_to_windows_and_inside_one_they_stand_in_input_order() -> None:
+def test_the_seed_deals_units_to_windows_and_a_window_is_in_input_order() -> None:
     files = [token_file(unit) for unit in range(40)]
     windows = units(form_windows(files, BuildConfig(window=100, seed=3)))
     assert all(window == sorted(window) for window in windows)
@@ -79,15 +79,15 @@ def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
     assert documents.length.tolist() == [2, 0, 1]
     assert documents.group is not None
     assert documents.group.tolist() == [0, 1, 0]
-    found = [
+    tokens = [
         list((ctypes.c_int32 * int(length)).from_address(int(address)))
         for address, length in zip(documents.tokens.address, documents.length, strict=True)
         if length
     ]
-    assert found == [[7, 8], [9]]
+    assert tokens == [[7, 8], [9]]
 
 
-def test_labels_outlive_the_documents_they_are_of() -> None:
+def test_labels_outlive_their_documents() -> None:
     before = pa.total_allocated_bytes()
     columns = {"tokens": pa.list_(pa.int32()), "labels": pa.list_(pa.int8())}
     batch = pa.record_batch({name: pa.array([[1] * 9_000], kind) for name, kind in columns.items()})
@@ -112,7 +112,7 @@ def test_chosen_documents_of_two_widths_are_never_read_as_one(tmp_path: Path) ->
             pa.ipc.new_stream(sink, table.schema) as writer,
         ):
             writer.write_table(table)
-    with pytest.raises(FormatError, match="token files of two versions of packprep"):
+    with pytest.raises(FormatError, match="token files of different versions of packprep"):
         read_chosen(tmp_path, files, lambda _, documents: np.arange(len(documents)))
 
 
@@ -121,17 +121,17 @@ def test_token_files_of_two_widths_are_never_read_as_one() -> None:
         pa.record_batch({"tokens": pa.array([[7, 8]], pa.list_(kind))})
         for kind in (pa.int32(), pa.uint16())
     ]
-    with pytest.raises(FormatError, match="token files of two versions of packprep"):
+    with pytest.raises(FormatError, match="token files of different versions of packprep"):
         join_documents(batches, np.arange(2), np.zeros(2, np.int32))
 
 
-def test_rows_without_a_group_are_a_group_of_their_own() -> None:
+def test_rows_without_a_group_are_one_group() -> None:
     assert group_codes(pa.chunked_array([["x", None, "x", None]])).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
-def test_the_held_out_share_is_as_asked_and_depends_on_the_document_alone(share: float) -> None:
+def test_the_held_out_share_is_as_configured_and_depends_only_on_the_document(share: float) -> None:
     ids = np.arange(100_000)
-    held = held_out(ids, BuildConfig(holdout=share))
-    assert abs(held.mean() - share) < 0.01
-    assert (held_out(ids[::-1], BuildConfig(holdout=share))[::-1] == held).all()
+    validation = held_out(ids, BuildConfig(holdout=share))
+    assert abs(validation.mean() - share) < 0.01
+    assert (held_out(ids[::-1], BuildConfig(holdout=share))[::-1] == validation).all()

@@ -1,7 +1,4 @@
-"""Labels of rows reach the loss.
-
-What packs are trained on is what the rows would be, each by itself.
-"""
+"""Labels of rows reach the loss: packs have the same loss as their rows alone."""
 
 import random
 from pathlib import Path
@@ -40,9 +37,7 @@ def test_trained_tokens_are_counted_in_labels_and_in_masks(dtype: Any, values: l
     [(90, 30, 45), (10, 90, 10), (90, 10, 50), (60, 60, 30)],
     ids=["both are cut", "a short prompt stays whole", "a short response stays whole", "halves"],
 )
-def test_the_longer_side_gives_way_and_both_in_proportion(
-    source: int, target: int, kept: int
-) -> None:
+def test_the_longer_side_is_cut_or_both_in_proportion(source: int, target: int, kept: int) -> None:
     assert proportional(np.array([source], np.int32), np.array([target], np.int32), 60)[0] == kept
 
 
@@ -57,7 +52,10 @@ def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: 
     labels = [[token if chance.random() < 0.5 else -100 for token in row] for row in ids]
     source = write_jsonl(
         tmp_path / "rows.jsonl",
-        [{"ids": own, "l": of} for own, of in zip(ids, labels, strict=True)],
+        [
+            {"ids": row_ids, "l": row_labels}
+            for row_ids, row_labels in zip(ids, labels, strict=True)
+        ],
     )
     config = BuildConfig(
         sources=(str(source),),
@@ -72,14 +70,14 @@ def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: 
     model = tiny_llama()
 
     def loss(fields: dict[str, Any]) -> float:
-        """The sum of the token losses, the model's own shift and all."""
+        """Sum of the token losses; the model shifts the labels itself."""
         number = int((fields["labels"][:, 1:] != -100).sum())
         return float(model(**fields).loss) * number if number else 0.0
 
     with torch.no_grad():
         expected = sum(
-            loss({"input_ids": torch.tensor([own]), "labels": torch.tensor([of])})
-            for own, of in zip(ids, labels, strict=True)
+            loss({"input_ids": torch.tensor([row_ids]), "labels": torch.tensor([row_labels])})
+            for row_ids, row_labels in zip(ids, labels, strict=True)
         )
         if way == "loader":
             batches: list[Any] = [*PackedLoader(PackedShards(tmp_path / "out"), 1)]

@@ -1,4 +1,4 @@
-"""Mixes: shares, windows and the account of token files made here, then whole builds."""
+"""Mixes: shares, windows and the account for token files made here, then complete builds."""
 
 import json
 import tempfile
@@ -50,7 +50,7 @@ POLICY = made.tokenizer()
 
 
 def token_files(folder: Path, units: Sequence[Sequence[tuple[int, int]]]) -> list[TokenFile]:
-    """A token file for each unit of (source, tokens) of its documents; sources rise.
+    """A token file for each unit, a list of (source, tokens) of documents; sources ascend.
 
     A token is 4 bytes of text.
     """
@@ -103,18 +103,18 @@ def mix_of(folder: Path, units: Sequence[Sequence[tuple[int, int]]], settings: B
 def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
     """A config with two or three sources, and units of documents.
 
-    (source, tokens), of 0 tokens or at least 3.
+    A document is (source, tokens), with 0 tokens or at least 3.
     """
     count = draw(st.integers(2, 3))
     document = st.one_of(st.just(0), st.integers(3, 40))
     rows = [
         (source, draw(document)) for source in range(count) for _ in range(draw(st.integers(1, 25)))
     ]
-    units, at = [], 0
-    while at < len(rows):
+    units, first = [], 0
+    while first < len(rows):
         size = draw(st.integers(1, 12))
-        units.append(rows[at : at + size])
-        at += size
+        units.append(rows[first : first + size])
+        first += size
     kind = draw(st.sampled_from(["weight", "amount"]))
     tables: list[dict[str, Any]] = []
     for source in range(count):
@@ -196,7 +196,7 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     assert (wanted - packed.sum(axis=0) <= max(longest - 1, 0)).all(), (
         "short by less than a document"
     )
-    # Each source has two streams, of what is drawn once more and of the rest.
+    # Each source has two streams: documents drawn once more, and the rest.
     assert (abs(packed - packed.sum(axis=0) / len(mix.windows)) <= 2 * longest).all(), (
         "every window holds the shares"
     )
@@ -207,7 +207,7 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     )
 
 
-def test_a_stretch_of_the_mix_holds_the_shares_with_order_input(tmp_path: Path) -> None:
+def test_every_part_of_the_mix_has_the_shares_with_order_input(tmp_path: Path) -> None:
     settings = config(
         sources=[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}],
         order="input",
@@ -255,7 +255,7 @@ def test_groups_of_different_files_keep_their_codes(tmp_path: Path) -> None:
 def three(tmp_path: Path) -> dict[str, Any]:
     """Options of a build of three sources, in many units and windows.
 
-    One is of two files with columns of their own.
+    One source has two files with other columns.
     """
     write_jsonl(tmp_path / "a.jsonl", texts(200, seed=1))
     for name, seed in (("b-1.jsonl", 2), ("b-2.jsonl", 3)):
@@ -282,18 +282,18 @@ def three(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def amounts(options: dict[str, Any], *own: dict[str, Any]) -> dict[str, Any]:
+def amounts(options: dict[str, Any], *new: dict[str, Any]) -> dict[str, Any]:
     """The same sources with other amounts."""
     keep = ("path", "label", "text_column", "text_template")
     tables = [
         {key: value for key, value in source.items() if key in keep} | amount
-        for source, amount in zip(options["sources"], own, strict=True)
+        for source, amount in zip(options["sources"], new, strict=True)
     ]
     return options | {"sources": tables}
 
 
 def shares_of(output: Path) -> dict[str, float]:
-    """Of each source of the mix, counted in the shards."""
+    """Share of each source of the mix, counted in the shards."""
     manifest, report = read_manifest(output), read_report(output)
     firsts = [source["first_document"] for source in manifest.data["sources"]]
     packed = Counter[int]()
@@ -303,15 +303,15 @@ def shares_of(output: Path) -> dict[str, float]:
             packed[int(np.searchsorted(firsts, segment.document_id, side="right")) - 1] += len(
                 segment.tokens
             )
-    names, found = [source["name"] for source in report["sources"]], {}
+    names, result = [source["name"] for source in report["sources"]], {}
     for source in report["mix"]["sources"]:
         files = [
             number
             for number, name in enumerate(names)
             if Path(name).name.startswith(source["name"])
         ]
-        found[source["name"]] = sum(packed[number] for number in files) / packed.total()
-    return found
+        result[source["name"]] = sum(packed[number] for number in files) / packed.total()
+    return result
 
 
 def test_a_mix_has_its_shares_for_any_number_of_workers_and_every_source_balances(
@@ -357,16 +357,16 @@ def test_a_repeated_document_keeps_its_id_and_its_tokens_and_is_counted(
 ) -> None:
     manifest = build(config(**amounts(three, {"epochs": 2.5}, {"epochs": 1}, {"max_tokens": 300})))
     expected = expected_ids(texts(200, seed=1), tiny_tokenizer(), 0, 1)
-    found: dict[int, dict[int, Counter[tuple[int, ...]]]] = {}
+    copies: dict[int, dict[int, Counter[tuple[int, ...]]]] = {}
     for pack in PackedShards(three["output"]):
         for segment in pack.segments():
             assert segment.document_id is not None
             assert segment.start is not None
-            pieces = found.setdefault(segment.document_id, {}).setdefault(segment.start, Counter())
+            pieces = copies.setdefault(segment.document_id, {}).setdefault(segment.start, Counter())
             pieces[tuple(segment.tokens.tolist())] += 1
     times = Counter[int]()
     for document, ids in enumerate(expected):
-        pieces_of = found.get(document, {})
+        pieces_of = copies.get(document, {})
         assert [
             token for start in sorted(pieces_of) for token in next(iter(pieces_of[start]))
         ] == ids
@@ -409,7 +409,7 @@ def test_verify_counts_the_copies(three: dict[str, Any]) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_verify_is_silent_where_copies_lack_their_beginning(
+def test_verify_accepts_copies_without_their_beginning(
     three: dict[str, Any], more: dict[str, Any], seed: int
 ) -> None:
     build(
@@ -428,10 +428,10 @@ def test_verify_counts_the_copies_of_documents_cut_on_the_left(three: dict[str, 
         n for n, pack in enumerate(packs_of(three["output"])) if pack["document_starts"][0] > 0
     )
     plant(three["output"], lambda packs: packs.append(packs[number]))
-    said = list(map(str, verify(three["output"]).findings))
+    findings = list(map(str, verify(three["output"]).findings))
     assert (
         f"manifest.json: it has {repeated:,} repeated documents, the shards hold {repeated + 1:,}"
-        in said
+        in findings
     )
     plant(three["output"], lambda packs: packs.__delitem__(slice(-2, None)))
     assert any(
@@ -440,7 +440,7 @@ def test_verify_counts_the_copies_of_documents_cut_on_the_left(three: dict[str, 
     )
 
 
-def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path: Path) -> None:
+def test_verify_accepts_repeated_chats_with_dropped_pieces(tmp_path: Path) -> None:
     answers = [f"the cat sat on the mat {number}" for number in range(9)]
     chat = [
         {
@@ -470,7 +470,7 @@ def test_verify_is_silent_on_repeated_chats_of_which_pieces_are_dropped(tmp_path
     assert list(map(str, verify(tmp_path / "out", level="full").findings)) == []
 
 
-def test_verify_takes_repeated_pairs_for_both_of_their_sides(three: dict[str, Any]) -> None:
+def test_verify_counts_both_sides_of_repeated_pairs(three: dict[str, Any]) -> None:
     sources = [{"path": three["sources"][1]["path"], "epochs": 2}]
     build(config(**three | {"sources": sources, "pair_columns": "q,answer", "overflow": "drop"}))
     assert read_manifest(three["output"]).data["repeated"]["documents"] > 0
@@ -490,9 +490,9 @@ def test_other_weights_reuse_the_token_store_and_give_another_output(
         options | {"holdout": 0.1},
     ]
     for number, change in enumerate(changes):
-        heard = Heard()
-        again = build(config(**change | {"output": tmp_path / f"out-{number}"}), progress=heard)
-        assert any("no text was read" in line for line in heard.lines), change
+        progress = Heard()
+        again = build(config(**change | {"output": tmp_path / f"out-{number}"}), progress=progress)
+        assert any("no text was read" in line for line in progress.lines), change
         assert again.identity != first.identity
     assert len(list((tmp_path / "store").iterdir())) == 1
     with pytest.raises(ConfigError, match="was built with other settings"):
@@ -501,16 +501,16 @@ def test_other_weights_reuse_the_token_store_and_give_another_output(
 
 def test_weights_of_the_same_shares_are_the_same_build(three: dict[str, Any]) -> None:
     build(config(**three))
-    heard = Heard()
-    build(config(**amounts(three, {"weight": 5}, {"weight": 3}, {"weight": 2})), progress=heard)
-    assert any("nothing to do" in line for line in heard.lines)
+    progress = Heard()
+    build(config(**amounts(three, {"weight": 5}, {"weight": 3}, {"weight": 2})), progress=progress)
+    assert any("nothing to do" in line for line in progress.lines)
 
 
-def test_a_column_of_its_own_reads_what_the_column_of_all_reads(
+def test_a_column_of_one_source_reads_like_the_column_of_the_build(
     three: dict[str, Any], tmp_path: Path
 ) -> None:
-    own = {"path": tmp_path / "c.jsonl", "text_column": "body"}
-    with_table = build(config(**three | {"sources": [own]}))
+    table = {"path": tmp_path / "c.jsonl", "text_column": "body"}
+    with_table = build(config(**three | {"sources": [table]}))
     plain = build(
         config(
             **three
@@ -521,7 +521,7 @@ def test_a_column_of_its_own_reads_what_the_column_of_all_reads(
     assert "mix" not in read_report(three["output"])
 
 
-def test_a_limit_of_a_source_counts_rows_over_its_files(three: dict[str, Any]) -> None:
+def test_the_limit_of_a_source_counts_rows_of_all_its_files(three: dict[str, Any]) -> None:
     sources = [
         {key: source[key] for key in source if key != "weight"} for source in three["sources"]
     ]
@@ -556,7 +556,7 @@ def test_a_mix_goes_with_every_other_option(three: dict[str, Any], more: dict[st
     report = read_report(three["output"])
     for source in report["mix"]["sources"]:
         check_ledger(source["account"]["tokens"])
-        # A document is a large part of so small a mix, and a dropped pack a larger one.
+        # In such a small mix, a document is a large part, and a dropped pack a larger one.
         near = 0.02 if "packs_multiple_of" in more and "remainder" not in more else 0.005
         assert abs(source["share"] - source["asked_share"]) < near, source
     if "packs_multiple_of" in more:
@@ -570,7 +570,7 @@ def test_a_mix_goes_with_every_other_option(three: dict[str, Any], more: dict[st
     assert len(datasets.load_from_disk(str(folder))) == manifest.splits["train"].packs
 
 
-def test_what_is_held_out_is_in_no_copy_trained_on_and_is_not_repeated(
+def test_held_out_documents_are_not_trained_and_not_repeated(
     three: dict[str, Any],
 ) -> None:
     build(
@@ -592,7 +592,7 @@ def test_what_is_held_out_is_in_no_copy_trained_on_and_is_not_repeated(
 
 
 def bad(tmp_path: Path, sources: list[Any], **options: Any) -> str:
-    """The sentence of the command line for these sources of a YAML file."""
+    """Error sentence of the command line for these sources of a YAML file."""
     (tmp_path / "mix.yaml").write_text(
         json.dumps({"sources": sources, "tokenizer": str(save_tokenizer(tmp_path / "t"))})
     )
@@ -605,25 +605,25 @@ def bad(tmp_path: Path, sources: list[Any], **options: Any) -> str:
     return result.err.splitlines()[-1].removeprefix("packprep: ")
 
 
-def test_a_mix_that_cannot_be_is_one_sentence_naming_the_file(tmp_path: Path) -> None:
+def test_an_impossible_mix_is_one_sentence_that_names_the_file(tmp_path: Path) -> None:
     a, b = (
         str(write_jsonl(tmp_path / name, ["one two", "three"])) for name in ("a.jsonl", "b.jsonl")
     )
     empty = str(write_jsonl(tmp_path / "empty.jsonl", [""]))
     assert bad(tmp_path, [{"path": a, "weight": 0}, {"path": b, "weight": 1}]) == (
-        f"source {a} has weight 0, expected a number above 0; to take nothing of a source leave it "
-        "out"
+        f"source {a} has weight 0, expected a number above 0; to use nothing of a source, leave "
+        "it out"
     )
     assert bad(tmp_path, [{"path": a, "weight": 1}, b]).startswith(
         f"source {b} has no weight and {a} has one; give"
     )
-    gone = str(tmp_path / "gone.jsonl")
+    missing = str(tmp_path / "gone.jsonl")
     assert (
-        bad(tmp_path, [{"path": a, "weight": 1}, {"path": gone, "weight": 1}])
-        == f"no such file: {gone}"
+        bad(tmp_path, [{"path": a, "weight": 1}, {"path": missing, "weight": 1}])
+        == f"no such file: {missing}"
     )
     assert bad(tmp_path, [{"path": a, "weight": 1}, {"path": empty, "weight": 1}]) == (
-        f"the source {empty} has no tokens to mix; mend or leave it out"
+        f"the source {empty} has no tokens to mix; fix it or leave it out"
     )
     twice = [{"path": a, "weight": 1}, {"path": str(tmp_path / "*.jsonl"), "weight": 1}]
     assert (

@@ -10,28 +10,24 @@ Drawn = tuple[Draw, np.ndarray]
 
 
 def drawn(sizes: list[int], wanted: int, seed: int = 0) -> Drawn:
-    """The draw of `wanted` tokens of documents 0, 1, 2, ..., and the copies of each."""
+    """The draw of `wanted` tokens from documents 0, 1, 2, ..., and the copies of each."""
     ids, tokens = np.arange(len(sizes)), np.array(sizes, np.int64)
     hashed = hashes(seed, ids)
     bucket = buckets(hashed)
-    at = place(
+    end = place(
         wanted,
         np.bincount(bucket, weights=tokens, minlength=BUCKETS).astype(np.int64),
         np.bincount(bucket[tokens > 0], minlength=BUCKETS),
     )
-    near = (bucket >= at.first) & (bucket < at.last) & (tokens > 0)
-    halves = [
-        near & (ids % 2 == half) for half in (1, 0)
-    ]  # as from two files, in no order that matters
-    found = finish_draw(at, [(hashed[half], ids[half], tokens[half]) for half in halves])
-    return found, found.copies(tokens, found.partly(ids, bucket, tokens))
+    near = (bucket >= end.first) & (bucket < end.last) & (tokens > 0)
+    # as from two files; their order has no effect
+    halves = [near & (ids % 2 == half) for half in (1, 0)]
+    draw = finish_draw(end, [(hashed[half], ids[half], tokens[half]) for half in halves])
+    return draw, draw.copies(tokens, draw.partly(ids, bucket, tokens))
 
 
 def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
-    """Whole copies, then documents in the order of their hashes.
-
-    Each if it fits in the rest.
-    """
+    """Complete copies, then documents in the order of their hashes, each if it still fits."""
     times, left = divmod(wanted, sum(sizes)) if sum(sizes) else (0, 0)
     copies = [times if size else 1 for size in sizes]
     for document in np.argsort(hashes(seed, np.arange(len(sizes)))).tolist():
@@ -50,7 +46,7 @@ def test_each_document_is_taken_as_often_as_all_fit_and_some_once_more() -> None
     )
 
 
-def test_a_document_that_does_not_fit_leaves_its_place_to_others() -> None:
+def test_a_document_that_does_not_fit_is_skipped_for_later_ones() -> None:
     sizes = [1000] + [1] * 50
     assert drawn(sizes, 40)[1].tolist() == plain(sizes, 40, 0)
     assert drawn(sizes, 40)[1].sum() == 40
@@ -62,7 +58,7 @@ def test_documents_without_tokens_are_taken_once_and_never_repeated() -> None:
     assert drawn([0, 0], 7)[1].tolist() == [1, 1]
 
 
-def test_more_wanted_keeps_the_documents_that_were_drawn() -> None:
+def test_a_larger_draw_keeps_the_documents_of_a_smaller_one() -> None:
     sizes = [10] * 5000
     fewer, more = (drawn(sizes, wanted)[1] for wanted in (10_000, 20_000))
     assert (fewer <= more).all()
@@ -73,17 +69,17 @@ def test_another_seed_draws_other_documents() -> None:
     assert drawn([1] * 100, 50, seed=1)[1].tolist() != drawn([1] * 100, 50, seed=2)[1].tolist()
 
 
-def test_no_more_documents_are_held_than_may_fill_what_is_left(
+def test_only_documents_that_may_fill_the_rest_are_kept_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
     tokens = np.full(BUCKETS, 7)
-    at = place(7 * 100 + 3, tokens, np.full(BUCKETS, 4))
-    assert (at.first, at.last, at.room) == (100, 103, 3)
+    end = place(7 * 100 + 3, tokens, np.full(BUCKETS, 4))
+    assert (end.first, end.last, end.room) == (100, 103, 3)
 
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(0, 2000), st.integers(0, 5))
-def test_a_draw_is_the_plain_one_and_nothing_left_out_would_still_fit(
+def test_a_draw_equals_the_reference_and_no_document_left_out_would_fit(
     sizes: list[int], wanted: int, seed: int
 ) -> None:
     _, copies = drawn(sizes, wanted, seed)

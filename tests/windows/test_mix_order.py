@@ -8,29 +8,29 @@ from packprep.windows.mix_order import Stream, lay_out
 
 
 def stream(files: list[list[int]], copies: int, windows: int) -> Stream:
-    """The stream of documents of these sizes, the files in reverse."""
+    """The stream of documents of these sizes, with the files in reverse order."""
     tokens = np.array([sum(sizes) for sizes in files], np.int64)
-    there = np.array([bool(sizes) for sizes in files], np.bool_)
-    return lay_out(copies, tokens, there, np.arange(len(files))[::-1], windows)
+    has_documents = np.array([bool(sizes) for sizes in files], np.bool_)
+    return lay_out(copies, tokens, has_documents, np.arange(len(files))[::-1], windows)
 
 
-def held(found: Stream, files: list[list[int]]) -> list[list[tuple[int, int, float]]]:
-    """(file, document, place) of every window, of the files that it says it touches."""
-    windows: list[list[tuple[int, int, float]]] = [[] for _ in range(found.windows)]
-    for window, file in sorted(set(found.files())):
-        rows, places = found.stretch(file, np.array(files[file], np.int64), window)
+def documents_of(streamed: Stream, files: list[list[int]]) -> list[list[tuple[int, int, float]]]:
+    """(file, document, place) of every window, from the files that `Stream.files` gives for it."""
+    windows: list[list[tuple[int, int, float]]] = [[] for _ in range(streamed.windows)]
+    for window, file in sorted(set(streamed.files())):
+        rows, places = streamed.stretch(file, np.array(files[file], np.int64), window)
         windows[window] += [
-            (file, row, at) for row, at in zip(rows.tolist(), places.tolist(), strict=True)
+            (file, row, place) for row, place in zip(rows.tolist(), places.tolist(), strict=True)
         ]
     return windows
 
 
-def test_two_sources_stand_between_each_other_by_their_tokens() -> None:
-    held_by = [held(stream(files, 1, 2), files) for files in ([[1, 1, 1, 1]], [[1, 1]])]
+def test_two_sources_are_interleaved_by_their_tokens() -> None:
+    by_window = [documents_of(stream(files, 1, 2), files) for files in ([[1, 1, 1, 1]], [[1, 1]])]
     windows = [
         sorted(
-            [(at, "A") for *_, at in held_by[0][window]]
-            + [(at, "B") for *_, at in held_by[1][window]]
+            [(place, "A") for *_, place in by_window[0][window]]
+            + [(place, "B") for *_, place in by_window[1][window]]
         )
         for window in range(2)
     ]
@@ -42,9 +42,12 @@ def test_two_sources_stand_between_each_other_by_their_tokens() -> None:
 
 def test_copies_follow_each_other_in_the_same_order() -> None:
     files = [[2, 2], [4]]
-    found = stream(files, 2, 1)
-    assert (found.begins.tolist(), found.ends.tolist()) == ([[4, 0], [12, 8]], [[8, 4], [16, 12]])
-    [window] = held(found, files)
+    streamed = stream(files, 2, 1)
+    assert (streamed.begins.tolist(), streamed.ends.tolist()) == (
+        [[4, 0], [12, 8]],
+        [[8, 4], [16, 12]],
+    )
+    [window] = documents_of(streamed, files)
     assert [(file, row) for file, row, _ in sorted(window, key=lambda one: one[2])] == [
         (1, 0),
         (0, 0),
@@ -57,7 +60,9 @@ def test_copies_follow_each_other_in_the_same_order() -> None:
 
 def test_a_source_without_tokens_keeps_its_documents_in_the_first_window() -> None:
     files = [[0, 0]]
-    assert [[row for _, row, _ in window] for window in held(stream(files, 1, 3), files)] == [
+    assert [
+        [row for _, row, _ in window] for window in documents_of(stream(files, 1, 3), files)
+    ] == [
         [0, 1],
         [],
         [],
@@ -69,12 +74,12 @@ def test_a_source_without_tokens_keeps_its_documents_in_the_first_window() -> No
     st.integers(0, 4),
     st.integers(1, 6),
 )
-def test_every_copy_stands_in_one_window_and_windows_are_equal_but_for_a_document(
+def test_every_copy_is_in_one_window_and_windows_differ_by_at_most_a_document(
     files: list[list[int]], copies: int, windows: int
 ) -> None:
-    found = stream(files, copies, windows)
-    held_by = held(found, files)
-    times = Counter((file, row) for window in held_by for file, row, _ in window)
+    streamed = stream(files, copies, windows)
+    by_window = documents_of(streamed, files)
+    times = Counter((file, row) for window in by_window for file, row, _ in window)
     assert times == Counter(
         {
             (file, row): copies if size else min(copies, 1)
@@ -83,11 +88,12 @@ def test_every_copy_stands_in_one_window_and_windows_are_equal_but_for_a_documen
         }
     )
     longest = max((size for sizes in files for size in sizes), default=0)
-    for number, window in enumerate(held_by):
+    for number, window in enumerate(by_window):
         tokens = sum(files[file][row] for file, row, _ in window)
-        assert abs(tokens - found.ends.max(initial=0) / windows) <= longest
+        assert abs(tokens - streamed.ends.max(initial=0) / windows) <= longest
         assert all(
-            number <= at * windows + 1e-9 and at * windows < number + 1 + 1e-9 for *_, at in window
+            number <= place * windows + 1e-9 and place * windows < number + 1 + 1e-9
+            for *_, place in window
         )
         if windows >= copies:
             assert len({(file, row) for file, row, _ in window}) == len(window), (

@@ -1,4 +1,4 @@
-"""Preference pairs: both sides in one pack, cut and filtered together, through every strategy."""
+"""Preference pairs: both sides are in one pack, cut and filtered together, with every strategy."""
 
 import json
 from pathlib import Path
@@ -29,19 +29,19 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
     config = BuildConfig(**{**PAIRS, "max_length": 8, **options})
     lengths = np.array([a + b for a, b in sides], np.int32)
     segments, account = cut_pairs(lengths, np.array([a for a, _ in sides], np.int32), 0, config)
-    found = zip(
-        segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True
+    pieces = zip(
+        segments.document.tolist(), segments.start.tolist(), segments.count.tolist(), strict=True
     )
-    return list(found), account
+    return list(pieces), account
 
 
-def test_a_pair_is_two_segments_one_behind_the_other() -> None:
+def test_a_pair_is_two_consecutive_segments() -> None:
     assert cut([(3, 2), (1, 1)])[0] == [(0, 0, 3), (0, 3, 2), (1, 0, 1), (1, 1, 1)]
 
 
-def test_a_pair_that_does_not_fit_together_is_dropped_whole() -> None:
-    found, account = cut([(5, 4), (4, 4)])
-    assert found == [(1, 0, 4), (1, 4, 4)]
+def test_a_pair_that_does_not_fit_is_dropped_with_both_sides() -> None:
+    pieces, account = cut([(5, 4), (4, 4)])
+    assert pieces == [(1, 0, 4), (1, 4, 4)]
     assert account.dropped["overflow"].tolist() == [9, 0]
 
 
@@ -56,20 +56,20 @@ def test_a_pair_that_does_not_fit_together_is_dropped_whole() -> None:
 def test_truncation_cuts_both_sides_in_proportion(
     sides: tuple[int, int], side: str, kept: Any
 ) -> None:
-    found, account = cut([sides], overflow="truncate", truncation_side=side)
-    assert found == kept
+    pieces, account = cut([sides], overflow="truncate", truncation_side=side)
+    assert pieces == kept
     assert account.truncated.tolist() == [sum(sides) - 8]
 
 
 def test_padding_of_segments_counts_when_a_pair_must_fit() -> None:
     assert cut([(5, 3)], pad_segment_to_multiple=4)[1].dropped["overflow"].tolist() == [8]
-    found, _ = cut([(5, 3)], pad_segment_to_multiple=4, overflow="truncate")
-    assert found == [(0, 0, 4), (0, 5, 3)]
+    pieces, _ = cut([(5, 3)], pad_segment_to_multiple=4, overflow="truncate")
+    assert pieces == [(0, 0, 4), (0, 5, 3)]
 
 
-def test_a_pair_with_an_empty_side_is_no_pair() -> None:
-    found, account = cut([(3, 0), (0, 0), (2, 2)])
-    assert found == [(2, 0, 2), (2, 2, 2)]
+def test_a_pair_with_an_empty_side_is_not_packed() -> None:
+    pieces, account = cut([(3, 0), (0, 0), (2, 2)])
+    assert pieces == [(2, 0, 2), (2, 2, 2)]
     assert account.dropped["too_short"].tolist() == [3, 0, 0]
 
 
@@ -90,15 +90,15 @@ def test_every_token_is_kept_truncated_or_dropped_and_kept_pairs_fit(
     sides: list[tuple[int, int]], overflow: str, side: str, multiple: int
 ) -> None:
     side = side if overflow == "truncate" else "right"
-    found, account = cut(
+    pieces, account = cut(
         sides, overflow=overflow, truncation_side=side, pad_segment_to_multiple=multiple
     )
     lost = account.truncated + sum(account.dropped.values(), np.zeros(len(sides), np.int32))
     for row, (first, second) in enumerate(sides):
-        own = [length for document, _, length in found if document == row]
-        assert sum(own) + lost[row] == first + second
-        assert len(own) in (0, 2)
-        assert sum(-(-length // multiple) * multiple for length in own) <= 8
+        counts = [length for document, _, length in pieces if document == row]
+        assert sum(counts) + lost[row] == first + second
+        assert len(counts) in (0, 2)
+        assert sum(-(-length // multiple) * multiple for length in counts) <= 8
 
 
 def rows_of(count: int) -> list[dict[str, str]]:
@@ -110,15 +110,15 @@ def rows_of(count: int) -> list[dict[str, str]]:
 
 
 def sides_in(path: Path) -> dict[int, list[tuple[int, list[int]]]]:
-    """(side, tokens) of each pair, by row; both must be neighbours in one pack."""
-    found: dict[int, list[tuple[int, list[int]]]] = {}
+    """(side, tokens) of each pair, by row; both must be consecutive in one pack."""
+    pairs: dict[int, list[tuple[int, list[int]]]] = {}
     for pack in PackedShards(path, verify=True):
         ids, sides = pack.columns["pair_ids"].tolist(), pack.columns["pair_sides"].tolist()
         assert sides == [0, 1] * (len(sides) // 2)
         assert ids[::2] == ids[1::2] == pack.columns["document_ids"].tolist()[::2]
         for number, (_, _, tokens) in enumerate(pack.segments()):
-            found.setdefault(ids[number], []).append((sides[number], tokens.tolist()))
-    return found
+            pairs.setdefault(ids[number], []).append((sides[number], tokens.tolist()))
+    return pairs
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -254,7 +254,7 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     )
 
 
-def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
+def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
     rows = [{**row, "margin": number / 4} for number, row in enumerate(rows_of(6))]
     options: dict[str, Any] = {
         "max_length": 4096,
@@ -274,9 +274,9 @@ def test_pack_dataset_packs_pairs_with_what_is_carried(tmp_path: Path) -> None:
     [
         (
             {"overflow": "split"},
-            "overflow split would tear pairs apart; choose --overflow truncate, drop or error",
+            "overflow split would split pairs; choose --overflow truncate, drop or error",
         ),
-        ({"strategy": "wrapped"}, "strategy wrapped would tear pairs apart"),
+        ({"strategy": "wrapped"}, "strategy wrapped would split pairs; choose another strategy"),
         (
             {"pair_columns": "chosen"},
             "pair_columns is chosen; expected two columns: chosen,rejected",

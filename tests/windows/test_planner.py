@@ -29,7 +29,7 @@ def test_packs_come_from_the_last_windows(
 @given(
     st.lists(st.integers(0, 9), min_size=1), st.integers(1, 12), st.sampled_from(["drop", "fill"])
 )
-def test_what_remains_is_a_multiple_and_the_smallest_change(
+def test_the_remaining_packs_are_a_multiple_after_the_smallest_change(
     counts: list[int], multiple: int, remainder: str
 ) -> None:
     config = BuildConfig(packs_multiple_of=multiple, remainder=remainder)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def test_what_remains_is_a_multiple_and_the_smallest_change(
     assert all(count + change >= 0 for count, change in zip(counts, changes, strict=True))
 
 
-def test_windows_and_splits_have_seeds_of_their_own() -> None:
+def test_every_window_and_split_has_its_own_seed() -> None:
     config = BuildConfig(seed=5)
     seeds = {window_seed(config, window, split) for window in range(100) for split in range(2)}
     assert len(seeds) == 200
@@ -48,18 +48,18 @@ def test_windows_and_splits_have_seeds_of_their_own() -> None:
 
 def test_bos_and_eos_are_counted_in_the_tokens_not_taken_from_the_policy() -> None:
     policy = documents.tokenizer()
-    made = documents.make_documents([3, 0, 1, 5], policy)
-    made.tokens.memory[0][0] = documents.FIRST_ID  # the first document has lost its BOS
-    plan = plan_window(made, policy, BuildConfig(max_length=8), seed=0)
+    tokenized = documents.make_documents([3, 0, 1, 5], policy)
+    tokenized.tokens.memory[0][0] = documents.FIRST_ID  # the first document has lost its BOS
+    plan = plan_window(tokenized, policy, BuildConfig(max_length=8), seed=0)
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
     assert (counts.bos_added, counts.bos_found, counts.eos_found) == (3, 2, 3)
 
 
 def test_each_source_has_its_own_rate() -> None:
     policy = documents.tokenizer(bos=False)
-    made = documents.make_documents([3, 1], policy)
-    made.source[:] = np.array([1, 0])
-    plan = plan_window(made, policy, BuildConfig(max_length=8), seed=0)
+    tokenized = documents.make_documents([3, 1], policy)
+    tokenized.source[:] = np.array([1, 0])
+    plan = plan_window(tokenized, policy, BuildConfig(max_length=8), seed=0)
     counts = account_by_source(plan, policy, 2, plan.packs)
     assert [source.eos_found for source in counts] == [1, 1, 0]
     assert counts[0].bos_found == 0

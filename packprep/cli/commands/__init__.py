@@ -1,1 +1,1 @@
-"""One module a command, each with a click `command`."""
+"""One module for each command, with a click `command`."""

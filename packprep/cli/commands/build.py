@@ -1,4 +1,4 @@
-"""`packprep build`. Its options are the fields of BuildConfig: nothing is said twice."""
+"""`packprep build`. Its options are generated from the fields of BuildConfig."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ _PATHS = {
     "FILE": "file",
     "PATH|NAME": "file",
 }  # metavars of options that complete as paths
-_RUN = ("dry_run", "json", "quiet")  # options of the command, not of the build
+_RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfig
 
 
 class Grouped(click.Command):
@@ -47,10 +47,7 @@ class Grouped(click.Command):
 
 
 class _Option(click.Option):
-    """An option with a heading.
-
-    Its default is None, so that what was typed can be told from what was not.
-    """
+    """An option with a heading. Its default is None, which means that it was not typed."""
 
     def __init__(self, names: Sequence[str], group: str, **settings: Any) -> None:
         super().__init__(names, default=None, **settings)
@@ -98,10 +95,7 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
 
 
 def default_of(field: "dataclasses.Field[Any]") -> str:
-    """The default as a user would type it.
-
-    Empty where there is none or the option is a switch that is off.
-    """
+    """The default as a user would type it; empty for none and for a switch that is off."""
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(
         field.name, default
@@ -110,7 +104,7 @@ def default_of(field: "dataclasses.Field[Any]") -> str:
 
 
 def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
-    """Gives a command the options of a build but those left out."""
+    """Decorator that adds the options of a build to a command, except those left out."""
 
     def add(command: click.Command) -> click.Command:
         for field in dataclasses.fields(BuildConfig):
@@ -133,8 +127,8 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     "build",
     cls=Grouped,
     short_help="Tokenize and pack text into shards.",
-    epilog="Exit codes: 0 done, 2 wrong usage or bad input, 3 stopped or no room, 130 after "
-    "Ctrl-C.",
+    epilog="Exit codes: 0 done; 2 wrong usage or bad input; 3 stopped or disk full, run the same "
+    "command to resume; 130 after Ctrl-C.",
 )
 @click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
 @click.option(
@@ -142,26 +136,29 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="YAML file whose keys are these options and `sources`; the command line wins.  "
-    f"[default: {DEFAULT_FILE}, where no SOURCE is given]",
+    help="YAML file with these options and `sources` as keys; options typed here win.  "
+    f"[default: {DEFAULT_FILE}, if no SOURCE is given]",
 )
 @click.option(
     "--dry-run",
     is_flag=True,
     default=None,
-    help="Show the options and what the output would be; write nothing.",
+    help="Show all options and an estimate of the output; write nothing.",
 )
 @click.option("--json", is_flag=True, default=None, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, default=None, help="No progress and no table.")
+@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress and no table.")
 def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
     """Tokenize and pack SOURCE... into shards that datasets.load_from_disk opens.
 
-    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow, plain, .gz or .zst), a glob, a
-    directory, - for JSON lines on standard input, or the name of a dataset on the hub.
+    SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow; also .gz and .zst), a glob, a
+    directory, the name of a dataset on the hub, or - for JSON lines on standard input.
+
+    A stopped build keeps its finished work: run the same command to resume.
 
     \b
     Example:
-      packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json --max-length 8192
+      packprep build docs/*.jsonl.gz -o packed --tokenizer tokenizer.json \\
+        --max-length 8192
     """
     settings, run = resolve_options(sources, config, typed)
     tell_libraries()
@@ -176,17 +173,15 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
             tables = estimate(settings)
         _show(tables, run["json"])
         return
-    with open_progress(quiet=run["quiet"]) as progress, _stopped_at_once(progress.close):
-        from packprep.execute.pipeline import (
-            build,
-            build_share,
-        )  # takes a second, in which it may be stopped too
+    with open_progress(quiet=run["quiet"]) as progress, _stop_at_once(progress.close):
+        # Imported here because it takes a second, in which Ctrl-C must work too.
+        from packprep.execute.pipeline import build, build_share
 
         if settings.is_task:
-            done = build_share(settings, progress=progress)
+            share = build_share(settings, progress=progress)
             progress.close()
             if not run["quiet"] or run["json"]:
-                _show({"share": done}, run["json"])
+                _show({"share": share}, run["json"])
             return
         build(settings, progress=progress)
     print_report(output_at(settings.output), as_json=run["json"], quiet=run["quiet"])
@@ -195,41 +190,41 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 def resolve_options(
     sources: Sequence[str], config: Path | None, typed: dict[str, Any]
 ) -> tuple[BuildConfig, dict[str, bool]]:
-    """Options of the command line over the YAML file over the defaults.
+    """Config of a build, and the options in `_RUN`.
 
-    Both those of the build and those of how it runs (see `_RUN`).
+    The command line wins over the YAML file, and that over the defaults.
     """
-    given, run = merged_options(sources, config, typed)
-    return BuildConfig(**given), run
+    options, run = merged_options(sources, config, typed)
+    return BuildConfig(**options), run
 
 
 def merged_options(
     sources: Sequence[str], config: Path | None, typed: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, bool]]:
-    """The command line over the YAML file, values unchecked, and how to run (see `_RUN`)."""
+    """Options of a build with unchecked values, and those in `_RUN`; the command line wins."""
     if config is None and not sources:
         if not Path(DEFAULT_FILE).exists():
             raise ConfigError(
                 f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help"
             )
         config = Path(DEFAULT_FILE)
-    given = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
-    given |= _with_order({key: value for key, value in typed.items() if value not in (None, ())})
-    run = {key: given.pop(key, False) for key in _RUN}
+    options = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
+    options |= _with_order({key: value for key, value in typed.items() if value not in (None, ())})
+    run = {key: options.pop(key, False) for key in _RUN}
     for key, value in run.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}, expected true or false")
     if sources:
-        given["sources"] = tuple(sources)
-    return given, run
+        options["sources"] = tuple(sources)
+    return options, run
 
 
 def _with_order(options: dict[str, Any]) -> dict[str, Any]:
-    """The same options with `shuffle`, the short form, written as `order`."""
+    """The options with the short form `shuffle` replaced by `order`."""
     if "shuffle" not in options:
         return options
     if "order" in options:
-        raise ConfigError("order and shuffle say the same thing twice; give one of them")
+        raise ConfigError("order and shuffle set the same option; give only one of them")
     shuffle = options.pop("shuffle")
     if not isinstance(shuffle, bool):
         raise ConfigError(f"shuffle is {shuffle!r}, expected true or false")
@@ -237,13 +232,11 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _stopped_at_once(close: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process now.
+def _stop_at_once(close: Callable[[], None]) -> Iterator[None]:
+    """End the process at once on Ctrl-C and SIGTERM.
 
-    A thread in the middle of a unit can be left, not stopped.
-
-    What is done is in the staging directory with its receipts, and the same command goes on. close:
-    puts the terminal in order.
+    A thread in the middle of a unit cannot be stopped, only abandoned. Finished work is in the
+    staging directory with its receipts, so the same command resumes. close: restores the terminal.
     """
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -263,13 +256,13 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    for part, values in result.items():
-        print_table(part, [(key, _shown(value)) for key, value in values.items()])
+    for title, values in result.items():
+        print_table(title, [(key, _shown(value)) for key, value in values.items()])
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_shown, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
     return f"{value:,}" if type(value) is int else str(value)

@@ -1,4 +1,4 @@
-"""`packprep check`: the CI gate on the numbers of a build."""
+"""`packprep check`: a CI gate on the numbers of a build."""
 
 import json
 from pathlib import Path
@@ -16,42 +16,41 @@ if TYPE_CHECKING:
 
 @click.command(
     "check",
-    short_help="Fail CI when a build's numbers got worse.",
-    epilog="Exit codes: 0 all numbers hold, 1 a number failed, 2 wrong usage or bad input.",
+    short_help="Fail CI when the numbers of a build get worse.",
+    epilog="Exit codes: 0 all checks passed, 1 a check failed, 2 wrong usage or bad input.",
 )
 @click.argument("output", metavar="OUT|REPORT", type=OutputType("file"))
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Numbers to hold, or a report.json.",
+    help="Baseline written by --update-baseline, or a report.json.",
 )
 @click.option(
     "--tolerance",
     "tolerances",
     multiple=True,
     metavar="NAME=CHANGE",
-    help="Change for the worse that passes: a number, or with % a share of the baseline. NAME is a "
-    "key of report.json, "
-    "nested ones with dots: utilization=-0.002, tokens.dropped=+100, tokens_per_second=-20%. "
-    "Repeatable.",
+    help="Allowed change for the worse: a number, or with % a share of the baseline. NAME is a key "
+    "of report.json, nested keys with dots: utilization=-0.002, tokens.dropped=+100, "
+    "tokens_per_second=-20%. May be repeated.",
 )
 @click.option(
     "--min-utilization",
     type=click.FloatRange(0, 1),
     metavar="SHARE",
-    help="Least utilization, such as 0.98.",
+    help="Lowest utilization that passes, such as 0.98.",
 )
 @click.option(
     "--max-loss",
     type=click.FloatRange(0, 1),
     metavar="SHARE",
-    help="Most tokens lost, such as 0.01.",
+    help="Highest share of lost tokens that passes, such as 0.01.",
 )
 @click.option(
     "--update-baseline",
     is_flag=True,
-    help="Write the numbers to FILE instead of holding them to it.",
+    help="Write the numbers to the --baseline FILE instead of comparing.",
 )
 @click.option(
     "--junit",
@@ -77,14 +76,14 @@ def command(
     summary: Path | None,
     as_json: bool,
 ) -> int:
-    """Hold the numbers of OUT to a baseline that is under version control.
+    """Compare the numbers of OUT with a baseline that is under version control.
 
     OUT is an output directory or its report.json.
 
-    Held without a --tolerance: utilization (may fall by 0.001), gap_share (may rise by 0.001),
-    straggler (by 0.05), every reason for which tokens or rows were lost (not at all), and
-    max_length, straggler_ranks, bos_rate and eos_rate (may not change). In a GitHub workflow the
-    result is on the page of the run.
+    Without --tolerance, utilization may fall by 0.001, gap_share may rise by 0.001 and straggler
+    by 0.05. Lost tokens and rows may not rise, for any reason. max_length, straggler_ranks,
+    bos_rate and eos_rate may not change. A GitHub workflow shows the result on the page of the
+    run.
 
     \b
     Example:
@@ -99,22 +98,23 @@ def command(
         raise ConfigError("--update-baseline writes the file that --baseline names; give both")
     if baseline is None and min_utilization is None and max_loss is None:
         raise ConfigError(
-            "there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss"
+            "there is nothing to check; give --baseline FILE, --min-utilization or --max-loss"
         )
     if tolerances and baseline is None:
-        raise ConfigError("a --tolerance is for a change since the baseline; give --baseline FILE")
+        raise ConfigError("--tolerance is for changes since a baseline; give --baseline FILE")
     report = read_report(output)
-    held = {} if baseline is None or update_baseline else gate.read_baseline(baseline)
+    figures = {} if baseline is None or update_baseline else gate.read_baseline(baseline)
     limits = {"min_utilization": min_utilization, "max_loss": max_loss}
-    verdicts = gate.check_figures(report, held, tolerances, **limits)
+    verdicts = gate.check_figures(report, figures, tolerances, **limits)
     failed = [verdict for verdict in verdicts if not verdict.passed]
     if update_baseline and baseline is not None and not failed:
         written = gate.write_baseline(baseline, report, tolerances)
-        click.echo(f"{baseline} holds {len(written)} numbers of {output}", err=as_json)
-    elif held and (missing := gate.not_in_baseline(report, held)):
-        names = ", ".join(missing)
+        click.echo(f"wrote {len(written)} numbers of {output} to {baseline}", err=as_json)
+    elif figures and (missing := gate.not_in_baseline(report, figures)):
+        names, verb = ", ".join(missing), "is" if len(missing) == 1 else "are"
         click.echo(
-            f"{baseline} does not have {names}: not held; write it anew with --update-baseline",
+            f"{baseline} does not have {names}, which {verb} not checked; write it again with "
+            "--update-baseline",
             err=True,
         )
     if junit is not None:

@@ -15,17 +15,16 @@ if TYPE_CHECKING:
 _COLOURS = {"better": "green", "worse": "red", "differs": "yellow", "same": None}
 
 
-@click.command("compare", short_help="Two outputs or reports side by side.")
+@click.command("compare", short_help="Compare two outputs or reports.")
 @click.argument("a", metavar="A", type=OutputType("file"))
 @click.argument("b", metavar="B", type=OutputType("file"))
-@click.option("--all", "everything", is_flag=True, help="Also the numbers that are the same.")
+@click.option("--all", "everything", is_flag=True, help="Also show the numbers that are equal.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
 def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
     """Show the differences between A and B, and whether B is better or worse.
 
-    A and B are output directories or report.json files.
-
-    Of directories also the options, sources and tokenizer that differ.
+    A and B are output directories or report.json files. For directories, options, sources and
+    tokenizer that differ are shown too.
 
     \b
     Example:
@@ -48,7 +47,7 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
         click.echo(json.dumps({"options": settings, "figures": numbers}, indent=2))
         return
     if reports[0].get("sha256") == reports[1].get("sha256"):
-        click.echo(f"the data files of {a} and {b} are the same, byte for byte")
+        click.echo(f"the data files of {a} and {b} are identical, byte for byte")
     kept = [each for each in differences if everything or each.judgement != "same"]
     if settings or kept:
         print_table("compared", [("A", str(a)), ("B", str(b))])
@@ -58,7 +57,7 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
         print_grid("options that differ", ("", "A", "B"), rows)
         click.echo()
     if not kept:
-        click.echo(f"all {len(differences)} numbers are the same")
+        click.echo(f"all {len(differences)} numbers are equal")
         return
     rows = [
         (
@@ -78,4 +77,4 @@ def command(a: "Output", b: "Output", everything: bool, as_json: bool) -> None:
     same = sum(each.judgement == "same" for each in differences)
     print_grid("numbers", ("", "A", "B", "change", "B is"), rows, left=(0, 4), colours=colours)
     if same and not everything:
-        click.echo(f"{same} more numbers are the same; --all shows them")
+        click.echo(f"{same} more numbers are equal; --all shows them")

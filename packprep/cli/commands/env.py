@@ -1,4 +1,4 @@
-"""`packprep env`: what to paste into a bug report."""
+"""`packprep env`: facts for a bug report."""
 
 import json
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ import click
 from packprep.cli.printing import print_table
 
 
-@click.command("env", short_help="Versions and settings for a bug report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
+@click.command("env", short_help="Print versions and settings for a bug report.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Versions of packprep and what it uses, the machine, and the settings that change a build.
+    """Print versions of packprep and its libraries, the machine, and settings that change a build.
 
-    No paths, no secrets.
+    Nothing printed is a path or a secret.
 
     \b
     Example:
@@ -22,13 +22,13 @@ def command(as_json: bool) -> None:
     """
     from packprep.cli.environment import environment
 
-    found = environment()
+    facts = environment()
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(facts, indent=2))
         return
     print_table(
-        "packprep " + found.pop("packprep"),
-        [row for key, value in found.items() for row in _rows(key, value)],
+        "packprep " + facts.pop("packprep"),
+        [row for key, value in facts.items() for row in _rows(key, value)],
     )
 
 
@@ -38,8 +38,8 @@ def _rows(key: str, value: Any) -> list[tuple[str, str]]:
     if not value:
         return [(key, "none set")]
     return [
-        (name, "not installed" if held is None else _shown(name, held))
-        for name, held in value.items()
+        (name, "not installed" if item is None else _shown(name, item))
+        for name, item in value.items()
     ]
 
 

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 
-@click.command("merge", short_help="Put outputs together into one.")
+@click.command("merge", short_help="Merge several outputs into one.")
 @click.argument("outputs", nargs=-1, required=True, metavar="OUT...", type=OutputType())
 @click.option(
     "-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write."
 )
 @click.option(
-    "--shard-size", metavar="SIZE", help="Cut the shards anew, to about this many bytes each."
+    "--shard-size", metavar="SIZE", help="Also rewrite the shards, with about this many bytes each."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
 def command(
     outputs: "tuple[Output, ...]", output: Path, shard_size: str | None, as_json: bool, quiet: bool
 ) -> None:
-    """Put the packs of OUT... together, in this order, into one output with one account.
+    """Merge the packs of OUT..., in this order, into one output with one account.
 
-    The outputs must be of the same tokenizer, columns and max_length. Document ids of the second
-    begin where those of the first end. Shards whose bytes stay the same are linked where the file
-    system has links.
+    The outputs must have the same tokenizer, columns and max_length. Document ids of the second
+    begin where those of the first end. Shards whose bytes do not change are hard links where the
+    file system allows it.
 
     \b
     Example:

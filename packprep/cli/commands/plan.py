@@ -1,7 +1,4 @@
-"""`packprep plan`: results of each choice of length, strategy and overflow.
-
-Nothing is built.
-"""
+"""`packprep plan`: results of every choice of length, strategy and overflow, without a build."""
 
 import dataclasses
 import json
@@ -23,11 +20,11 @@ if TYPE_CHECKING:
     from packprep.preview.sweep import Row
 
 _SWEPT = ("max_length", "strategy", "overflow")
-_OVERFLOWS = ("split", "truncate", "drop")  # all: error is no plan where it differs from these
+_OVERFLOWS = ("split", "truncate", "drop")  # "all"; error gives either their plan or none
 
 
 def _known(key: str) -> tuple[str, ...]:
-    """The choices of an option of a build."""
+    """Choices of an option of a build."""
     [field] = [field for field in dataclasses.fields(BuildConfig) if field.name == key]
     return get_args(field.type)
 
@@ -36,45 +33,49 @@ def _known(key: str) -> tuple[str, ...]:
 @click.command(
     "plan",
     cls=Grouped,
-    short_help="Compare lengths, strategies and overflow; write no shard.",
+    short_help="Compare pack lengths, strategies and overflow; write no shards.",
     epilog="Exit codes: 0 done, 2 wrong usage or bad input, 130 after Ctrl-C.",
 )
 @click.argument(
     "sources", nargs=-1, metavar="SOURCE...|TOKENS|OUT|LENGTHS.npy", shell_complete=of_paths()
 )
 @click.option(
-    "--max-length", metavar="N,...", help="Tokens per pack, several with commas.  [default: 4096]"
+    "--max-length", metavar="N,...", help="Tokens per pack; several with commas.  [default: 4096]"
 )
 @click.option(
     "--strategy",
     metavar="NAME,...",
     shell_complete=of_names([*_known("strategy"), "all"], several=True),
-    help="Strategies with commas, or all.  [default: best_fit]",
+    help="Strategies, separated by commas, or all.  [default: best_fit]",
 )
 @click.option(
     "--overflow",
     metavar="NAME,...",
     shell_complete=of_names([*_known("overflow"), "all"], several=True),
-    help="split, truncate, drop, error or all.  [default: split]",
+    help="split, truncate, drop or error, separated by commas, or all.  [default: split]",
 )
 @click.option(
     "--sample",
     type=float,
     default=1.0,
     metavar="SHARE",
-    help="Share of the documents to look at, as 0.05.",
+    help="Share of the documents to tokenize, such as 0.05.  [default: 1.0]",
 )
 @click.option(
     "--global-batch-size",
     type=click.IntRange(1),
     metavar="N",
-    help="Packs of a step, to show steps.",
+    help="Packs per optimizer step; adds a column of steps per epoch.",
 )
 @click.option(
-    "-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file of a build."
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML file with the options of a build.",
 )
 @click.option("--json", is_flag=True, default=None, help="Print the plans as JSON.")
-@click.option("-q", "--quiet", is_flag=True, default=None, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress.")
 def command(
     sources: tuple[str, ...],
     sample: float,
@@ -84,24 +85,26 @@ def command(
 ) -> None:
     """Plan every combination of length, strategy and overflow.
 
-    The best row for each goal is marked, if there is one.
+    Text is tokenized, all documents or a --sample, and the tokens are kept only if --keep-tokens
+    names a token store. A token store, an output of packprep and an array of lengths (numpy.save)
+    are read in seconds. Without --sample the figures are exactly those of a build with the same
+    options.
 
-    Of text, all documents or a --sample are tokenized and the tokens thrown away, unless
-    --keep-tokens names a store. A token store, an output of packprep and an array of lengths
-    (numpy.save) are read in seconds. Without a sample the figures are those that a build with the
-    same options gives, exactly. Plans that lose over 1% of the tokens are marked as best only where
-    all do.
+    The best row for each goal is marked, unless several are equal. A plan that loses over 1% of
+    the tokens is marked only if all plans do.
 
     \b
     Example:
-      packprep plan docs/*.jsonl --tokenizer tokenizer.json --max-length 2048,8192 \\
-        --strategy all --sample 0.05
-      packprep plan lengths.npy --max-length 4096,8192 --strategy all --overflow all \\
-        --global-batch-size 256
+      packprep plan docs/*.jsonl --tokenizer tokenizer.json --sample 0.05 \\
+        --max-length 2048,8192 --strategy all
+      packprep plan lengths.npy --max-length 4096,8192 --strategy all \\
+        --overflow all --global-batch-size 256
     """
-    given, run = merged_options(sources, config, typed)
-    choices = {name: str(given.pop(name)).split(",") if name in given else None for name in _SWEPT}
-    lengths = [_whole(text) for text in choices["max_length"] or ["4096"]]
+    options, run = merged_options(sources, config, typed)
+    choices = {
+        name: str(options.pop(name)).split(",") if name in options else None for name in _SWEPT
+    }
+    lengths = [_integer(text) for text in choices["max_length"] or ["4096"]]
     strategies = _names("strategy", choices["strategy"] or ["best_fit"])
     overflows = _names("overflow", choices["overflow"] or ["split"])
     tell_libraries()
@@ -110,16 +113,16 @@ def command(
     from packprep.preview.sweep import combinations, sweep_configs
     from packprep.support.progress import open_progress
 
-    configs, refused = combinations(given, lengths, strategies, overflows)
+    configs, refused = combinations(options, lengths, strategies, overflows)
     base = configs[0]
     share_machine(base)
     with open_progress(quiet=run["quiet"]) as progress, compiling(progress.say):
-        with read_lengths(base, sample, progress) as found:
+        with read_lengths(base, sample, progress) as measured:
             # Where no document is too long, every overflow is the same plan.
             fitting = {
                 length
                 for length in lengths
-                if sample == 1 and found.longest <= length and len(overflows) > 1
+                if sample == 1 and measured.longest <= length and len(overflows) > 1
             }
             configs = [
                 each
@@ -127,43 +130,43 @@ def command(
                 if each.max_length not in fitting or each.overflow == overflows[0]
             ]
             rows = sweep_configs(
-                found.windows,
+                measured.windows,
                 configs,
-                found.tokenizer,
-                found.carried,
-                share=found.share,
-                scale=found.scale,
+                measured.tokenizer,
+                measured.carried,
+                share=measured.share,
+                scale=measured.scale,
                 report=lambda done, total: progress.advance("plan", done, total, "plans"),
             )
-        rate = write_rate(found, base)
+        rate = write_rate(measured, base)
     if all(row.problem for row in rows):
         raise ConfigError(
             f"nothing can be planned: {rows[0].problem}; choose another --overflow or --strategy"
         )
-    notes = _notes(found, rate, refused, fitting)
+    notes = _notes(measured, rate, refused, fitting)
     if run["json"]:
-        click.echo(json.dumps(_as_json(found, rows, rate, notes, global_batch_size), indent=2))
+        click.echo(json.dumps(_as_json(measured, rows, rate, notes, global_batch_size), indent=2))
         return
-    _print(found, rows, rate, global_batch_size, fitting)
+    _print(measured, rows, rate, global_batch_size, fitting)
     for note in notes:
         print_sentence(note)
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise ConfigError(
-            f"max_length is {text!r}, expected whole numbers with commas such as 2048,4096"
+            f"max_length is {text!r}, expected whole numbers separated by commas, such as 2048,4096"
         ) from None
 
 
-def _names(key: str, given: Sequence[str]) -> list[str]:
-    """Names that were asked for, each once."""
+def _names(key: str, typed: Sequence[str]) -> list[str]:
+    """The typed names, each once, with "all" expanded."""
     known = _known(key)
     names = [
         each
-        for name in map(str.strip, given)
+        for name in map(str.strip, typed)
         for each in (_all(key, known) if name == "all" else [name])
     ]
     for name in names:
@@ -176,49 +179,51 @@ def _all(key: str, known: Sequence[str]) -> Sequence[str]:
     return _OVERFLOWS if key == "overflow" else known
 
 
-def _build_seconds(found: "Lengths", row: "Row", rate: float) -> float:
-    return (found.tokenize_seconds or 0.0) + row.seconds + row.bytes / rate
+def _build_seconds(measured: "Lengths", row: "Row", rate: float) -> float:
+    return (measured.tokenize_seconds or 0.0) + row.seconds + row.bytes / rate
 
 
-def _notes(found: "Lengths", rate: float, refused: Sequence[str], fitting: set[int]) -> list[str]:
-    """Notes on the basis of the figures, and on what is missing."""
+def _notes(
+    measured: "Lengths", rate: float, refused: Sequence[str], fitting: set[int]
+) -> list[str]:
+    """Notes on how the figures were measured, and on plans left out."""
     tokenizing = (
-        f"tokenizing as it went here ({found.tokenize_seconds:,.1f} s for all of the text), "
-        if found.tokenize_seconds is not None
-        else "no tokenizing, as the tokens are there, "
+        f"tokenizing as measured here ({measured.tokenize_seconds:,.1f} s for all text), "
+        if measured.tokenize_seconds is not None
+        else "no tokenizing, because the tokens exist, "
     )
     notes = [
-        f"build s: {tokenizing}planning as it went here, "
-        f"writing at {rate / 1e6:,.0f} MB/s as a shard of zeros was written here"
+        f"build s: {tokenizing}planning as measured here, "
+        f"writing at {rate / 1e6:,.0f} MB/s, as measured here with a shard of zeros"
     ]
-    if found.share < 1:
+    if measured.share < 1:
         notes.append(
-            f"from {found.share:.3g} of the documents: counts are scaled to all of them, ± is half "
-            "of a 95% interval"
+            f"sample of {measured.share:.3g} of the documents: counts are scaled to all of them; "
+            "± is half of a 95% confidence interval"
         )
     if fitting:
         names = ", ".join(f"{length:,}" for length in sorted(fitting))
         notes.append(
-            f"no document is longer than {names}: every overflow gives the same plan there"
+            f"no document is longer than {names} tokens: every overflow gives the same plan there"
         )
     return notes + [f"left out: {reason}" for reason in refused]
 
 
 def _as_json(
-    found: "Lengths", rows: Sequence["Row"], rate: float, notes: Sequence[str], batch: int | None
+    measured: "Lengths", rows: Sequence["Row"], rate: float, notes: Sequence[str], batch: int | None
 ) -> dict[str, Any]:
     from packprep.preview.goals import best
 
     planned = [
         dataclasses.asdict(row)
         | ({"steps_per_epoch": row.packs // batch} if batch else {})
-        | {"build_seconds": round(_build_seconds(found, row, rate), 3)}
+        | {"build_seconds": round(_build_seconds(measured, row, rate), 3)}
         for row in rows
     ]
     return {
-        "from": found.origin,
-        "documents": found.documents,
-        "sample": found.share,
+        "from": measured.origin,
+        "documents": measured.documents,
+        "sample": measured.share,
         "notes": list(notes),
         "plans": planned,
         "best": best(rows),
@@ -226,7 +231,7 @@ def _as_json(
 
 
 def _print(
-    found: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
+    measured: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
 ) -> None:
     from packprep.execute.disk_space import size_text
     from packprep.preview.goals import best, ties
@@ -236,7 +241,7 @@ def _print(
     for goal, number in best(rows).items() if len(rows) > 1 else ():
         if goal not in equal:
             goals.setdefault(number, []).append(goal)
-    sampled = found.share < 1
+    sampled = measured.share < 1
     heads = [
         "length",
         "strategy",
@@ -274,14 +279,14 @@ def _print(
                 f"{row.straggler:.2f}",
                 *([f"{row.packs // batch:,}"] if batch else []),
                 size_text(row.bytes),
-                f"{_build_seconds(found, row, rate):,.1f}",
+                f"{_build_seconds(measured, row, rate):,.1f}",
                 ", ".join(goals.get(number, [])),
             ]
         )
     colours = ["green" if number in goals else None for number in range(len(rows))]
-    title = f"{found.origin}: {found.documents:,} documents" + (" of a sample" if sampled else "")
+    title = f"{measured.origin}: {measured.documents:,} documents" + (
+        " of a sample" if sampled else ""
+    )
     print_grid(title, heads, cells, keys=3, left=(1, 2, len(heads) - 1), colours=colours)
     if equal:
-        print_sentence(
-            f"best for {', '.join(equal)}: several plans are exactly equal, so none is marked"
-        )
+        print_sentence(f"best for {', '.join(equal)}: several plans are equal, so none is marked")

@@ -1,4 +1,4 @@
-"""`packprep report`: an output as a page to look at, and as plots."""
+"""`packprep report`: an output as a web page, and as plots."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 
-@click.command("report", short_help="Show an output as a web page, or as plots.")
+@click.command("report", short_help="Write a report of an output: a web page, and plots.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "-o",
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     "--plots",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also write plots there, as PNG and SVG.",
+    help="Also write plots to DIR, as PNG and SVG.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what the page shows as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Also print the data of the page as JSON.")
 def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> None:
     """Write the report of OUT, the directory of a finished build, as one self-contained page.
 
-    It shows what became of every token, the first packs, how lengths and packs are spread, and what
-    every other strategy would have made of the same documents. It loads nothing, and can be read on
-    a phone and in the dark.
+    The page shows the outcome of every token, the first packs, histograms of lengths and packs,
+    and the results of every other strategy on the same documents. It loads nothing from the
+    network, fits a phone and has a dark mode.
 
     \b
     Example:
       packprep report packed -o report.html --plots plots
     """
-    for given in (page, plots):
+    for path in (page, plots):
         if (
-            given is not None
+            path is not None
             and isinstance(output, Path)
-            and given.resolve().is_relative_to(output.resolve())
+            and path.resolve().is_relative_to(output.resolve())
         ):
             raise ConfigError(
-                f"{given} is inside {output}, whose manifest lists every file; choose another place"
+                f"{path} is inside {output}, whose manifest lists every file; choose another place"
             )
     from packprep.reports.facts import gather
     from packprep.reports.page import as_data, write_page
@@ -65,5 +65,5 @@ def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(as_data(facts) | {"written": list(map(str, written))}, indent=2))
         return
-    for path in written:
-        click.echo(path)
+    for file in written:
+        click.echo(file)

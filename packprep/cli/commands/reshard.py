@@ -11,14 +11,19 @@ if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 
-@click.command("reshard", short_help="Cut an output into shards of another size.")
+@click.command("reshard", short_help="Rewrite an output with shards of another size.")
 @click.argument("source", metavar="OUT", type=OutputType())
 @click.option(
     "-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write."
 )
-@click.option("--shard-size", required=True, metavar="SIZE", help="Bytes of one shard, about.")
+@click.option(
+    "--shard-size",
+    required=True,
+    metavar="SIZE",
+    help="Approximate bytes of a shard, such as 100MB.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no table.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
 def command(source: "Output", output: Path, shard_size: str, as_json: bool, quiet: bool) -> None:
     """Write the packs of OUT, unchanged and in the same order, in shards of about SIZE bytes.
 

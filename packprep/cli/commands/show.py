@@ -1,4 +1,4 @@
-"""`packprep show`: a pack as a person would read it."""
+"""`packprep show`: a pack as readable text."""
 
 import hashlib
 import json
@@ -19,33 +19,26 @@ if TYPE_CHECKING:
     from packprep.inspect.provenance import Sources
     from packprep.schemas.manifest import Manifest, Output
 
-_NO_TOKENIZER = hashlib.sha256(
-    b""
-).hexdigest()  # what a build of rows of token ids has in its place
-_COLOURS = (
-    "cyan",
-    "yellow",
-    "green",
-    "magenta",
-    "blue",
-    "red",
-)  # neighbouring segments never share one
+# Digest of the tokenizer in a build of token ids.
+_NO_TOKENIZER = hashlib.sha256(b"").hexdigest()
+# In turn, so that neighbouring segments have different colours.
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
-@click.command("show", short_help="Print a pack as text, its documents apart.")
+@click.command("show", short_help="Print a pack as text, document by document.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "--pack",
     type=click.IntRange(0),
     metavar="P",
-    help="Number of a pack in its split.  [default: 0]",
+    help="Number of a pack in its split, from 0.  [default: 0]",
 )
 @click.option(
     "--doc",
     metavar="ROW",
-    help="Show a document instead, wherever it is: a document id, or SOURCE:ROW.",
+    help="Show all segments of a document instead: a document id, or SOURCE:ROW.",
 )
-@click.option("--raw", is_flag=True, help="Token ids instead of text; needs no tokenizer.")
+@click.option("--raw", is_flag=True, help="Print token ids instead of text; needs no tokenizer.")
 @click.option(
     "--head", type=click.IntRange(1), metavar="N", help="Only the first N tokens of each segment."
 )
@@ -55,7 +48,7 @@ _COLOURS = (
     "--tokenizer",
     metavar="PATH|NAME",
     shell_complete=of_paths(),
-    help="Where the tokenizer is now, if it has moved.",
+    help="The tokenizer, if it has moved since the build.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
 def command(
@@ -71,9 +64,9 @@ def command(
 ) -> None:
     """Print a pack of OUT, each segment under its document.
 
-    Every line begins with the position of its first token. A colour per segment; BOS, EOS and other
-    special tokens stand out. Where there are labels, tokens without loss are dim, or between ‹ and
-    › where there is no colour.
+    Every line begins with the position of its first token. Each segment has a colour; BOS, EOS
+    and other special tokens are highlighted. Where there are labels, tokens without loss are dim,
+    or between ‹ and › if there is no colour.
 
     \b
     Example:
@@ -84,18 +77,18 @@ def command(
     from packprep.schemas.manifest import read_manifest
 
     if pack is not None and doc is not None:
-        raise ConfigError("--pack and --doc each say what to show; give one of them")
+        raise ConfigError("--pack and --doc exclude each other; give only one of them")
     manifest = read_manifest(output)
     sources = Sources(manifest)
     if doc is None:
-        found = find_pack(output, manifest, pack or 0, split, shard)
-        shown = [(found, segment) for segment in found.segments]
+        first = find_pack(output, manifest, pack or 0, split, shard)
+        shown = [(first, segment) for segment in first.segments]
     else:
         places = find_documents(output, manifest, [document_number(sources, doc)])
         if not places:
             raise ConfigError(
-                f"{sources.row(document_number(sources, doc))} is in no pack; see packprep trace "
-                "--help"
+                f"{sources.row(document_number(sources, doc))} is in no pack: it was empty, "
+                "skipped or dropped; report.json counts which"
             )
         packs = {
             place.place: find_pack(output, manifest, place.place.pack, place.place.split)
@@ -106,34 +99,37 @@ def command(
     if as_json:
         click.echo(
             json.dumps(
-                [_as_dict(found, segment, sources, decoder) for found, segment in shown], indent=2
+                [_as_dict(each, segment, sources, decoder) for each, segment in shown], indent=2
             )
         )
         return
     if doc is None:
-        used = len(found.columns["tokens"])
-        of = f"{manifest.splits[found.split].packs:,} packs of {found.split}"
+        used = len(first.columns["tokens"])
+        packs_of_split = f"{manifest.splits[first.split].packs:,} packs of {first.split}"
         segments = f"{len(shown)} segments" if len(shown) != 1 else "1 segment"
         click.secho(
-            f"pack {found.number} of {of}: {used:,} of {manifest.max_length:,} tokens, {segments}",
+            f"pack {first.number} of {packs_of_split}: {used:,} of {manifest.max_length:,} tokens, "
+            f"{segments}",
             bold=True,
         )
     special = _special(manifest, decoder)
-    for number, (found, segment) in enumerate(shown):
+    for number, (found_pack, segment) in enumerate(shown):
         colour = _COLOURS[number % len(_COLOURS)]
         click.echo()
         click.secho(
-            _title(segment, sources, _side(found, segment, manifest), with_pack=doc is not None),
+            _title(
+                segment, sources, _side(found_pack, segment, manifest), with_pack=doc is not None
+            ),
             fg=colour,
             bold=True,
         )
-        _print_segment(found, segment, decoder, special, colour, head)
+        _print_segment(found_pack, segment, decoder, special, colour, head)
 
 
 def _decoder(manifest: "Manifest", moved: str | None) -> Any:
-    """Function from ids to text.
+    """Tokenizer that turns ids into text.
 
-    None, so ids are shown, where rows were ids already and no tokenizer is given.
+    None where rows were token ids and no tokenizer is given; then ids are shown.
     """
     from tokenizers import Tokenizer
 
@@ -150,12 +146,9 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
     )
 
 
-def _side(found: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
-    """The column of a pair that a segment is from, such as "rejected".
-
-    "" where rows are no pairs.
-    """
-    sides = found.columns.get("pair_sides")
+def _side(found_pack: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
+    """Column of a pair that a segment is from, such as "rejected"; "" where rows are not pairs."""
+    sides = found_pack.columns.get("pair_sides")
     if sides is None or (side := int(sides[segment.place.segment])) < 0:
         return ""
     named = manifest.data["inputs"]["options"].get("pair_columns") or ("first side", "second side")
@@ -164,25 +157,25 @@ def _side(found: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -
 
 def _title(segment: "LocatedSegment", sources: "Sources", side: str, *, with_pack: bool) -> str:
     place = f"pack {segment.place.pack} " if with_pack else ""
-    what = (
+    title = (
         f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to "
         f"{segment.end - 1:,} of the pack"
     )
     if segment.document is None:
-        return what
+        return title
     if segment.document < 0:
-        return f"{what}: filler"
+        return f"{title}: filler"
     start = f" from its token {segment.start:,}" if segment.start else ""
     if side:  # tokens of the second side count from the first one's
         start = f", {side}"
     padding = segment.end - segment.begin - segment.real
-    return f"{what}: {sources.row(segment.document)}{start}" + (
+    return f"{title}: {sources.row(segment.document)}{start}" + (
         f", {padding} of padding" if padding else ""
     )
 
 
 def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
-    """Ids of the special tokens, as far as they are known."""
+    """Ids of the special tokens that are known."""
     tokenizer = manifest.data["inputs"]["tokenizer"]
     ids = {token["id"] for end in ("bos", "eos") if (token := tokenizer.get(end))}
     if decoder is not None:
@@ -191,7 +184,7 @@ def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
 
 
 def _print_segment(
-    found: "FoundPack",
+    found_pack: "FoundPack",
     segment: "LocatedSegment",
     decoder: Any,
     special: frozenset[int],
@@ -200,12 +193,10 @@ def _print_segment(
 ) -> None:
     from packprep.inspect.show import lines, pieces_as_ids, pieces_as_text
 
-    count = (
-        segment.real if segment.real else segment.end - segment.begin
-    )  # filler is shown for what it is
+    count = segment.real or segment.end - segment.begin  # filler has no real tokens
     count = min(count, head or count)
     part = slice(segment.begin, segment.begin + count)
-    ids, labels = found.columns["tokens"][part], found.columns.get("labels")
+    ids, labels = found_pack.columns["tokens"][part], found_pack.columns.get("labels")
     labels = None if labels is None else labels[part]
     pieces = (
         pieces_as_ids(ids, special, labels)
@@ -234,11 +225,11 @@ def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str
 
 
 def _as_dict(
-    found: "FoundPack", segment: "LocatedSegment", sources: "Sources", decoder: Any
+    found_pack: "FoundPack", segment: "LocatedSegment", sources: "Sources", decoder: Any
 ) -> dict[str, Any]:
     part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
-    ids = found.columns["tokens"][part].tolist()
-    labels = found.columns.get("labels")
+    ids = found_pack.columns["tokens"][part].tolist()
+    labels = found_pack.columns.get("labels")
     known = segment.document is not None and 0 <= segment.document < sources.total
     return {
         "pack": segment.place.pack,

@@ -1,4 +1,4 @@
-"""`packprep stats`: what an output holds."""
+"""`packprep stats`: the contents of an output."""
 
 import json
 from typing import TYPE_CHECKING
@@ -25,27 +25,31 @@ _SOURCE_HEADS = (
 )
 
 
-@click.command("stats", short_help="Show what an output holds, and its steps per epoch.")
+@click.command("stats", short_help="Show the contents of an output, and its steps per epoch.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "--global-batch-size",
     type=click.IntRange(1),
     metavar="N",
-    help="Packs of one optimizer step, over all ranks.",
+    help="Packs per optimizer step, over all ranks.",
 )
 @click.option(
-    "--world-size", type=click.IntRange(1), default=1, metavar="N", help="Ranks.  [default: 1]"
+    "--world-size",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Number of ranks.  [default: 1]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it all as JSON, with exact counts.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print everything as JSON, with exact counts."
+)
 def command(
     output: "Output", global_batch_size: int | None, world_size: int, as_json: bool
 ) -> None:
-    """Show the report of OUT per source, and what a trainer needs to know.
+    """Show the report of OUT, each of its sources, histograms of its shards, and steps per epoch.
 
-    Histograms are counted from its shards.
-
-    Steps are those of the split "train" at N packs a step: packs left over at the end of an epoch
-    make no step, as in PackedLoader.
+    Steps are those of the split "train" with --global-batch-size packs each. Packs left over at
+    the end of an epoch make no step, as in PackedLoader.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`packprep status`: how far a build is."""
+"""`packprep status`: the progress of a build."""
 
 import json
 
@@ -8,20 +8,20 @@ from packprep.cli.completion import of_paths
 from packprep.cli.printing import print_table
 
 
-@click.command("status", short_help="How far a running or stopped build is.")
+@click.command("status", short_help="Show the progress of a running or stopped build.")
 @click.argument("output", metavar="OUT", shell_complete=of_paths("dir"))
 @click.option(
     "--work-dir",
     metavar="DIR",
     shell_complete=of_paths("dir"),
-    help="Where the build of an output in a store works.  [default: here]",
+    help="--work-dir of the build, for an output in a store.  [default: here]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(output: str, work_dir: str | None, as_json: bool) -> None:
-    """Show how far the build of OUT is.
+    """Show the progress of the build of OUT.
 
-    It is running, stopped (the same command resumes it), waiting (for more tasks of its array, or
-    --task-index merge) or finished.
+    A build is running, stopped (run the same command to resume), waiting (for other tasks of its
+    array, or for --task-index merge) or finished.
 
     \b
     Example:
@@ -29,12 +29,13 @@ def command(output: str, work_dir: str | None, as_json: bool) -> None:
     """
     from packprep.inspect.status import status
 
-    found = status(output, work_dir)
+    progress = status(output, work_dir)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(progress, indent=2))
         return
 
     def text(key: str) -> str:
-        return f"{found[key]:,}" if type(found[key]) is int and key != "pid" else str(found[key])
+        value = progress[key]
+        return f"{value:,}" if type(value) is int and key != "pid" else str(value)
 
-    print_table(output, [(key.replace("_", " "), text(key)) for key in found])
+    print_table(output, [(key.replace("_", " "), text(key)) for key in progress])

@@ -1,4 +1,4 @@
-"""`packprep trace`: from a pack to the rows in it, and from a row to the packs that hold it."""
+"""`packprep trace`: from a pack to its rows, and from a row to the packs that hold it."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -15,24 +15,22 @@ if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 SPLIT_OPTION = click.option(
-    "--split", metavar="NAME", help="Split of the pack.  [default: the first]"
+    "--split", metavar="NAME", help="Split that holds the pack.  [default: the first]"
 )
 SHARD_OPTION = click.option(
-    "--shard", metavar="FILE", help="Count packs in this shard, as verify names them."
+    "--shard", metavar="FILE", help="Number packs within this shard, as verify does."
 )
 
 
-@click.command("trace", short_help="Which rows are in a pack, and which packs hold a row.")
+@click.command("trace", short_help="List the rows in a pack, or the packs that hold a row.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "--pack", type=click.IntRange(0), metavar="P", help="Number of a pack in its split, from 0."
 )
 @click.option(
-    "--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack."
+    "--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack, from 0."
 )
-@click.option(
-    "--document", metavar="SOURCE:ROW", help="A row of a source, from 0; or a document id alone."
-)
+@click.option("--document", metavar="SOURCE:ROW", help="Row of a source, from 0; or a document id.")
 @SPLIT_OPTION
 @SHARD_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -45,9 +43,9 @@ def command(
     shard: str | None,
     as_json: bool,
 ) -> None:
-    """Rows of the sources that are in a pack of OUT, or packs of OUT that hold a row.
+    """List the rows of the sources that are in a pack of OUT, or the packs that hold a row.
 
-    Rows and packs count from 0.
+    Rows and packs are numbered from 0. Give either --pack or --document.
 
     \b
     Example:
@@ -67,8 +65,8 @@ def command(
         if segment is not None:
             if segment >= len(segments):
                 raise ConfigError(
-                    f"pack {pack} has {len(segments)} segments, numbered from 0; there is no "
-                    f"{segment}"
+                    f"pack {pack} has {len(segments)} segments, numbered from 0, so there is no "
+                    f"segment {segment}"
                 )
             segments = [segments[segment]]
     else:
@@ -80,7 +78,7 @@ def command(
                 "report.json counts which"
             )
             return
-    rows = [_row(found, sources) for found in segments]
+    rows = [_row(located, sources) for located in segments]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
@@ -88,7 +86,7 @@ def command(
 
 
 def _row(segment: "LocatedSegment", sources: "Sources") -> dict[str, Any]:
-    """A segment as a line of the table; keys are its columns."""
+    """A segment as a row of the table; keys are its columns."""
     document = segment.document
     known = document is not None and document >= 0
     source, row = None, None

@@ -1,4 +1,4 @@
-"""`packprep verify`: an output against its manifest."""
+"""`packprep verify`: check an output against its manifest."""
 
 import dataclasses
 import json
@@ -15,60 +15,59 @@ if TYPE_CHECKING:
 
 @click.command(
     "verify",
-    short_help="Check an output: every file, invariant and document.",
-    epilog="Exit codes: 0 nothing found, 1 something is wrong, 2 nothing to verify there.",
+    short_help="Check every file, invariant and document of an output.",
+    epilog="Exit codes: 0 the output is sound, 1 it has findings, 2 there is no output to verify.",
 )
 @click.argument("output", metavar="OUT", shell_complete=of_paths("dir"))
 @click.option(
     "--level",
     type=click.Choice(["fast", "full"]),
     default="fast",
-    help="fast: every byte that is there. full: also tokenize some documents from their sources "
-    "again.  "
-    "[default: fast]",
+    help="fast: check every byte of OUT. full: also tokenize some documents again from their "
+    "sources.  [default: fast]",
 )
 @click.option(
     "--sample",
     default=1000,
     metavar="N",
     type=click.IntRange(0),
-    help="full: how many documents.  [default: 1000]",
+    help="full: number of documents to tokenize.  [default: 1000]",
 )
 @click.option(
     "--seed",
     default=0,
     metavar="N",
     type=click.IntRange(0),
-    help="full: which documents.  [default: 0]",
+    help="full: seed that chooses the documents.  [default: 0]",
 )
 @click.option(
     "--root",
     metavar="DIR",
     shell_complete=of_paths("dir"),
-    help="full: where relative source paths start.  [default: here]",
+    help="full: directory that relative source paths start from.  [default: here]",
 )
 @click.option(
     "--tokenizer",
     metavar="PATH|NAME",
     shell_complete=of_paths(),
-    help="full: where the tokenizer is now, if it has moved.",
+    help="full: the tokenizer, if it has moved since the build.",
 )
 @click.option(
     "--vocab-size",
     type=click.IntRange(1),
     metavar="N",
-    help="Bound of the ids, where OUT has no manifest.",
+    help="Token ids must be below this; for OUT without a manifest.",
 )
 @click.option(
     "--max-findings",
     default=20,
     metavar="N",
     type=click.IntRange(1),
-    help="Findings shown of each kind; all are counted.  [default: 20]",
+    help="Findings to show of each kind; all are counted.  [default: 20]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
-    "-q", "--quiet", is_flag=True, help="No progress, and no table where nothing is wrong."
+    "-q", "--quiet", is_flag=True, help="Print no progress, and no table if OUT is sound."
 )
 @click.pass_context
 def command(
@@ -86,8 +85,8 @@ def command(
     ledger against the data, and that no document is lost, repeated or cut in the wrong place. Every
     finding names file, pack and segment.
 
-    Datasets packed by TRL or others and saved with save_to_disk have no manifest: their invariants
-    are checked.
+    Datasets packed by TRL or others and saved with save_to_disk have no manifest; only their
+    invariants are checked.
 
     \b
     Example:
@@ -106,9 +105,9 @@ def command(
 
 
 def as_dict(verdict: "Verdict") -> dict[str, Any]:
-    """The result for machines.
+    """The result as JSON values.
 
-    `findings` holds the first of each kind, `counts` says how many there are.
+    `findings` has the first of each kind, `counts` the number of all.
     """
     facts = {spec.name: getattr(verdict, spec.name) for spec in dataclasses.fields(verdict)}
     return (
@@ -129,7 +128,7 @@ def as_dict(verdict: "Verdict") -> dict[str, Any]:
 
 
 def _print(verdict: "Verdict") -> None:
-    """Findings first, so that the last lines are the summary."""
+    """Print findings first, so that the last lines are the summary."""
     from rich.text import Text
 
     for kind, kept in verdict.findings.kept.items():
@@ -137,18 +136,21 @@ def _print(verdict: "Verdict") -> None:
             click.echo(f"{click.style(kind, fg='red', bold=True)}  {finding}")
         if more := verdict.findings.counts[kind] - len(kept):
             click.echo(f"{click.style(kind, fg='red', bold=True)}  and {more:,} more")
-    found = len(verdict.findings)
+    count = len(verdict.findings)
     result = (
         Text("sound", "green")
         if verdict.sound
-        else Text("1 finding" if found == 1 else f"{found:,} findings", "red")
+        else Text("1 finding" if count == 1 else f"{count:,} findings", "red")
     )
     rows: list[tuple[str, str | Text]] = [
         ("result", result),
-        ("files", f"{verdict.files:,} of {verdict.bytes:,} bytes"),
+        ("files", f"{verdict.files:,} ({verdict.bytes:,} bytes)"),
     ]
     rows.append(
-        ("packs", f"{verdict.packs:,} of {verdict.segments:,} segments, {verdict.tokens:,} tokens")
+        (
+            "packs",
+            f"{verdict.packs:,} ({verdict.segments:,} segments, {verdict.tokens:,} tokens)",
+        )
     )
     for source in verdict.sources[:12]:
         ends = [
@@ -161,5 +163,5 @@ def _print(verdict: "Verdict") -> None:
         rows.append((f"{len(verdict.sources) - 12:,} more sources", "see --json"))
     if verdict.level == "full":
         rows.append(("tokenized again", f"{verdict.sampled:,} documents"))
-    rows += [("not checked", what) for what in verdict.not_checked]
+    rows += [("not checked", reason) for reason in verdict.not_checked]
     print_table(verdict.output, rows)

@@ -1,4 +1,4 @@
-"""A given number of packs, as even as possible.
+"""Make a fixed number of packs as even as possible.
 
 Longest processing time first, then exchanges between uneven packs.
 """
@@ -10,34 +10,34 @@ from packprep.support.arrays import Int32, Int64
 
 
 @kernel
-def _sink(heap: Int32, size: int, fills: Int64, at: int) -> None:
-    """Restore the heap after the pack at place `at` got fuller.
+def _sink(heap: Int32, size: int, fills: Int64, node: int) -> None:
+    """Restore the heap after the pack at `node` got fuller.
 
-    The emptiest pack is on top, ties by number.
+    The emptiest pack is on top; ties are broken by number.
     """
-    pack = heap[at]
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
+    pack = heap[node]
+    while 2 * node + 1 < size:
+        child = 2 * node + 1
         if child + 1 < size:
             a, b = heap[child], heap[child + 1]
             if fills[b] < fills[a] or (fills[b] == fills[a] and b < a):
                 child += 1
-        under = heap[child]
-        if fills[pack] < fills[under] or (fills[pack] == fills[under] and pack < under):
+        child_pack = heap[child]
+        if fills[pack] < fills[child_pack] or (
+            fills[pack] == fills[child_pack] and pack < child_pack
+        ):
             break
-        heap[at] = under
-        at = child
-    heap[at] = pack
+        heap[node] = child_pack
+        node = child
+    heap[node] = pack
 
 
 @kernel
 def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, slots: int) -> Int32:
     """Pack of each document: longest first, each into the emptiest pack (Graham 1969).
 
-    Empty if slots run out.
-
-    longest: documents, longest first; weights: [documents], or empty where each is 1. O(documents
-    log packs).
+    longest: documents, longest first. weights: [documents], or empty if each is 1. Returns an empty
+    array if slots run out. O(documents log packs).
     """
     heap, size = np.arange(packs).astype(np.int32), packs
     fills, free = np.zeros(packs, np.int64), np.full(packs, slots, np.int64)
@@ -60,13 +60,11 @@ def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, sl
 
 @kernel
 def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
-    """Exchange documents, one for one, between the pack furthest from the mean and another.
+    """Exchange documents, one for one, between the pack furthest from the mean and another pack.
 
-    The other is the one that helps it most.
-
-    Changes pack_of in place; returns the number of exchanges. Ends when no pack can be improved, or
-    after `rounds`. Every exchange brings two packs closer together, so the fullest pack never gets
-    fuller.
+    The other pack is the one with the best exchange. Changes pack_of in place and returns the
+    number of exchanges. Ends when no pack can be improved, or after `rounds`. Every exchange brings
+    two packs closer together, so the fullest pack never gets fuller.
     """
     fills, sizes = np.zeros(packs, np.int64), np.zeros(packs + 1, np.int64)
     for i in range(pack_of.size):
@@ -74,11 +72,11 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
         sizes[pack_of[i] + 1] += 1
     starts = np.cumsum(sizes)
     members, cursors = np.empty(pack_of.size, np.int64), starts.copy()
-    for i in np.argsort(lengths, kind="mergesort"):  # so each pack's members rise in length
+    for i in np.argsort(lengths, kind="mergesort"):  # so the members of each pack ascend in length
         members[cursors[pack_of[i]]] = i
         cursors[pack_of[i]] += 1
     tokens = fills.sum()
-    settled = np.zeros(packs, np.bool_)  # no exchange helps it, as long as it stays the way it is
+    settled = np.zeros(packs, np.bool_)  # no exchange improves it, until it changes
     done = 0
     for _ in range(rounds):
         one, furthest = -1, np.int64(0)
@@ -94,8 +92,8 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
             if apart // 2 <= gain:
                 continue
             full, empty = (one, other) if fills[one] > fills[other] else (other, one)
-            # The exchange that moves closest to half of the difference: both lists rise, so two
-            # pointers do.
+            # The exchange that moves closest to half of the difference. Both lists ascend, so two
+            # pointers find it.
             j = starts[empty]
             for i in range(starts[full], starts[full + 1]):
                 length = lengths[members[i]]
@@ -134,9 +132,9 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
 
 @kernel
 def by_pack(pack_of: Int32, packs: int) -> tuple[Int64, Int64]:
-    """Order and offsets of the plan in which document i is in pack pack_of[i].
+    """Order and offsets of the plan with document i in pack pack_of[i].
 
-    Documents rise inside a pack.
+    Documents ascend inside a pack.
     """
     sizes = np.zeros(packs + 1, np.int64)
     for pack in pack_of:

@@ -1,10 +1,8 @@
-"""Parts that the compiled kernels share.
+"""Shared parts of the compiled kernels: random numbers, growable arrays, bitmaps.
 
-Random numbers that are the same everywhere, growable arrays, the lowest set bit.
-
-Kernels take arrays and ints and return arrays, release the GIL and are cached on disk (the first
-call of a new installation compiles for some seconds). None keeps state or uses threads, so a plan
-depends on its arguments only.
+Kernels take arrays and ints and return arrays. They release the GIL and are cached on disk; the
+first call of a new installation compiles for some seconds. They have no state and no threads, so a
+plan depends only on its arguments.
 """
 
 from collections.abc import Callable
@@ -29,10 +27,7 @@ _LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def kernel(function: F) -> F:
-    """Compiles a function of arrays and ints at its first call.
-
-    Later runs of Python find it in the cache.
-    """
+    """Compile a function of arrays and ints at its first call, or load it from the cache."""
     compiled: F = njit(cache=True, nogil=True)(function)
     return compiled
 
@@ -40,26 +35,23 @@ def kernel(function: F) -> F:
 class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._said = False
+        self._reported = False
 
     def on_start(self, _: event.Event) -> None:
-        if not self._said:
-            self._said = True
-            self._say("compiling kernels, which takes some seconds, once after an installation")
+        if not self._reported:
+            self._reported = True
+            self._say("compiling kernels; this takes some seconds, once after an installation")
 
     def on_end(self, _: event.Event) -> None:
         pass
 
 
 def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Report once that kernels not in the cache are being compiled.
-
-    Nothing else is reported meanwhile.
-    """
-    told: AbstractContextManager[None] = event.install_listener(
+    """Report once, by `say`, that kernels that are not in the cache are compiled."""
+    listening: AbstractContextManager[None] = event.install_listener(
         "numba:compile", _FirstCompiled(say)
     )
-    return told
+    return listening
 
 
 _finish = kernel(scrambled)
@@ -67,9 +59,9 @@ _finish = kernel(scrambled)
 
 @kernel
 def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
-    """Number `counter` of the random sequence `key` (splitmix64, Steele et al.
+    """Number `counter` of the random sequence `key`: uint64, uint64 -> uint64.
 
-    2014): uint64, uint64 -> uint64.
+    This is splitmix64 (Steele and others, 2014).
     """
     return _finish(key + (counter + _1) * GOLDEN)
 
@@ -78,7 +70,7 @@ def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
 def _hashes(words: UInt64, key: np.uint64, first: np.uint64) -> None:
     """words[i] = number first + i of the sequence.
 
-    A loop of its own, which the compiler turns into vector code.
+    A separate loop, which the compiler turns into vector code.
     """
     for i in range(words.size):
         words[i] = hash64(key, first + np.uint64(i))
@@ -86,12 +78,10 @@ def _hashes(words: UInt64, key: np.uint64, first: np.uint64) -> None:
 
 @kernel
 def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
-    """Fisher-Yates on values[start:stop] in place.
+    """Fisher-Yates shuffle of values[start:stop] in place.
 
-    Fewer than 2**31 values, as one hash serves two draws of 32 bits.
-
-    The sequence of random numbers is read from `start` on, so ranges of one array are shuffled
-    independently.
+    Fewer than 2**31 values: one hash gives two draws of 32 bits. The sequence of random numbers is
+    read from `start` on, so ranges of one array are shuffled independently.
     """
     base, remaining = np.uint64(start), np.uint64(max(0, stop - start))
     counter = base
@@ -113,7 +103,7 @@ def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
 
 @kernel
 def grown(values: A, size: int) -> A:
-    """`values` if it holds `size` elements, else a copy of at least twice its size."""
+    """Return `values` if it has `size` elements, else a copy of at least twice its size."""
     if size <= values.size:
         return values
     bigger = np.empty(max(size, 2 * values.size), values.dtype)
@@ -143,12 +133,10 @@ def set_bits(_typing: Any, word: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
-    """Bits of values[start + i] < limit, bit i for i in 0..15.
+    """Bit i is values[start + i] < limit, for i in 0..15: int32 array, uint64, int32 -> uint64.
 
-    int32 array, uint64, int32 -> uint64.
-
-    One vector comparison, in portable LLVM: the compiler picks the machine's instructions. All 16
-    must be in the array.
+    One vector comparison in portable LLVM; the compiler picks the instructions of the machine. All
+    16 values must be in the array.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -169,9 +157,9 @@ def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
 
 @kernel
 def next_set(words: UInt64, summary: UInt64, start: int) -> int:
-    """Smallest set bit >= start of a bitmap, -1 if there is none.
+    """Smallest set bit >= start of a bitmap, or -1.
 
-    Bit w of the summary says that words[w] is not 0.
+    Bit w of the summary is set if words[w] is not 0.
     """
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))

@@ -1,12 +1,12 @@
-"""Best fit and first fit decreasing, planned on counts of equal documents.
+"""Best fit and first fit decreasing on counts of equal documents.
 
-The cost does not depend on their number.
+The cost does not depend on the number of documents.
 
-A kind is a set of interchangeable documents: one length (and, where segments per pack are limited,
-one number of segments). A pattern is what one pack holds, as runs (kind, copies), together with how
-many packs look like that. Because equal documents are placed in bulk, 10 million documents of 2,000
-lengths take some 6,000 steps. The packs are those one gets by placing documents one by one:
-tests/helpers/reference.py does that, and the tests compare.
+A kind is a set of interchangeable documents: one length (and, if segments per pack are limited, one
+number of segments). A pattern is the content of one pack, as runs (kind, copies), with the number
+of packs that have it. Equal documents are placed in bulk: 10 million documents of 2,000 lengths
+take about 6,000 steps. The packs are the same as when documents are placed one by one; the tests
+compare with tests/helpers/reference.py.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def _fullest(
 ) -> tuple[int, int, int]:
     """Fullest packs that can take one document: (room, node before in its chain or -1, node).
 
-    All -1: none.
+    All are -1 if there are none.
     """
     room = next_set(words, summary, length)
     while room >= 0:
@@ -47,12 +47,12 @@ def _fullest(
 def best_fit_patterns(
     lengths: Int32, weights: Int32, counts: Int64, capacity: int, slots: int
 ) -> Patterns:
-    """Best fit decreasing, on counts.
+    """Best fit decreasing on counts.
 
-    Longest first, each document into the fullest pack that still has room, else a new one.
+    Longest first, each document into the fullest pack that still has room, else into a new one.
 
-    lengths, weights, counts: [kinds], lengths falling; a pack holds at most `capacity` tokens and
-    weight `slots`.
+    lengths, weights, counts: [kinds], lengths descending; a pack holds at most `capacity` tokens
+    and weight `slots`.
     """
     size = 4 * lengths.size + 64
     while True:
@@ -73,15 +73,15 @@ def _best_fit_tree(
     tree: Int32,
     packs: Int64,
 ) -> int:
-    """Grows the tree of best_fit_patterns.
+    """Grow the tree of best_fit_patterns.
 
-    Returns its number of nodes, -1 if the arrays are too small for it.
+    Returns its number of nodes, or -1 if the arrays are too small for it.
 
-    A document of length L goes to the packs with the least room r >= L. While such a pack has room
-    it stays the fullest one that fits, so it takes r // L in a row, and so do all packs with room
-    r: one step for all of them. Equally full packs are a node of a tree; its path to the root is
-    their pattern. The arrays don't grow in here: numba counts references to an array that is
-    replaced in a loop, which takes as long as all the rest.
+    A document of length L goes to the packs with the least room r >= L. While such a pack has room,
+    it stays the fullest one that fits, so it takes r // L in a row. All packs with room r do the
+    same, in one step. Equally full packs are a node of a tree; the path to the root is their
+    pattern. The arrays don't grow here: numba counts references to an array that is replaced in a
+    loop, which takes as long as all other work.
     """
     words = np.zeros(
         (capacity >> 6) + 1, np.uint64
@@ -104,12 +104,12 @@ def _best_fit_tree(
                     room, before, node = _fullest(
                         words, summary, heads, following, free, length, weight
                     )
-            has, slots_left, most = (
+            free_room, slots_left, most = (
                 (room, free[node], packs[node]) if node >= 0 else (capacity, slots, left)
             )
-            each = min(left, has // length, slots_left // weight)
-            taken = min(most, left // each)
-            left -= taken * each
+            copies = min(left, free_room // length, slots_left // weight)
+            taken = min(most, left // copies)
+            left -= taken * copies
             if node >= 0:
                 packs[node] -= taken
                 if packs[node] == 0:
@@ -119,9 +119,9 @@ def _best_fit_tree(
                         heads[room] = following[node]
                     if heads[room] < 0:
                         clear_bit(words, summary, room)
-            add_node(tree, nodes, node, k, each)
-            packs[nodes], free[nodes] = taken, slots_left - each * weight
-            room = has - each * length
+            add_node(tree, nodes, node, k, copies)
+            packs[nodes], free[nodes] = taken, slots_left - copies * weight
+            room = free_room - copies * length
             if room > 0 and free[nodes] > 0:
                 following[nodes], heads[room] = heads[room], nodes
                 set_bit(words, summary, room)
@@ -131,20 +131,14 @@ def _best_fit_tree(
 
 @kernel
 def add_node(tree: Int32, node: int, parent: int, kind: int, copies: int) -> None:
-    """Node `node` of a tree.
-
-    Four numbers side by side, its parent (-1: none), kind, copies and depth.
-    """
+    """Set node `node` of a tree: four numbers, its parent (-1: none), kind, copies and depth."""
     tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
     tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
 
 
 @kernel
 def paths(tree: Int32, packs: Int64) -> Patterns:
-    """The patterns of a tree of nodes.
-
-    Of every node that still has packs, the runs on its path to the root.
-    """
+    """Patterns of a tree: for every node that has packs, the runs on its path to the root."""
     patterns, total = 0, 0
     for node in range(packs.size):
         if packs[node] > 0:
@@ -168,7 +162,7 @@ def paths(tree: Int32, packs: Int64) -> Patterns:
 
 @kernel
 def living(next_living: Int64, k: int) -> int:
-    """First kind >= k that is not used up (union-find with path halving; kinds only ever die)."""
+    """First kind >= k that is not used up (union-find with path halving)."""
     while next_living[k] != k:
         next_living[k] = next_living[next_living[k]]
         k = next_living[k]
@@ -177,7 +171,7 @@ def living(next_living: Int64, k: int) -> int:
 
 @kernel
 def rooms(lengths: Int32, capacity: int) -> Int32:
-    """For every room 0..capacity the first kind that is no longer; lengths: [kinds], falling."""
+    """First kind that fits each room 0..capacity; lengths: [kinds], descending."""
     at_most = np.empty(capacity + 1, np.int32)
     k = lengths.size
     for room in range(capacity + 1):
@@ -191,14 +185,12 @@ def rooms(lengths: Int32, capacity: int) -> Int32:
 def first_fit_patterns(
     lengths: Int32, weights: Int32, counts: Int64, capacity: int, slots: int
 ) -> Patterns:
-    """First fit decreasing, pack by pack.
+    """First fit decreasing, pack by pack: take the largest document that fits until none does.
 
-    Each takes the largest document that still fits until none does.
-
-    Placing documents longest first into the first pack with room, and filling pack after pack with
-    the largest that fits ("greedy knapsack"), are the same: the first pack gets, of each length, as
-    many as fit after the longer ones. A pattern repeats for as long as the counts allow, so every
-    pattern but a few uses up one length.
+    Placing documents longest first into the first pack with room gives the same packs as filling
+    pack after pack with the largest document that fits ("greedy knapsack"): the first pack gets, of
+    each length, as many documents as fit after the longer ones. A pattern repeats as long as the
+    counts allow, so almost every pattern uses up one length.
     """
     kinds = lengths.size
     left = counts.copy()
@@ -213,18 +205,18 @@ def first_fit_patterns(
             break
         room, free, repeat = capacity, slots, 1 << 62
         while k < kinds:
-            each = min(left[k], room // lengths[k], free // weights[k])
-            if each > 0:
+            copies = min(left[k], room // lengths[k], free // weights[k])
+            if copies > 0:
                 if run == run_kind.size:
                     run_kind, run_copies = grown(run_kind, run + 1), grown(run_copies, run + 1)
-                run_kind[run], run_copies[run] = k, each
+                run_kind[run], run_copies[run] = k, copies
                 run += 1
-                room -= each * lengths[k]
-                free -= each * weights[k]
-                repeat = min(repeat, left[k] // each)
+                room -= copies * lengths[k]
+                free -= copies * weights[k]
+                repeat = min(repeat, left[k] // copies)
             if free == 0:
                 break
-            # The next kind: shorter, or as long but lighter, and no longer than the room.
+            # The next kind is shorter, or equally long but lighter, and fits the room.
             k = living(next_living, max(k + 1, int(at_most[room])))
         for i in range(starts[patterns], run):
             left[run_kind[i]] -= repeat * run_copies[i]

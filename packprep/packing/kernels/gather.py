@@ -1,12 +1,10 @@
-"""Moving tokens: compiled copies from where they are into the buffers of a shard.
+"""Copy tokens from mapped token files into the buffers of a shard.
 
-No packing decision is made here.
-
-Tokens are read through `Pointers`, straight from the mapped token files: a window has thousands of
+Tokens are read through `Pointers`, directly from the mapped token files: a window has thousands of
 record batches, and joining them first would copy every token once more. All indices are int64:
-mixing in int32 costs a factor of two. Loops run over views from 0 on: where an index might be
-negative, none is vectorised, which costs a factor of four. About .4 nanoseconds per token with
-positions.
+mixing in int32 takes twice as long. Loops run over views from 0 on: if an index might be negative,
+the compiler does not vectorise, which takes four times as long. About 0.4 nanoseconds per token
+with positions.
 """
 
 from collections.abc import Sequence
@@ -27,11 +25,11 @@ _NO_LOSS = NO_LOSS
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pointers:
-    """Addresses of values of one type, and the memory they point into.
+    """Addresses of values of one type, and the memory that they point into.
 
-    The memory lives as long as this does.
+    The memory lives as long as this object.
 
-    address: int64 [pointers], for kernels; keep the `Pointers` while one runs. dtype: of the
+    address: int64 [pointers], for kernels; keep the `Pointers` while a kernel runs. dtype: of the
     values. memory: the arrays that the addresses point into.
     """
 
@@ -41,24 +39,18 @@ class Pointers:
 
     @staticmethod
     def into(values: NDArray[Any], index: NDArray[np.integer[Any]]) -> "Pointers":
-        """Pointers to values[index], where index may also be len(values).
-
-        Then nothing may be read there.
-        """
+        """Pointers to values[index]; an index of len(values) is allowed, but must not be read."""
         address = values.ctypes.data + values.itemsize * index.astype(np.int64)
         return Pointers(address, values.dtype, (values,))
 
     @staticmethod
     def null(count: int) -> "Pointers":
-        """Pointers to nothing, of documents of which only the lengths are known."""
+        """Null pointers, for documents with known lengths but no tokens."""
         return Pointers(np.zeros(count, np.int64), np.dtype(np.int32), ())
 
     @staticmethod
     def joined(parts: "Sequence[Pointers]") -> "Pointers":
-        """The pointers of one part or more, one part after another.
-
-        ValueError if their types differ.
-        """
+        """Concatenate one or more parts. Raises ValueError if their types differ."""
         parts = [part for part in parts if len(part)] or parts[:1]
         if len({part.dtype for part in parts}) > 1:
             raise ValueError(
@@ -72,15 +64,17 @@ class Pointers:
         return len(self.address)
 
     def take(self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]] | slice) -> "Pointers":
-        """Those of a mask, of indices in their order, or of a slice."""
+        """Select by a mask, by indices in their order, or by a slice."""
         return Pointers(self.address[kept], self.dtype, self.memory)
 
-    def at(self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]], values: Int64) -> "Pointers":
-        """Like `take`, each that many values further on."""
+    def shifted(
+        self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]], values: Int64
+    ) -> "Pointers":
+        """Select like `take`, then move each pointer forward by that many values."""
         return Pointers(self.address[kept] + self.dtype.itemsize * values, self.dtype, self.memory)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("addresses mean nothing in another process; send the values")
+        raise TypeError("addresses are not valid in another process; send the values")
 
 
 @intrinsic
@@ -95,15 +89,15 @@ def pointer(typing_context: Any, address: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def copy(values: NDArray[Any], out: NDArray[Any]) -> None:
-    """Both of one length."""
+    """Copy values to out, which has the same length."""
     for place in range(len(out)):
         out[place] = values[place]
 
 
 def with_ends(offsets: Int64, ends: int) -> Int64:
-    """Offsets of documents once each has so many tokens more, [documents + 1].
+    """Offsets of documents after `ends` tokens are added to each, [documents + 1].
 
-    One without tokens stays without.
+    Documents without tokens get none.
     """
     lengths = np.diff(offsets)
     return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
@@ -113,21 +107,20 @@ def with_ends(offsets: Int64, ends: int) -> Int64:
 def add_ends(
     ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: NDArray[Any]
 ) -> None:
-    """Each document with BOS before and EOS after it; one without ids stays without.
+    """Copy documents with BOS before and EOS after each; documents without ids get none.
 
-    bos, eos: id, or -1 for none.
-
-    ids: [tokens]. offsets, wider: [documents + 1], where documents lie in ids and in out.
+    ids: [tokens]. bos, eos: id, or -1 for none. offsets, wider: [documents + 1], where documents
+    begin in ids and in out.
     """
     for document in range(len(offsets) - 1):
         first, last = offsets[document], offsets[document + 1]
         if first == last:
             continue
-        at = wider[document]
+        cursor = wider[document]
         if bos >= 0:
-            out[at] = bos
-            at += 1
-        copy(ids[first:last], out[at : at + last - first])
+            out[cursor] = bos
+            cursor += 1
+        copy(ids[first:last], out[cursor : cursor + last - first])
         if eos >= 0:
             out[wider[document + 1] - 1] = eos
 
@@ -136,23 +129,21 @@ def add_ends(
 def make_room(
     values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: NDArray[Any]
 ) -> None:
-    """Values of documents at their places among those of `add_ends`.
+    """Copy values of documents to the places of their tokens after `add_ends`.
 
-    Behind `before` values of the document's BOS.
-
-    offsets, wider: [documents + 1], where documents lie in values and in out. What is no document's
-    value stays.
+    before: places at the beginning of each document that are for BOS. offsets, wider: [documents +
+    1], where documents begin in values and in out. Other places in out are unchanged.
     """
     for document in range(len(offsets) - 1):
         first, last = offsets[document], offsets[document + 1]
-        at = wider[document] + before
-        copy(values[first:last], out[at : at + last - first])
+        start = wider[document] + before
+        copy(values[first:last], out[start : start + last - first])
 
 
 def tokens_at(tokens: Pointers) -> Int32:
     """The token at each pointer, [pointers]."""
-    found: Int32 = _tokens_at(tokens.address, np.empty(0, tokens.dtype))
-    return found
+    ids: Int32 = _tokens_at(tokens.address, np.empty(0, tokens.dtype))
+    return ids
 
 
 @njit(cache=True, nogil=True)
@@ -165,103 +156,103 @@ def _tokens_at(address: Int64, like: NDArray[Any]) -> Int32:
 
 def fill_values(
     values: Pointers,
-    own: Int64,
+    counts: Int64,
     padded: Int64,
     bos: NDArray[np.bool_],
     before: float,
     after: float,
     out: NDArray[Any],
 ) -> None:
-    """Values of runs of tokens one after another: the tokens themselves, or another column of them.
+    """Write the values of runs of tokens one after another: the ids, or another column.
 
-    values: [runs], where each run's own values are. own: [runs], how many of them. bos: [runs],
-    whether one value `before` goes before them. padded: [runs], values in `out`, what is left of
-    them is `after`. out: [sum(padded)].
+    values: [runs], where the values of each run are. counts: [runs], their number. bos: [runs],
+    True if one value `before` goes before them. padded: [runs], values in `out`; the rest of them
+    is `after`. out: [sum(padded)].
     """
-    _fill_values(values.address, np.empty(0, values.dtype), own, padded, bos, before, after, out)
+    _fill_values(values.address, np.empty(0, values.dtype), counts, padded, bos, before, after, out)
 
 
 @njit(cache=True, nogil=True)
 def _fill_values(
     address: Int64,
     like: NDArray[Any],
-    own: Int64,
+    counts: Int64,
     padded: Int64,
     bos: NDArray[np.bool_],
     before: float,
     after: float,
     out: NDArray[Any],
 ) -> None:
-    """Fills out; see `fill_values`. like: an array of the type of what is at the addresses."""
-    at = 0
-    for run in range(len(own)):
-        end = at + padded[run]
+    """Fill out; see `fill_values`. like: an array of the type of the values."""
+    cursor = 0
+    for run in range(len(counts)):
+        end = cursor + padded[run]
         if bos[run]:
-            out[at] = before
-            at += 1
-        length = own[run]
+            out[cursor] = before
+            cursor += 1
+        length = counts[run]
         if length > 0:
-            copy(carray(pointer(address[run]), length, like.dtype), out[at : at + length])
-            at += length
-        for rest in range(at, end):
+            copy(carray(pointer(address[run]), length, like.dtype), out[cursor : cursor + length])
+            cursor += length
+        for rest in range(cursor, end):
             out[rest] = after
-        at = end
+        cursor = end
 
 
 @njit(cache=True, nogil=True)
 def count_up(out: Int32) -> None:
-    """0, 1, 2, ..."""
+    """Fill with 0, 1, 2, ..."""
     for place in range(len(out)):
         out[place] = place
 
 
 @njit(cache=True, nogil=True)
 def fill_positions(padded: Int64, out: Int32) -> None:
-    """Fill `out` with 0, 1, 2, ... restarting at every segment.
+    """Fill `out` with 0, 1, 2, ..., starting again at every segment.
 
     padded: [segments], tokens of each. out: [sum(padded)].
     """
-    at = 0
+    start = 0
     for segment in range(len(padded)):
-        end = at + padded[segment]
-        count_up(out[at:end])
-        at = end
+        end = start + padded[segment]
+        count_up(out[start:end])
+        start = end
 
 
 @njit(cache=True, nogil=True)
 def labels_of_mask(tokens: Int32, mask: NDArray[np.int8], out: Int32) -> None:
-    """The tokens themselves where the mask is not 0, NO_LOSS elsewhere. All: [tokens]."""
+    """Write the token where the mask is not 0, else NO_LOSS. All arrays: [tokens]."""
     for place in range(len(tokens)):
         out[place] = tokens[place] if mask[place] else _NO_LOSS
 
 
 @njit(cache=True, nogil=True)
 def clear_labels(head: Int64, real: Int64, padded: Int64, out: Int32) -> None:
-    """NO_LOSS on the first tokens of each segment and on its padding; other labels in `out` stay.
+    """Write NO_LOSS on the first tokens of each segment and on its padding.
 
-    head: [segments], how many tokens at its beginning. real: [segments], tokens that are no
-    padding.
+    Other labels in `out` are unchanged. head: [segments], number of first tokens. real: [segments],
+    tokens without padding.
     """
-    at = 0
+    start = 0
     for segment in range(len(padded)):
-        end = at + padded[segment]
-        out[at : at + min(head[segment], padded[segment])] = _NO_LOSS
-        out[at + real[segment] : end] = _NO_LOSS
-        at = end
+        end = start + padded[segment]
+        out[start : start + min(head[segment], padded[segment])] = _NO_LOSS
+        out[start + real[segment] : end] = _NO_LOSS
+        start = end
 
 
 @njit(cache=True, nogil=True)
 def fill_cu_seqlens(padded: Int64, pack_offsets: Int64, out: Int32) -> None:
-    """For each pack 0, then the end of each of its segments.
+    """Write, for each pack, 0 and then the end of each of its segments.
 
     padded: [segments]. pack_offsets: [packs + 1], into segments. out: [segments + packs].
     """
-    at = 0
+    cursor = 0
     for pack in range(len(pack_offsets) - 1):
         end = 0
-        out[at] = 0
-        at += 1
+        out[cursor] = 0
+        cursor += 1
         for segment in range(pack_offsets[pack], pack_offsets[pack + 1]):
             end += padded[segment]
-            out[at] = end
-            at += 1
+            out[cursor] = end
+            cursor += 1

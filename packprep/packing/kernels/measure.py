@@ -1,7 +1,4 @@
-"""One-pass measurements of a plan.
-
-Fills, costs, variance of log length, and whether it is a plan at all.
-"""
+"""One-pass measurements of a plan: fills, costs, variance of log length, faults."""
 
 import math
 
@@ -24,7 +21,7 @@ def pack_fills(lengths: Int32, order: Int64, offsets: Int64) -> Int64:
 
 @kernel
 def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> NDArray[np.float64]:
-    """a * tokens + b * sum(length**2) of each pack; lengths as placed."""
+    """a * tokens + b * sum(length**2) of each pack; lengths in the order of packs."""
     costs = np.zeros(offsets.size - 1, np.float64)
     for p in range(costs.size):
         for i in range(offsets[p], offsets[p + 1]):
@@ -45,10 +42,7 @@ def pack_longest(lengths: Int32, order: Int64, offsets: Int64) -> Int32:
 
 @kernel
 def placed(lengths: Int32, order: Int64) -> Int32:
-    """Lengths in the order in which documents stand in packs.
-
-    One walk through memory at random for all who need it.
-    """
+    """Lengths in the order of packs; computed once, because it reads memory at random."""
     out = np.empty(order.size, np.int32)
     for i in range(order.size):
         out[i] = lengths[order[i]]
@@ -59,9 +53,9 @@ def placed(lengths: Int32, order: Int64) -> Int32:
 def log_variances(lengths: Int32, offsets: Int64) -> tuple[float, float]:
     """Sums of squares of log length around the mean of the pack, and around the mean of all.
 
-    Lengths as placed.
+    Lengths in the order of packs.
     """
-    # A logarithm costs more than all the rest; many documents have few different lengths.
+    # A logarithm costs more than all other work, and many documents have few different lengths.
     longest = lengths.max() if lengths.size else 0
     table = np.empty(longest + 1 if longest <= lengths.size else 0, np.float64)
     for length in range(1, table.size):
@@ -91,7 +85,7 @@ def first_fault(
 ) -> tuple[int, int, int]:
     """First fault of a plan, as (fault, pack, value).
 
-    0 a valid plan, 1 empty pack, 2 no such document, 3 document twice, 4 over capacity.
+    Faults: 0 none, 1 empty pack, 2 no such document, 3 duplicate document, 4 over capacity.
     """
     seen = np.zeros(lengths.size, np.bool_)
     for p in range(offsets.size - 1):

@@ -1,9 +1,9 @@
-"""Packs filled to the last token where possible, on counts of equal documents: minimum bin slack.
+"""Minimum bin slack on counts of equal documents: fill packs to the last token if possible.
 
 Gupta and Ho (1999) fill one pack after another with the subset of the remaining documents that
-leaves the least room. Here the longest remaining length is always in the pack, the search goes from
-long to short and ends at a perfect fill, and what it finds is repeated for as long as the counts
-allow: thousands of searches for a million documents.
+leaves the least room. Here the longest remaining length is always in the pack. The search goes from
+long to short and ends at a perfect fill. Its pattern is repeated as long as the counts allow, so a
+million documents need thousands of searches.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from packprep.support.arrays import Int32, Int64
 def _next_unused(next_living: Int64, left: Int64, used: Int64, k: int) -> int:
     """First kind >= k with a document that is neither packed nor in this pack.
 
-    The number of kinds if there is none.
+    Returns the number of kinds if there is none.
     """
     k = living(next_living, k)
     while k < left.size and left[k] <= used[k]:
@@ -29,11 +29,11 @@ def _next_unused(next_living: Int64, left: Int64, used: Int64, k: int) -> int:
 def perfect_fill_patterns(
     lengths: Int32, counts: Int64, capacity: int, slots: int, steps: int, all_steps: int
 ) -> Patterns:
-    """Pack after pack, the subset with the longest remaining document that leaves the least room.
+    """For each pack, the subset with the longest remaining document that leaves the least room.
 
-    lengths, counts: [kinds], lengths falling. A search ends at a perfect fill or after `steps`
-    documents tried, once it has one full pack; all of them together try about `all_steps`, after
-    which a pack gets a hundredth of `steps`.
+    lengths, counts: [kinds], lengths descending. A search ends at a perfect fill, or after `steps`
+    documents tried once it has a pack. After `all_steps` documents tried in all searches, a search
+    gets a hundredth of `steps`.
     """
     kinds = lengths.size
     left = counts.copy()
@@ -42,10 +42,8 @@ def perfect_fill_patterns(
     starts, times = np.zeros(64, np.int64), np.empty(64, np.int64)
     run_kind, run_copies = np.empty(64, np.int32), np.empty(64, np.int32)
     most = min(slots, capacity // lengths[kinds - 1]) + 1
-    chosen, best = (
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-    )  # kinds in the pack, never falling
+    # kinds in the pack, never decreasing
+    chosen, best = np.empty(most, np.int64), np.empty(most, np.int64)
     used = np.zeros(kinds, np.int64)  # documents of each kind among the chosen
     patterns, run, tried = 0, 0, 0
     while True:
@@ -57,8 +55,7 @@ def perfect_fill_patterns(
         fresh, candidate = True, 0
         while depth > 0:
             if fresh:
-                # What could come next: a document that fills the room exactly, else the longest
-                # that fits.
+                # Try a document that fills the room exactly, else the longest that fits.
                 tried += 1
                 candidate = kinds
                 if room > 0 and depth < slots:
@@ -81,7 +78,7 @@ def perfect_fill_patterns(
                 room -= lengths[candidate]
                 fresh = True
             else:
-                # Take the last document back and try a shorter one in its place.
+                # Remove the last document and try a shorter one instead.
                 depth -= 1
                 last = chosen[depth]
                 used[last] -= 1

@@ -1,8 +1,8 @@
-"""Packs of at most so many segments: every pack gets its share of long and of short documents.
+"""Packs with a limit of segments: every pack gets both long and short documents.
 
-Best fit decreasing fills its first packs with a few long documents and its last ones with short
-ones, which then run into the limit long before they are full. Giving each document to the emptiest
-pack keeps all packs alike.
+Best fit decreasing fills its first packs with a few long documents and its last packs with short
+ones. The last packs then reach the limit long before they are full. Placing each document in the
+emptiest pack keeps all packs alike.
 """
 
 import numpy as np
@@ -18,11 +18,11 @@ def emptiest_first_patterns(
 ) -> Patterns:
     """Longest first, each document into the emptiest of `begun` packs, or into a new one.
 
-    Only packs that have slots left count.
+    Packs without free slots are skipped.
 
-    lengths, counts: [kinds], lengths falling. All packs get about equally full with about equally
-    many documents, which is best where slots run out before room. Equal packs are filled at once,
-    as in best_fit_patterns.
+    lengths, counts: [kinds], lengths descending. All packs get about the same number of tokens and
+    of documents, which is best if slots run out before room. Equal packs are filled at once, see
+    best_fit_patterns.
     """
     size = 8 * lengths.size + 64
     while True:
@@ -43,7 +43,7 @@ def _emptiest_first_tree(
     tree: Int32,
     packs: Int64,
 ) -> int:
-    """Grows the tree; returns its number of nodes, -1 if the arrays are too small for it."""
+    """Grow the tree; return its number of nodes, or -1 if the arrays are too small for it."""
     words = np.zeros(
         (capacity >> 6) + 1, np.uint64
     )  # bit f: there are packs with f tokens and slots left

@@ -1,6 +1,6 @@
-"""Strategies that take documents as they come.
+"""Strategies that take documents in input order.
 
-Next fit, best fit, and a stream whose packs are closed exactly.
+Next fit, best fit, and a stream that fills the end of each pack exactly.
 """
 
 import numpy as np
@@ -13,9 +13,7 @@ from packprep.support.arrays import Int32, Int64
 def next_fit(lengths: Int32, weights: Int32, capacity: int, slots: int) -> tuple[Int64, Int64]:
     """Order and offsets of next fit: a new pack whenever the next document doesn't fit.
 
-    One pass, nothing looked up.
-
-    weights: [documents], or empty where each is 1.
+    weights: [documents], or empty if each is 1. One pass.
     """
     documents = lengths.size
     order, offsets = np.empty(documents, np.int64), np.empty(documents + 1, np.int64)
@@ -43,29 +41,27 @@ def stream_packs(
     order: Int64,
     offsets: Int64,
 ) -> int:
-    """Next fit whose packs are closed by later documents that fit exactly.
-
-    Returns the number of packs.
+    """Next fit, but later documents that fit exactly close each pack. Returns the number of packs.
 
     starts, queue: documents by length, in input order (queue[starts[L]:starts[L + 1]] have length
-    L). When the next document doesn't fit, the room that is left is filled with one unused document
-    of that length, or with two, or with the longest that fits, again and again. So packs are full,
-    and yet hold what the input brings: few documents are chosen by length. All documents before the
+    L). When the next document doesn't fit, the remaining room is filled with one unused document of
+    that length, else with two, else with the longest that fits, repeatedly. So packs are full, but
+    most documents come in input order and only few are chosen by length. All documents before the
     next one are used, so those that close a pack come later in the input.
     """
     documents = lengths.size
     used = np.zeros(documents, np.bool_)
     heads = starts[: capacity + 1].copy()
-    # Bit capacity - L: there are unused documents of length L; the next set bit is then the longest
-    # that fits.
+    # Bit capacity - L is set if there are unused documents of length L; so the next set bit is the
+    # longest that fits.
     words = np.zeros((capacity >> 6) + 1, np.uint64)
     summary = np.zeros((words.size >> 6) + 1, np.uint64)
     for length in range(1, capacity + 1):
         if starts[length + 1] > starts[length]:
             set_bit(words, summary, capacity - length)
-    at, packs, i = 0, 0, 0
-    while at < documents:
-        offsets[packs] = at
+    placed, packs, i = 0, 0, 0
+    while placed < documents:
+        offsets[packs] = placed
         packs += 1
         room, free = capacity, slots
         while True:
@@ -77,19 +73,19 @@ def stream_packs(
             heads[length] += 1
             if heads[length] == starts[length + 1]:
                 clear_bit(words, summary, capacity - length)
-            order[at] = i
-            at += 1
+            order[placed] = i
+            placed += 1
             i += 1
             room -= length
             free -= 1
-        first = at
+        first = placed
         while room > 0 and free > 0:
             longest = next_set(words, summary, capacity - room)
             if longest < 0:
                 break
             length = capacity - longest
             if length < room and free > 1:
-                # Two that fill the room exactly, if a few steps find them; else the longest.
+                # Two that fill the room exactly, if found in a few steps; else the longest.
                 other, bit = 0, next_set(words, summary, capacity - (room + 1) // 2)
                 for _ in range(32):
                     if bit < 0:
@@ -106,13 +102,13 @@ def stream_packs(
             if heads[length] == starts[length + 1]:
                 clear_bit(words, summary, capacity - length)
             used[document] = True
-            # Closing documents come last in the input; among themselves they are put in order here.
-            place = at
+            # Closing documents come last in the input; sort them among themselves here.
+            place = placed
             while place > first and order[place - 1] > document:
                 order[place] = order[place - 1]
                 place -= 1
             order[place] = document
-            at += 1
+            placed += 1
             room -= length
             free -= 1
     offsets[packs] = documents
@@ -123,7 +119,7 @@ def stream_packs(
 def best_fit_online(lengths: Int32, capacity: int) -> tuple[Int64, Int64]:
     """Order and offsets of best fit in input order.
 
-    Each document into the fullest pack with room, else a new one.
+    Each document goes into the fullest pack with room, else into a new one.
     """
     documents = lengths.size
     words = np.zeros((capacity >> 6) + 1, np.uint64)
@@ -162,7 +158,7 @@ def best_fit_online(lengths: Int32, capacity: int) -> tuple[Int64, Int64]:
 
 @kernel
 def sort_packs(order: Int64, offsets: Int64) -> None:
-    """Puts the documents of each pack into input order, in place."""
+    """Sort the documents of each pack into input order, in place."""
     for p in range(offsets.size - 1):
         first, last = offsets[p], offsets[p + 1]
         if last - first > 32:

@@ -14,6 +14,7 @@ import csv
 import io
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import pyarrow as pa
 
@@ -27,10 +28,16 @@ csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below co
 
 
 def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
-    reader = CsvReader(file, _delimiter(source), wanted.config.max_row_size, source.name)
-    header = reader.header()
-    while rows := list(itertools.islice(reader.rows(header), _ROWS)):
-        yield _table(rows, header, wanted.columns)
+    with _decoded(file) as text:
+        reader = CsvReader(text, _delimiter(source), wanted.config.max_row_size, source.name)
+        header = reader.header()
+        while rows := list(itertools.islice(reader.rows(header), _ROWS)):
+            yield _table(rows, header, wanted.columns)
+
+
+def _decoded(file: io.BufferedReader) -> io.TextIOWrapper:
+    """The file as text, its bad bytes as surrogates, so that the row can be named."""
+    return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
 
 
 def _delimiter(source: Input) -> str:
@@ -38,8 +45,8 @@ def _delimiter(source: Input) -> str:
 
 
 def _columns(source: Input, path: LocalPath) -> list[str]:
-    with source.plain() as file:
-        header = CsvReader(file, _delimiter(source), 1 << 20, source.name).header()
+    with _decoded(source.plain()) as text:
+        header = CsvReader(text, _delimiter(source), 1 << 20, source.name).header()
         return [name.encode("utf-8", "replace").decode() for name in header]
 
 
@@ -49,9 +56,8 @@ class CsvReader:
     InputError where a quote is never closed.
     """
 
-    def __init__(self, file: io.BufferedReader, delimiter: str, limit: int, source: str) -> None:
-        # Bytes that are not UTF-8 come as surrogates, so that the row can be named.
-        self._text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+    def __init__(self, text: TextIO, delimiter: str, limit: int, source: str) -> None:
+        self._text = text
         self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
         self._limit = limit
         self._source = source

@@ -23,16 +23,16 @@ BLOCK = 1 << 20
 
 def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
     by, limit = wanted.config.sample_by, wanted.config.max_row_size
-    text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape")
     rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[by]
     taken: list[tuple[str | None, Problem | None]] = []
     size = 0
-    for value, line in rows(text, limit):
-        taken.append(_checked(value, line, by, limit))
-        size += len(value or "")
-        if size >= BLOCK or len(taken) == 10_000:
-            yield _table(taken)
-            taken, size = [], 0
+    with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape") as text:
+        for value, line in rows(text, limit):
+            taken.append(_checked(value, line, by, limit))
+            size += len(value or "")
+            if size >= BLOCK or len(taken) == 10_000:
+                yield _table(taken)
+                taken, size = [], 0
     if taken:
         yield _table(taken)
 

@@ -57,7 +57,7 @@ def check(corpus: Path, output: Path, *options: Any) -> Result:
     return run("check", output, "--baseline", corpus / "baseline.json", *options)
 
 
-def test_the_output_that_the_baseline_is_of_passes(corpus: Path) -> None:
+def test_the_output_of_the_baseline_passes(corpus: Path) -> None:
     result = check(corpus, corpus / "good")
     assert (result.code, result.err) == (0, "")
     assert "FAILED" not in result.out
@@ -99,7 +99,7 @@ def test_a_planted_regression_fails_with_the_number_its_baseline_and_the_change(
 
 
 def test_uneven_steps_fail_by_the_straggler_factor(corpus: Path) -> None:
-    """Packs of one long document among packs of many short ones, when attention is what costs."""
+    """Packs of one long document among packs of many short ones, if attention is the cost."""
     write_jsonl(corpus / "long.json", ["a cat on a mat " * 18] * 16 + ["a cat on a mat"] * 600)
     options = ("--attention-cost", "0,1", "--strategy", "greedy")
     even = build(corpus, "even", *options, "--order", "balanced", source="long.json")
@@ -154,7 +154,7 @@ def test_tolerances_and_limits_are_options(corpus: Path) -> None:
     assert "; the limit is at least 99.99%\n" in result.out
 
 
-def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corpus: Path) -> None:
+def test_update_baseline_writes_all_numbers_unless_a_limit_fails(corpus: Path) -> None:
     output, baseline = build(corpus, "update", "--strategy", "greedy"), corpus / "updated.json"
     refused = run(
         "check", output, "--baseline", baseline, "--update-baseline", "--min-utilization", 0.99
@@ -165,12 +165,12 @@ def test_update_baseline_takes_the_numbers_as_they_are_unless_a_limit_fails(corp
         "check", output, "--baseline", baseline, "--update-baseline", "--tolerance", "packs=0"
     )
     assert result.code == 0
-    assert result.out == f"{baseline} holds 10 numbers of {output}\n"
+    assert result.out == f"wrote 10 numbers of {output} to {baseline}\n"
     assert run("check", output, "--baseline", baseline, "--tolerance", "packs=0").code == 0
     assert read_baseline(baseline)["packs"] == read_report(output)["packs"]
 
 
-def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
+def test_junit_markdown_json_and_the_summary_of_github_agree(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
@@ -192,14 +192,14 @@ def test_junit_markdown_json_and_the_summary_of_github_say_the_same(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ([], "there is nothing to hold; give --baseline FILE, --min-utilization or --max-loss"),
+        ([], "there is nothing to check; give --baseline FILE, --min-utilization or --max-loss"),
         (
             ["--update-baseline"],
             "--update-baseline writes the file that --baseline names; give both",
         ),
         (
             ["--max-loss", "0", "--tolerance", "packs=1"],
-            "a --tolerance is for a change since the baseline",
+            "--tolerance is for changes since a baseline",
         ),
         (["--baseline", "gone.json"], "gone.json does not exist; write it with --update-baseline"),
         (["--max-loss", "2"], "invalid value for '--max-loss': 2.0 is not in the range 0<=x<=1"),
@@ -212,7 +212,7 @@ def test_wrong_usage_is_one_sentence(corpus: Path, options: list[str], sentence:
     assert result.err.count("\n") == 1
 
 
-def test_a_number_that_the_baseline_does_not_have_is_said(corpus: Path) -> None:
+def test_a_number_that_the_baseline_lacks_is_named(corpus: Path) -> None:
     baseline = {
         name: value
         for name, value in read_baseline(corpus / "baseline.json").items()
@@ -222,8 +222,8 @@ def test_a_number_that_the_baseline_does_not_have_is_said(corpus: Path) -> None:
     result = run("check", corpus / "good", "--baseline", corpus / "older.json")
     assert result.code == 0
     assert (
-        result.err == f"{corpus}/older.json does not have straggler: not held; write it anew with "
-        "--update-baseline\n"
+        result.err == f"{corpus}/older.json does not have straggler, which is not checked; write "
+        "it again with --update-baseline\n"
     )
 
 
@@ -247,7 +247,7 @@ def workflow_steps() -> list[str]:
 
 
 def test_the_workflow_of_the_readme_passes_on_good_data_and_fails_on_worse(tmp_path: Path) -> None:
-    """Its commands are run as they stand; `pip` is not: what it would install is what is tested."""
+    """Its commands are run unchanged, except pip, which would install the tested code."""
     (tmp_path / "data").mkdir()
     write_jsonl(tmp_path / "data" / "a.jsonl", texts(400))
     save_tokenizer(tmp_path / "tokenizer")

@@ -10,7 +10,7 @@ from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 @pytest.fixture
 def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """one and two, which differ in strategy, and same, which is one again."""
+    """Outputs one and two, which differ in strategy, and same, which equals one."""
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", texts(60))
     save_tokenizer(tmp_path / "tok")
@@ -39,7 +39,7 @@ def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(outputs:
     assert next(line for line in lines if line[:1] == ["utilization"])[-1] == "worse"
     assert next(line for line in lines if line[:1] == ["gap"])[-1] == "worse"
     assert not any(line[:1] == ["tokens.tokens_in"] for line in lines)
-    assert "more numbers are the same; --all shows them" in result.out
+    assert "more numbers are equal; --all shows them" in result.out
     assert next(
         line[:1]
         for line in map(str.split, run("compare", "one", "two", "--all").out.splitlines())
@@ -47,14 +47,14 @@ def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(outputs:
     ) == ["tokens.tokens_in"]
 
 
-def test_equal_outputs_are_said_to_be_equal(outputs: Path) -> None:
+def test_equal_outputs_are_reported_as_equal(outputs: Path) -> None:
     assert (
-        "the data files of one and same are the same, byte for byte\n"
+        "the data files of one and same are identical, byte for byte\n"
         in run("compare", "one", "same").out
     )
     lines = run("compare", "one", "one").out.splitlines()
-    assert lines[0] == "the data files of one and one are the same, byte for byte"
-    assert re.fullmatch(r"all \d+ numbers are the same", lines[1])
+    assert lines[0] == "the data files of one and one are identical, byte for byte"
+    assert re.fullmatch(r"all \d+ numbers are equal", lines[1])
 
 
 def test_reports_by_themselves_are_compared_too(outputs: Path) -> None:
@@ -70,7 +70,7 @@ def test_reports_by_themselves_are_compared_too(outputs: Path) -> None:
     assert both["options"] == {"strategy": ["best_fit", "greedy"]}
 
 
-def test_what_is_no_output_is_a_sentence(outputs: Path) -> None:
+def test_a_path_without_an_output_is_refused_in_one_sentence(outputs: Path) -> None:
     result = run("compare", "one", "gone")
     assert (result.code, result.out) == (2, "")
     assert result.err == (

@@ -39,7 +39,9 @@ def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
         for strategy in ("best_fit", "greedy")
     ] + [["128", "best_fit", "any"], ["128", "greedy", "any"]]
     assert sum("padding" in line for line in lines[2:10]) == 1
-    assert "no document is longer than 128: every overflow gives the same plan there" in lines
+    assert (
+        "no document is longer than 128 tokens: every overflow gives the same plan there" in lines
+    )
     assert not any(line.endswith(" ") for line in lines)
     assert "\x1b" not in result.out
 
@@ -56,7 +58,7 @@ def test_plans_that_are_exactly_equal_have_no_winner(here: Path) -> None:
         for name in ("padding", "loss", "cuts", "bias", "straggler", "bytes")
     )
     assert (
-        "best for padding, loss, cuts, bias, straggler, bytes: several plans are exactly equal, so "
+        "best for padding, loss, cuts, bias, straggler, bytes: several plans are equal, so "
         "none is marked" in result.out.splitlines()
     )
 
@@ -111,14 +113,14 @@ def test_the_file_of_a_build_is_the_file_of_a_plan(here: Path) -> None:
     assert swept[1]["max_length"] == 64
 
 
-def test_a_sample_says_how_sure_it_is(here: Path) -> None:
+def test_a_sample_prints_its_confidence_interval(here: Path) -> None:
     result = run("plan", "l.npy", "--max-length", 64, "--sample", "0.5", "--strategy", "greedy")
     assert result.out.splitlines()[2].count("±") == 2
-    assert "from 0.5 of the documents: counts are scaled to all of them" in result.out
+    assert "sample of 0.5 of the documents: counts are scaled to all of them" in result.out
     assert "of a sample" in result.out.splitlines()[0]
 
 
-def test_a_plan_that_cannot_be_is_named_beside_those_that_can(here: Path) -> None:
+def test_an_impossible_plan_is_listed_beside_possible_ones(here: Path) -> None:
     result = run(
         "plan", "l.npy", "--max-length", 64, "--strategy", "best_fit,wrapped", "--stride", 8
     )
@@ -133,7 +135,7 @@ def test_a_plan_that_cannot_be_is_named_beside_those_that_can(here: Path) -> Non
     [
         (
             ["--max-length", "many"],
-            "max_length is 'many', expected whole numbers with commas such as 2048,4096",
+            "max_length is 'many', expected whole numbers separated by commas, such as 2048,4096",
         ),
         (["--max-length", "64,1"], "max_length is 1, expected at least 2"),
         (["--strategy", "bestfit"], "strategy is 'bestfit'; did you mean 'best_fit'?"),
@@ -154,7 +156,7 @@ def test_wrong_usage_is_one_sentence(here: Path, arguments: list[str], sentence:
     assert (result.code, result.out, result.err) == (2, "", f"packprep: {sentence}\n")
 
 
-def test_a_plan_that_cannot_be_beside_one_that_can_is_no_error(here: Path) -> None:
+def test_an_impossible_plan_beside_a_possible_one_is_not_an_error(here: Path) -> None:
     assert run("plan", "a.jsonl").err.startswith("packprep: no tokenizer is given")
     assert (
         run("plan", "gone.jsonl", "--tokenizer", "tok").err

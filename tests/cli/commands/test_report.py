@@ -12,7 +12,7 @@ OUT = GOLDEN / "v1-example"
 ELSEWHERE = "choose another place"
 
 
-def test_report_writes_a_page_and_says_where(
+def test_report_writes_a_page_and_prints_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,7 @@ def test_plots_come_with_it(tmp_path: Path) -> None:
     assert all(Path(line).is_file() for line in lines)
 
 
-def test_for_machines_it_is_json(tmp_path: Path) -> None:
+def test_json_prints_the_data_of_the_page(tmp_path: Path) -> None:
     printed = json.loads(run("report", OUT, "-o", tmp_path / "a.html", "--json").out)
     assert printed["histograms"]["documents"] == [[3, 2], [10, 1]]
     assert printed["written"] == [str(tmp_path / "a.html")]

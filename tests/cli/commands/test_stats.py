@@ -71,7 +71,7 @@ def test_loss_tokens_are_shown_where_there_are_labels() -> None:
     assert "loss tokens" not in run("stats", GOLDEN / "v1-example").out
 
 
-def test_what_is_no_output_is_a_sentence(tmp_path: Path) -> None:
+def test_a_path_without_an_output_is_refused_in_one_sentence(tmp_path: Path) -> None:
     result = run("stats", tmp_path)
     assert result.code == 2
     assert (

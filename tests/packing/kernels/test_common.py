@@ -1,4 +1,4 @@
-"""Message that kernels are being compiled."""
+"""The message about compiling kernels."""
 
 import numpy as np
 from numba import njit
@@ -6,14 +6,14 @@ from numba import njit
 from packprep.packing.kernels.common import compiling, hash64
 
 
-def test_that_kernels_are_compiled_is_said_once_and_where_none_is_nothing() -> None:
+def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> None:
     hash64(np.uint64(1), np.uint64(2))
-    said: list[str] = []
-    with compiling(said.append):
+    lines: list[str] = []
+    with compiling(lines.append):
         hash64(np.uint64(3), np.uint64(4))
-        assert said == []
+        assert lines == []
         compiled = njit(lambda number: number + 1)
         assert (compiled(1), compiled(1.0)) == (2, 2.0)
-    assert said == ["compiling kernels, which takes some seconds, once after an installation"]
+    assert lines == ["compiling kernels; this takes some seconds, once after an installation"]
     njit(lambda number: number + 2)(1)
-    assert len(said) == 1
+    assert len(lines) == 1

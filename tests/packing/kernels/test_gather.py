@@ -26,7 +26,7 @@ def int64(*values: int) -> np.ndarray:
         (-1, -1, [7, 8, 9], [0, 2, 2, 3]),
     ],
 )
-def test_ends_stand_around_every_document_that_has_ids(
+def test_bos_and_eos_are_added_to_every_document_that_has_ids(
     bos: int, eos: int, expected: list[int], offsets: list[int]
 ) -> None:
     before = int64(0, 2, 2, 3)
@@ -37,7 +37,7 @@ def test_ends_stand_around_every_document_that_has_ids(
     assert out.tolist() == expected
 
 
-def test_ids_that_are_read_only_are_taken_as_they_are() -> None:
+def test_read_only_ids_are_accepted() -> None:
     ids = np.array([7], np.int32)
     ids.setflags(write=False)
     out = np.zeros(3, np.int32)
@@ -46,9 +46,9 @@ def test_ids_that_are_read_only_are_taken_as_they_are() -> None:
 
 
 def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() -> None:
-    here, there = np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)
+    first, second = np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)
     values = Pointers.joined(
-        [Pointers.into(there, int64(0)), Pointers.into(here, int64(1)), Pointers.null(1)]
+        [Pointers.into(second, int64(0)), Pointers.into(first, int64(1)), Pointers.null(1)]
     )
     out = np.zeros(8, np.int32)
     gather.fill_values(
@@ -58,19 +58,18 @@ def test_tokens_come_from_their_addresses_with_bos_before_and_padding_after() ->
 
 
 def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
-    def made() -> tuple[Pointers, list[weakref.ref[np.ndarray]]]:
+    def make_pointers() -> tuple[Pointers, list[weakref.ref[np.ndarray]]]:
         arrays = [np.arange(first, first + 100_000, dtype=np.int32) for first in (0, 100_000)]
         parts = [Pointers.into(values, int64(0, 50_000, 99_999)) for values in arrays]
         joined = Pointers.joined([part.take(int64(2, 1)) for part in parts])
-        return joined.take(np.array([True, False, True, True])).take(slice(1, None)).at(
+        return joined.take(np.array([True, False, True, True])).take(slice(1, None)).shifted(
             int64(0, 1), int64(-1, 2)
         ), [weakref.ref(values) for values in arrays]
 
-    pointers, memory = made()
+    pointers, memory = make_pointers()
     gc.collect()
-    _reused = [
-        np.full(100_000, 7, np.int32) for _ in range(8)
-    ]  # what was free would be overwritten
+    # would overwrite memory that was freed
+    _reused = [np.full(100_000, 7, np.int32) for _ in range(8)]
     assert [values() is not None for values in memory] == [True, True]
     assert len(pointers) == 2
     assert gather.tokens_at(pointers).tolist() == [199_998, 150_002]
@@ -78,7 +77,9 @@ def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
     gather.fill_values(pointers, int64(1, 2), int64(2, 3), np.array([False, True]), 1, 3, out)
     assert out.tolist() == [199_998, 3, 1, 150_002, 150_003]
     del pointers
-    assert [values() for values in memory] == [None, None], "and no longer than that"
+    assert [values() for values in memory] == [None, None], (
+        "the memory is freed with the last pointers"
+    )
 
 
 def test_pointers_of_two_types_are_never_joined() -> None:
@@ -86,26 +87,26 @@ def test_pointers_of_two_types_are_never_joined() -> None:
     with pytest.raises(ValueError, match="pointers to int32, uint16 cannot be joined"):
         Pointers.joined([narrow, wide])
     assert Pointers.joined([Pointers.null(0), narrow]).dtype == np.uint16, (
-        "where there are none, there is no type"
+        "an empty part has no type"
     )
 
 
 @pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
 def test_addresses_are_never_sent_to_another_process(send: Any) -> None:
     with pytest.raises(
-        TypeError, match="addresses mean nothing in another process; send the values"
+        TypeError, match="addresses are not valid in another process; send the values"
     ):
         send(Pointers.into(np.zeros(1, np.int32), int64(0)))
 
 
-def test_only_pointers_make_addresses_and_only_kernels_get_them() -> None:
+def test_only_pointers_create_addresses_and_only_kernels_receive_them() -> None:
     allowed = {
         "gather.py": {"address", "ctypes"},
-        "labels.py": {"address"},  # its kernels take arrays of them
-        "memory.py": {"address"},  # of whole files, which it holds
+        "labels.py": {"address"},  # its kernels take arrays of addresses
+        "memory.py": {"address"},  # of mapped files
     }
     package = Path(gather.__file__).parents[2]
-    found = {
+    uses = {
         (path.name, node.attr)
         for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
@@ -114,7 +115,7 @@ def test_only_pointers_make_addresses_and_only_kernels_get_them() -> None:
             node.attr in ("address", "__array_interface__") or ast.unparse(node).endswith(".ctypes")
         )
     }
-    assert found == {
+    assert uses == {
         (name, attribute) for name, attributes in allowed.items() for attribute in attributes
     }
 
@@ -127,10 +128,10 @@ def test_positions_restart_at_every_segment() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "float32", "float64"])
 def test_values_of_every_type_are_copied_like_tokens(dtype: str) -> None:
-    here = np.array([1, 2, 3], dtype)
+    tokens = np.array([1, 2, 3], dtype)
     out = np.ones(4, dtype)
     gather.fill_values(
-        Pointers.into(here, int64(1)), int64(2), int64(4), np.array([True]), 0, 0, out
+        Pointers.into(tokens, int64(1)), int64(2), int64(4), np.array([True]), 0, 0, out
     )
     assert out.tolist() == [0, 2, 3, 0]
 
@@ -141,7 +142,7 @@ def test_labels_of_a_mask_are_the_tokens_where_it_is_set() -> None:
     assert out.tolist() == [7, -100, 9]
 
 
-def test_the_beginning_and_the_padding_of_a_segment_have_no_label() -> None:
+def test_the_first_tokens_and_the_padding_of_a_segment_have_no_label() -> None:
     out = np.array([7, 8, 9, 3, 5], np.int32)
     gather.clear_labels(int64(1, 2, 1), int64(2, 2, 0), int64(2, 2, 1), out)
     assert out.tolist() == [-100, 8, -100, -100, -100]
@@ -158,15 +159,15 @@ def test_cu_seqlens_start_at_zero_in_every_pack() -> None:
 
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
 def test_the_token_at_each_address(dtype: str) -> None:
-    here = np.array([7, 8, 65_000], dtype)
-    assert gather.tokens_at(Pointers.into(here, int64(2, 0))).tolist() == [65_000, 7]
+    tokens = np.array([7, 8, 65_000], dtype)
+    assert gather.tokens_at(Pointers.into(tokens, int64(2, 0))).tolist() == [65_000, 7]
 
 
-def test_narrow_tokens_come_out_wide() -> None:
-    here, out = np.array([65_535, 40_000], np.uint16), np.zeros(3, np.int32)
+def test_narrow_tokens_are_copied_as_int32() -> None:
+    tokens, out = np.array([65_535, 40_000], np.uint16), np.zeros(3, np.int32)
     gather.fill_values(
-        Pointers.into(here, int64(0)), int64(2), int64(3), np.array([True]), 1, 3, out
+        Pointers.into(tokens, int64(0)), int64(2), int64(3), np.array([True]), 1, 3, out
     )
     assert out.tolist() == [1, 65_535, 40_000]
-    gather.add_ends(np.array([65_535], np.int32), int64(0, 1), int64(0, 2), -1, 40_000, here)
-    assert here.tolist() == [65_535, 40_000]
+    gather.add_ends(np.array([65_535], np.int32), int64(0, 1), int64(0, 2), -1, 40_000, tokens)
+    assert tokens.tolist() == [65_535, 40_000]

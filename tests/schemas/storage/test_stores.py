@@ -17,7 +17,7 @@ def folder(request: pytest.FixtureRequest) -> Store:
     return Store(f"memory://{abs(hash(request.node.nodeid))}/folder")
 
 
-def test_an_object_is_created_by_one_alone(folder: Store) -> None:
+def test_only_one_of_several_creates_an_object(folder: Store) -> None:
     assert [folder.create("a", content) for content in (b"first", b"second")] == [True, False]
     assert folder.read("a") == b"first"
     folder.delete(["a", "b"])
@@ -25,7 +25,7 @@ def test_an_object_is_created_by_one_alone(folder: Store) -> None:
     assert folder.create("a", b"third")
 
 
-def test_who_meets_others_that_create_the_same_comes_again(
+def test_a_conflict_with_others_that_create_the_same_object_is_retried(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Store(bucket)
@@ -63,7 +63,7 @@ def test_objects_are_listed_by_name_with_their_sizes(folder: Store) -> None:
     assert list(folder.glob("**/c")) == ["b/c"]
 
 
-def test_an_object_appears_when_it_is_whole_and_never_where_writing_it_fails(bucket: str) -> None:
+def test_an_object_appears_once_it_is_complete_and_never_if_writing_fails(bucket: str) -> None:
     folder = Store(bucket)
     size = 40 << 20  # more than one part
     with folder.writing("large") as upload:
@@ -91,7 +91,7 @@ def test_an_object_is_read_from_its_beginning_or_anywhere(folder: Store) -> None
         folder.read("b")
 
 
-def test_a_copy_has_the_same_bytes_and_is_made_in_the_store(folder: Store) -> None:
+def test_a_copy_has_the_same_bytes_and_is_made_inside_the_store(folder: Store) -> None:
     folder.write("a", b"0123456789")
     folder.copy_to("a", folder.under("other"), "b")
     assert folder.read("other/b") == folder.read("a")
@@ -122,12 +122,12 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(bucket: str) ->
     assert (error.value.errno, error.value.filename) == (errno.EBUSY, f"{bucket}/a")
 
 
-def test_parts_that_a_killed_process_has_sent_are_dropped(bucket: str, store: Any) -> None:
+def test_parts_sent_by_a_killed_process_are_deleted(bucket: str, store: Any) -> None:
     name = bucket.removeprefix("s3://")
     for key in ("out/a/x", "out/b/x"):
         file = store.open(f"{name}/{key}", "wb", block_size=5 << 20)
         file.write(bytes(12 << 20))
-        file.closed = True  # nobody ends it
+        file.closed = True  # the upload is never completed
     Store(f"{bucket}/out").forget_uploads("a")
     assert [upload["Key"] for upload in store.list_multipart_uploads(name)] == ["out/b/x"]
     Store(f"{bucket}/out").forget_uploads("")
@@ -135,7 +135,7 @@ def test_parts_that_a_killed_process_has_sent_are_dropped(bucket: str, store: An
 
 
 @pytest.mark.usefixtures("new_clients")
-def test_what_a_store_says_is_an_error_with_its_address(
+def test_an_error_of_a_store_has_its_address(
     bucket: str, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for asking in (
@@ -145,7 +145,9 @@ def test_what_a_store_says_is_an_error_with_its_address(
         with pytest.raises(StoreError, match="there is no such bucket") as error:
             asking()
         assert error.value.errno == errno.ENOENT
-    with pytest.raises(StoreError, match=r"it is no address of a store: Protocol not known: foo"):
+    with pytest.raises(
+        StoreError, match=r"it is not the address of a store: Protocol not known: foo"
+    ):
         Store("foo://bucket/x")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -161,7 +163,7 @@ def test_what_a_store_says_is_an_error_with_its_address(
     assert error.value.errno == errno.EACCES
 
 
-def test_a_forked_process_has_a_client_of_its_own(bucket: str) -> None:
+def test_a_forked_process_has_its_own_client(bucket: str) -> None:
     folder = Store(bucket)
     folder.write("a", b"content")
     child = os.fork()
@@ -174,7 +176,7 @@ def test_a_forked_process_has_a_client_of_its_own(bucket: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
     fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)

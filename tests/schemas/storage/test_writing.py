@@ -29,7 +29,7 @@ def test_the_files_datasets_reads_have_these_exact_bytes(tmp_path: Path) -> None
     assert len([*tmp_path.iterdir()]) == 3
 
 
-def test_what_datasets_could_not_open_is_not_written(tmp_path: Path) -> None:
+def test_a_dataset_that_could_not_be_opened_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="has no shards"):
         write_dataset_files(tmp_path, [], fingerprint="0", split=None)
     with pytest.raises(

@@ -44,7 +44,7 @@ def problem(line: bytes) -> str | None:
         (b'{"text": {"a": 1}}', "not_text: 'text' is an object, expected text"),
         (b'{"text": "\xff"}', "bad_utf8: byte 10 of the line is not UTF-8"),
         (b'{"text": "\\ud800"}', "bad_utf8: 'text' has a lone surrogate"),
-        (b'{"text": "a", "text": "b"}', "bad_json: the key 'text' stands twice"),
+        (b'{"text": "a", "text": "b"}', "bad_json: duplicate key 'text'"),
         (b"nonsense", "bad_json: it is not JSON: Expecting value at character 0"),
         (
             b'{"text": "a\x00"}',

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
-from packprep.loaders.adapters import _megatron_takes_total_tokens
+from packprep.loaders.adapters.megatron import _takes_total_tokens
 from packprep.schemas import FormatError
 from tests.helpers.tiny_shards import GOLDEN, RICH, rich_row, write_output
 from tests.helpers.torch_models import batch_of, documents, skip_without
@@ -323,11 +323,11 @@ def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
     module.PackedSeqParams = make_dataclass("PackedSeqParams", ["cu_seqlens_q", *fields])
     for name in ("megatron", "megatron.core", module.__name__):
         monkeypatch.setitem(sys.modules, name, module)
-    _megatron_takes_total_tokens.cache_clear()
+    _takes_total_tokens.cache_clear()
     try:
         assert ("total_tokens" in to_megatron(example())["packed_seq_params"]) == bool(fields)
     finally:
-        _megatron_takes_total_tokens.cache_clear()
+        _takes_total_tokens.cache_clear()
 
 
 def test_megatrons_rule_numbers_the_segments_from_total_tokens(tmp_path: Path) -> None:

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
+from packprep.windows.cut import cut_segments, wrap, wrap_documents
 from packprep.windows.labels import Labels, proportional
-from packprep.windows.segments import (
-    DocumentAccount,
-    Segments,
-    TooLongError,
-    cut_segments,
-    wrap,
-    wrap_documents,
-)
+from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 from tests.helpers import reference
 from tests.helpers.reference_segments import cut_document, infer_seqlen, labelled
 
@@ -33,7 +27,12 @@ def cut(
 
 def pieces(segments: Segments) -> list[tuple[int, int, int]]:
     return list(
-        zip(segments.document.tolist(), segments.start.tolist(), segments.own.tolist(), strict=True)
+        zip(
+            segments.document.tolist(),
+            segments.start.tolist(),
+            segments.count.tolist(),
+            strict=True,
+        )
     )
 
 
@@ -50,7 +49,7 @@ def test_split_pieces_start_max_length_minus_stride_apart_and_stop_once_the_end_
     assert account.overlap.tolist() == [2]
 
 
-def test_no_piece_lies_wholly_inside_the_one_before() -> None:
+def test_no_piece_is_completely_inside_the_one_before() -> None:
     segments, _ = cut([90], max_length=50, stride=10)
     assert pieces(segments) == [(0, 0, 50), (0, 40, 50)]
 
@@ -108,7 +107,7 @@ def test_wrap_keeps_the_offset_of_a_document_cut_on_the_left() -> None:
     assert packs.tolist() == [0, 1, 2]
 
 
-def test_wrap_of_nothing_is_no_packs() -> None:
+def test_wrap_of_no_segments_makes_no_packs() -> None:
     segments, _ = cut([], strategy="wrapped")
     assert wrap(segments, 4)[1].tolist() == [0]
 
@@ -166,12 +165,12 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
     )
     expected, counted = [], []
     for document, length in enumerate(lengths):
-        mine = None if trained is None else trained[document]
-        by_hand = cut_document(length, ends, config, has_bos=ends > 0, trained=mine)
+        mask = None if trained is None else trained[document]
+        by_hand = cut_document(length, ends, config, has_bos=ends > 0, trained=mask)
         expected += [(document, offsets, bos) for offsets, bos in by_hand.pieces]
-        if mine is not None:
+        if mask is not None:
             counted += [
-                sum(labelled(*piece, mine, config, by_hand.pieces[:number]))
+                sum(labelled(*piece, mask, config, by_hand.pieces[:number]))
                 for number, piece in enumerate(by_hand.pieces)
             ]
         assert account.truncated[document] == by_hand.truncated
@@ -183,13 +182,13 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
         put_in = length + by_hand.overlap + by_hand.continuation_bos
         kept = sum(len(offsets) + bos for offsets, bos in by_hand.pieces)
         assert put_in == kept + by_hand.truncated + sum(by_hand.dropped.values())
-    assert found(segments) == expected
+    assert pieces_of(segments) == expected
     if trained is not None:
         assert segments.trained(labels_of(trained, as_mask=as_mask), config).tolist() == counted
 
 
 def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
-    """The labels of documents of which these tokens are trained, as a mask or as ids."""
+    """Labels of documents with these trained tokens, as a mask or as ids."""
     if trained is None:
         return None
     parts = [
@@ -201,14 +200,14 @@ def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:
     return Labels(values=Pointers.into(kept, ends))
 
 
-def found(segments: Segments) -> list[tuple[int, list[int], bool]]:
-    """Document, offsets of the own tokens and extra BOS of each segment."""
-    fronts = segments.own if segments.front is None else segments.front
-    holes = np.zeros_like(segments.own) if segments.hole is None else segments.hole
-    columns = (segments.document, segments.start, segments.own, segments.bos, fronts, holes)
+def pieces_of(segments: Segments) -> list[tuple[int, list[int], bool]]:
+    """Document, offsets of its tokens and extra BOS of each segment."""
+    fronts = segments.count if segments.front is None else segments.front
+    holes = np.zeros_like(segments.count) if segments.hole is None else segments.hole
+    columns = (segments.document, segments.start, segments.count, segments.bos, fronts, holes)
     return [
-        (document, [start + place + (hole if place >= front else 0) for place in range(own)], bos)
-        for document, start, own, bos, front, hole in zip(
+        (document, [start + place + (hole if place >= front else 0) for place in range(count)], bos)
+        for document, start, count, bos, front, hole in zip(
             *(column.tolist() for column in columns), strict=True
         )
     ]
@@ -223,7 +222,7 @@ def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [3, 3, 0]
 
 
-def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
+def test_tokens_of_a_dropped_piece_are_trained_in_the_next_piece_that_has_them() -> None:
     trained = [12 <= token < 16 or token >= 18 for token in range(24)]
     config = BuildConfig(max_length=16, stride=8, min_loss_tokens=5)
     labels = labels_of([trained], as_mask=True)
@@ -236,15 +235,14 @@ def test_what_a_dropped_piece_shares_with_the_next_is_trained_there() -> None:
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
 
-def test_a_piece_is_kept_for_the_tokens_that_a_dropped_one_leaves_to_it() -> None:
+def test_a_piece_is_kept_for_tokens_it_shares_with_a_dropped_piece() -> None:
     trained = [4 <= token < 10 for token in range(16)]
     config = BuildConfig(max_length=8, stride=4, min_loss_tokens=5)
     labels = labels_of([trained], as_mask=False)
     segments, account = cut_segments(
         np.array([16], np.int32), 0, config, has_bos=False, labels=labels
     )
-    # [0, 8) has 4, [4, 12) has those and 2 more (without its first token 5), [8, 16) then has none
-    # of its own.
+    # [0, 8) has 4, [4, 12) has those and 2 more (5 without its first token), [8, 16) has no others.
     assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
     assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
 
@@ -267,18 +265,18 @@ def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
         if sum(sum(trained[document][start + 1 : stop]) for document, start, stop in pack) >= least
     ]
     lengths, labels = np.array(texts, np.int32), labels_of(trained, as_mask=True)
-    whole = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
-    segments, edges, account = wrap_documents(*whole, lengths, config, labels)
-    found = pieces(segments)
-    assert [found[first:last] for first, last in itertools.pairwise(edges.tolist())] == expected
-    held = Counter(dict.fromkeys(range(len(texts)), 0))
-    for document, _, own in found:
-        held[document] += own
+    cut_once = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
+    segments, edges, account = wrap_documents(*cut_once, lengths, config, labels)
+    wrapped = pieces(segments)
+    assert [wrapped[first:last] for first, last in itertools.pairwise(edges.tolist())] == expected
+    packed = Counter(dict.fromkeys(range(len(texts)), 0))
+    for document, _, count in wrapped:
+        packed[document] += count
     dropped = account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(len(texts), np.int32))
-    assert dropped.tolist() == [text - held[document] for document, text in enumerate(texts)]
+    assert dropped.tolist() == [text - packed[document] for document, text in enumerate(texts)]
 
 
-def test_truncation_that_leaves_no_trained_token_drops_the_whole_row() -> None:
+def test_truncation_that_leaves_no_trained_token_drops_the_row() -> None:
     labels = labels_of([[False] * 5 + [True]], as_mask=False)
     config = BuildConfig(max_length=4, overflow="truncate")
     segments, account = cut_segments(
@@ -294,7 +292,7 @@ def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response()
         max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
     )
     segments, _ = cut_segments(np.array([12], np.int32), 0, config, has_bos=False, labels=labels)
-    assert found(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
+    assert pieces_of(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(2, 200))

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from packprep.schemas.columns import FILLER, NO_LOSS
 
-from .adapters import to_hf, to_hf_4d
-from .batch import PackedBatch
-from .rows import batch_from_rows
+from ..batch import PackedBatch
+from ..rows import batch_from_rows
+from .transformers import to_hf, to_hf_4d
 
 # Sound models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the least of the known
 # leaks is 4e-4.

@@ -30,11 +30,11 @@ from packprep.loaders import (  # noqa: E402
     verify_isolation,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "checks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts" / "checks"))
 
 import families  # noqa: E402
 
-PAGE = (Path(__file__).parents[2] / "docs" / "isolation.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "isolation.md").read_text()
 LENGTHS = [37, 1, 50, 40]
 BOUNDARIES = [0, 37, 38, 88, 128]
 Inputs = Callable[[PackedBatch], dict[str, Any]]

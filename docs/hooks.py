@@ -1,0 +1,86 @@
+"""Changes of pages between the checkout and the site.
+
+- Attributes of fences (file=, not-run=, output=, exit=) are for the tests; the site shows the name
+  of a file as the title of its block.
+- A line `<!-- include PATH -->` is replaced by that file of the checkout without its title.
+- A line `<!-- api PACKAGE -->` is replaced by all public names of the package, for mkdocstrings;
+  names in the table above it become links to them.
+- The navigation names all planned pages; those that are not written yet are left out.
+"""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+_FENCE = re.compile(r"^( *)(`{3,}|~{3,})([\w+-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*$", re.MULTILINE)
+_FILE = re.compile(r"\sfile=(\"[^\"]*\")")
+_INCLUDE = re.compile(r"^<!-- include ([\w./-]+) -->$", re.MULTILINE)
+_API = re.compile(r"^<!-- api ([\w.]+) -->$", re.MULTILINE)
+_FIRST_CELL = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
+
+
+def plain_fences(markdown: str) -> str:
+    """The page without the attributes of its fences.
+
+    Example: ```python file="train.py" not-run="slow" -> ```python title="train.py"
+    """
+
+    def plain(fence: re.Match[str]) -> str:
+        indent, marks, language, attributes = fence.groups()
+        name = _FILE.search(attributes)
+        return f"{indent}{marks}{language}" + (f" title={name[1]}" if name else "")
+
+    return _FENCE.sub(plain, markdown)
+
+
+def included(markdown: str, root: Path) -> str:
+    """The page with the files that it includes.
+
+    Their relative links lead to files of the checkout, which are no pages: the text stays.
+    """
+
+    def text(line: re.Match[str]) -> str:
+        body = (root / line[1]).read_text()
+        return _LINK.sub(r"\1", re.sub(r"\A# .*\n+", "", body)).rstrip("\n")
+
+    return _INCLUDE.sub(text, markdown)
+
+
+def with_api(markdown: str) -> str:
+    """The page with the public names of the packages that it asks for."""
+    parts = _API.split(markdown)
+    result = []
+    for table, package in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        if not package:
+            result.append(table)
+            continue
+
+        def linked(cell: re.Match[str], package: str = package) -> str:
+            return "| " + re.sub(r"`(\w+)`", rf"[`\1`](#{package}.\1)", cell[1]) + " |"
+
+        names = importlib.import_module(package).__all__
+        result.append(_FIRST_CELL.sub(linked, table))
+        result.append("\n\n".join(f"::: {package}.{name}" for name in names))
+    return "".join(result)
+
+
+def written(nav: Any, folder: Path) -> Any:
+    """The part of a navigation whose pages exist."""
+    if isinstance(nav, str):
+        return nav if (folder / nav).exists() else None
+    if isinstance(nav, dict):
+        kept = {title: part for title, entry in nav.items() if (part := written(entry, folder))}
+        return kept or None
+    return [part for entry in nav if (part := written(entry, folder))]
+
+
+def on_config(config: Any) -> Any:
+    config.nav = written(config.nav, Path(config.docs_dir))
+    return config
+
+
+def on_page_markdown(markdown: str, **settings: Any) -> str:
+    root = Path(settings["config"].config_file_path).parent
+    return plain_fences(with_api(included(markdown, root)))

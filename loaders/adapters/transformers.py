@@ -1,0 +1,90 @@
+"""Arguments of transformers models."""
+
+from typing import Any
+
+from ..batch import PackedBatch
+from ..rows import Rows
+from .boundaries import block_diagonal_mask, to_seq_idx
+from .fields import as_tensors, sequence_fields
+
+
+def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:
+    """Keyword arguments of a transformers causal LM: `model(**to_hf(batch))`.
+
+    With SDPA, eager, flex or flash-attention.
+
+    input_ids, position_ids, labels: int64 [1, T]. cu_seq_lens_q and _k: int32 [S + 1], the same
+    tensor. max_length_q and _k: int. use_cache: False, for with a cache transformers no longer
+    looks for packed sequences in position_ids. seq_idx: int32 [1, T], which state-space and
+    convolution layers need; models without such layers ignore it. In a Trainer set
+    remove_unused_columns=False. Proven with transformers 4.57.6 and 5.23.
+
+    Some models do not hand position_ids on to their attention mask (gpt_oss, opt, falcon): use
+    `to_hf_4d`, or flash-attention. Some cannot be isolated (mamba, bloom); docs/isolation.md has a
+    table, `verify_isolation` a check.
+    """
+    return to_flattening(batch, return_seq_idx=True)
+
+
+def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> dict[str, Any]:
+    """Arguments of `to_hf` with the boundaries as a mask.
+
+    For models that do not read them from position_ids, with SDPA or eager.
+
+    config: `model.config`, for its sliding windows. dtype: of the mask, by default the config's, or
+    float32. attention_mask: float [1, 1, T, T], 0 where a token sees another and the dtype's least
+    value elsewhere; for models with both kinds of layers a dict of two, full_attention and
+    sliding_attention. Each has T * T values. Filler sees itself. As a data_collator:
+    `functools.partial(to_hf_4d, config=model.config)`.
+
+    ValueError if the model has chunked attention, which no such mask gives.
+    """
+    import torch
+
+    batch = as_tensors(batch)
+    kinds = getattr(config, "layer_types", None) or ()
+    if "chunked_attention" in kinds:
+        raise ValueError(
+            "the model has layers of chunked attention, which a 4-D mask does not give; use to_hf"
+        )
+    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    window = getattr(config, "sliding_window", None)
+    seq_idx = to_seq_idx(batch)
+    mask: Any = block_diagonal_mask(seq_idx + 1, dtype)
+    if window is not None and (not kinds or "sliding_attention" in kinds):
+        sliding = block_diagonal_mask(seq_idx + 1, dtype, window)
+        mask = {"full_attention": mask, "sliding_attention": sliding} if kinds else sliding
+    return sequence_fields(batch) | {"attention_mask": mask, "seq_idx": seq_idx, "use_cache": False}
+
+
+def to_flattening(batch: PackedBatch | Rows, *, return_seq_idx: bool = False) -> dict[str, Any]:
+    """Fields of DataCollatorWithFlattening, and use_cache.
+
+    As it makes them of the documents with return_flash_attn_kwargs=True.
+
+    Shapes and dtypes are those of `to_hf`; return_seq_idx adds seq_idx, int32 [1, T]. As in that
+    collator, a row with input_ids and no boundaries is one document; so packed rows must keep their
+    cu_seqlens or seq_lengths (remove_unused_columns=False). Proven with transformers 4.57.6 and
+    5.23.
+    """
+    batch = as_tensors(_as_documents(batch))
+    fields = sequence_fields(batch) | {
+        "cu_seq_lens_q": batch.cu_seqlens,
+        "cu_seq_lens_k": batch.cu_seqlens,
+        "max_length_q": batch.max_seqlen,
+        "max_length_k": batch.max_seqlen,
+    }
+    return fields | {"seq_idx": to_seq_idx(batch)} if return_seq_idx else fields
+
+
+def _as_documents(batch: PackedBatch | Rows) -> PackedBatch | Rows:
+    """The same batch; rows with input_ids and no boundaries are packs of one document."""
+    if isinstance(batch, PackedBatch):
+        return batch
+    packed = {"tokens", "cu_seqlens", "seq_lengths", "position_ids"}
+    return [
+        row
+        if packed & row.keys() or "input_ids" not in row
+        else {**row, "seq_lengths": [len(row["input_ids"])]}
+        for row in batch
+    ]

@@ -1,0 +1,97 @@
+"""The form of a conversation: its rendering with a mark in place of each text.
+
+A form is rendered once for all rows that share it. Filled with the texts of a row, it must give
+the row's own rendering; otherwise the row is marked by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from packprep.chat.conversations import Conversation
+from packprep.chat.marks import Unmarked
+from packprep.chat.special_tokens import Span
+from packprep.chat.turn_locator import Turn
+
+
+@dataclass(frozen=True)
+class Form:
+    """The template's own text, and the order of the texts in it.
+
+    specials: spans of the template's special tokens, each with the number of marks before it.
+    """
+
+    unmarked: Unmarked
+    turns: list[Turn]
+    specials: list[tuple[int, Span]]
+
+    def place(self, text: str, texts: Sequence[str]) -> tuple[list[Span], list[Span]] | None:
+        """Trained spans and the template's special tokens in a row's rendering.
+
+        texts: of the row. Returns None if `text` is not this form filled with them.
+        """
+        filled = self._fill(text, [texts[number] for _, number in self.unmarked.marks[1:]])
+        if filled is None:
+            return None
+        before = [0, 0, *accumulate(map(len, filled))]
+        turns = [
+            (turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]])
+            for turn in self.turns
+        ]
+        return turns, [
+            (first + before[marks], last + before[marks]) for marks, (first, last) in self.specials
+        ]
+
+    def _fill(self, text: str, values: Sequence[str]) -> list[str] | None:
+        """The values as `text` contains them: whole, or stripped by the template.
+
+        Returns None if `text` is not this form with these values.
+        """
+        if (
+            "".join(
+                part for pair in zip(self._literals, [*values, ""], strict=True) for part in pair
+            )
+            == text
+        ):
+            return list(values)
+        position = len(self._literals[0])
+        filled = []
+        for value, literal in zip(values, self._literals[1:], strict=True):
+            variants = (
+                value,
+                value.strip(),
+                value.lstrip(),
+                value.rstrip(),
+                value.lstrip("\n"),
+                value.strip("\n"),
+            )
+            variant = next(
+                (variant for variant in variants if text.startswith(variant + literal, position)),
+                None,
+            )
+            if variant is None:
+                return None
+            filled.append(variant)
+            position += len(variant) + len(literal)
+        return filled if position == len(text) and text.startswith(self._literals[0]) else None
+
+    @cached_property
+    def _literals(self) -> list[str]:
+        """The template's own text before, between and after the marks."""
+        marks = [position for position, _ in self.unmarked.marks]
+        return [self.unmarked.text[a:b] for a, b in zip(marks, [*marks[1:], None], strict=True)]
+
+
+@dataclass(frozen=True)
+class FormKey:
+    """Cache key of a form: a conversation with marks in place of its texts.
+
+    Equal for all conversations of one form. owners: message number of each text.
+    """
+
+    form: str
+    conversation: Conversation = field(compare=False)
+    owners: list[int] = field(compare=False)

@@ -1,0 +1,60 @@
+"""Definition of one option: default, stage, help text, and the value's part in the identity."""
+
+from dataclasses import field
+from typing import Any, Literal, get_args
+
+COLUMN_CHOICE = (
+    "position_ids",
+    "document_ids",
+    "document_starts",
+)  # tokens and cu_seqlens are always written
+
+
+# The part of a build that an option decides. Every set of options is derived from the stages:
+#   read      which rows there are, and in which units
+#   rows      what one row is
+#   tokens    the ids of a row
+#   segments  how documents are filtered and cut
+#   plan      which segments share a pack
+#   order     the order of packs
+#   output    windows, splits, columns and files
+#   run       how a build works: never changes the bytes
+#   once      this command only: never written to a file
+Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
+
+StrategyName = Literal[
+    "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"
+]
+"""packing/strategies.py has a function for each but wrapped, which cuts documents."""
+STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+
+def option(
+    default: Any,
+    stage: Stage,
+    group: str,
+    text: str,
+    metavar: str = "N",
+    *,
+    identity: bool = True,
+    per_source: bool = False,
+    size: bool = False,
+) -> Any:
+    """Define a field with its help text.
+
+    metavar: the name of the value on the help page. identity: False if the value does not decide
+    the bytes of the output, or a digest of the thing it names does. per_source: a table in
+    `sources` may set it. size: the value is in bytes.
+    """
+    return field(
+        default=default,
+        metadata={
+            "stage": stage,
+            "group": group,
+            "help": text,
+            "metavar": metavar,
+            "identity": identity and stage not in ("run", "once"),
+            "per_source": per_source,
+            "size": size,
+        },
+    )

@@ -1,0 +1,326 @@
+"""Stages of a build: tokenize, plan, write, sign off. Each skips the work that is already done."""
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from packprep.config.executors import EXECUTORS
+from packprep.engines.parity import EngineChoice, choose_engine
+from packprep.execute import disk_space
+from packprep.execute.array_tasks import (
+    work_off,
+)
+from packprep.execute.early_windows import EarlyWindows
+from packprep.execute.job import Job
+from packprep.execute.quarantine import collect_quarantine
+from packprep.execute.shares import Shares
+from packprep.execute.window_files import WindowFile, Windows
+from packprep.output.report import Account
+from packprep.output.shard_writer import ShardFile
+from packprep.output.sign_off import name_shards, sign, write_report, write_settings
+from packprep.output.staging import (
+    remove_leftovers,
+)
+from packprep.packing.kernels.common import compiling
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.storage.stores import is_url
+from packprep.sources.carried import RowShape
+from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
+from packprep.support.clock import StageClock
+from packprep.support.errors import (
+    InputError,
+)
+from packprep.support.file_lock import locked
+from packprep.support.progress import Progress
+from packprep.tokens.encode import load_kernels
+from packprep.tokens.store import TokenFile, committed, start_after, stored
+from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
+from packprep.windows.planner import remainders
+
+
+def _skipped(files: Sequence[TokenFile]) -> str:
+    """Part of a sentence such as " (3 rows were skipped: 2 bad_json, 1 null)"; "" if none were."""
+    reasons: Counter[str] = Counter()
+    for file in files:
+        for part in file.parts:
+            reasons.update(part.skipped)
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    return f" ({reasons.total():,} rows were skipped: {counts})" if reasons else ""
+
+
+@dataclass
+class Stages:
+    """Stages of one build, in the order they run.
+
+    gate: how the engine was chosen; None if no text was tokenized. needed: predicted bytes on disk.
+    one_split_does: see `BuildOutput`.
+    """
+
+    job: Job
+    progress: Progress
+    clock: StageClock
+    gate: dict[str, Any] | None = None
+    needed: int = 0
+    one_split_does: bool = False
+
+    def __post_init__(self) -> None:
+        self.early = EarlyWindows(self.job, self.clock, self._window)
+
+    def run(
+        self, inputs: dict[str, Any], ahead: Callable[[Job, Progress], None] | None
+    ) -> Manifest:
+        """Do all stages, up to the manifest. ahead: see `pipeline.Runner`."""
+        job = self.job
+        if ahead is not None:
+            self.run_ahead(ahead)
+        with compiling(self.progress.say), closing(self.early):
+            files = self.tokenize()
+            self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
+            windows = Windows(job, files, self.clock)
+            shards, account = self.pack(windows)
+        with self.clock("sign off"):
+            entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
+        poisoned = collect_quarantine(job.tokens, files, job.staging)
+        report = write_report(
+            job.staging, account, files, job.sources, job.config, entries, self.clock.total()
+        )
+        write_settings(job.staging, job.config, inputs)
+        run = {"num_proc": job.config.num_proc, "engine": self.gate}
+        return sign(
+            job.staging,
+            inputs,
+            windows.layout,
+            account,
+            files,
+            job.sources,
+            entries,
+            report,
+            run,
+            job.config,
+            poisoned,
+        )
+
+    def _shape(self) -> RowShape:
+        """Columns that rows are converted to."""
+        shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
+        for note in shape.notes:
+            self.progress.say(note)
+        return shape
+
+    def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
+        """Let other processes do what they can: see `pipeline.Runner`."""
+        with self.clock(self.job.config.executor):
+            choice = self._engine(self._sample(self._shape()))
+            self.job.save(choice.engine.name if choice else "")
+            if choice is not None:
+                self.gate = choice.gate
+            ahead(self.job, self.progress)
+
+    def share(self, index: int, total: int) -> dict[str, Any]:
+        """Do the share of one of `total` tasks."""
+        with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
+            engine = self._loading(pool, self._shape())
+            with self._workers(engine) as elsewhere:
+                return work_off(
+                    Shares(self.job, total, engine.result, elsewhere), index, self.progress
+                )
+
+    def tokenize(self) -> list[TokenFile]:
+        """Token files of the whole input; only missing ones are read and tokenized."""
+        with self.clock("tokenize"):
+            if not self.job.config.keep_tokens:
+                files = self._tokenize()
+            else:
+                with locked(self.job.tokens, f"tokens are being written to {self.job.tokens}"):
+                    remove_leftovers(self.job.tokens)
+                    files = self._tokenize()
+        pa.default_memory_pool().release_unused()
+        if not files:
+            raise InputError("the sources hold no rows; expected at least one document")
+        return files
+
+    def _tokenize(self) -> list[TokenFile]:
+        config, directory, sources = self.job.config, self.job.tokens, self.job.sources
+        kept = config.keep_tokens
+        if (files := stored(directory)) is not None:
+            if kept or not EXECUTORS[config.executor].many_processes:
+                self.progress.say(
+                    f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
+                )
+            return files
+        finished = committed(directory)
+        done = sum(file.text_bytes for file in finished) / 1e6
+        if finished:
+            documents = finished[-1].end
+            for file in finished:
+                self.early.add(file)
+            self.progress.say(
+                f"resuming after {documents:,} documents, {done:,.0f} MB of text, that were "
+                "tokenized before"
+            )
+        elif kept:
+            state = "damaged tokens" if directory.exists() else "no tokens"
+            self.progress.say(
+                f"{kept} has {state} of these sources, tokenizer and text options: tokenizing"
+            )
+        # The amount of text in a compressed file is unknown.
+        plain = all(source.is_plain for source in sources)
+        total = sum(source.bytes for source in sources) / 1e6 if plain else None
+
+        def report(file: TokenFile) -> None:
+            nonlocal done
+            done += file.text_bytes / 1e6
+            self.early.add(file)
+            self.progress.advance("tokenize", done, total, "MB")
+
+        shape = self._shape()
+        with ThreadPoolExecutor(2) as pool:
+            engine = self._loading(pool, shape)
+            start = start_after(finished, len(sources), config)
+            slices = read_slices(sources, config, self.job.scratch, start, shape)
+            try:
+                with self._workers(engine) as elsewhere:
+                    files = tokenize(
+                        slices,
+                        directory,
+                        engine.result,
+                        self.job.tokenizer,
+                        config,
+                        report,
+                        finished,
+                        elsewhere,
+                    )
+            except DocumentError as error:
+                raise bad_row(sources[error.source], error.row, error.detail) from None
+        seal(directory, files)
+        if (choice := engine.result()) is not None:
+            self.gate = choice.gate
+            for note in choice.engine.notes:
+                self.progress.say(note)
+        return files
+
+    def _room(self, engine: EngineChoice, sample: Sequence[str]) -> str | None:
+        """Message about the disk space; StoppedError if there is too little."""
+        texts = pa.array([text[:2000] for text in sample], pa.large_string())
+        ids, _ = engine.engine.encode(texts)
+        size = int(text_bytes(pa.chunked_array([texts])).sum())
+        tokens = disk_space.predicted_tokens(
+            self.job, (len(ids) + 2 * len(sample)) / size if size else None
+        )
+        self.needed = disk_space.needed_bytes(self.job, tokens)
+        return disk_space.check_room(self.job, self.needed)
+
+    @contextmanager
+    def _workers(
+        self, engine: Future[EngineChoice | None]
+    ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
+        """Function that tokenizes a slice in a worker process; None if threads tokenize."""
+        if not self.job.config.isolated or (choice := engine.result()) is None:
+            yield None
+            return
+        from packprep.execute.worker_pool import Workers
+
+        self.job.tokens.mkdir(parents=True, exist_ok=True)
+        self.job.save(choice.engine.name)
+        with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
+            yield workers.tokenize
+
+    def _sample(self, shape: RowShape) -> list[str]:
+        """First documents of some sources, on which engines are compared."""
+        sample: list[str] = []
+        if self.job.config.input_ids_column is not None:
+            return sample
+        for source in self.job.sources[:8]:
+            is_copied = source.compression or isinstance(source.path, str)
+            if is_copied and not source.format.is_streamed:
+                continue  # it would be unpacked, or downloaded, twice
+            table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
+            if table is not None:
+                texts = table["text"].slice(0, 16).to_pylist()
+                sample += [text for text in texts if text is not None]
+        return sample
+
+    def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
+        """Engine, loaded in a thread while the first text is read; the kernels are loaded too."""
+        sample = self._sample(shape)  # first: opening sources is not safe in two threads
+        pool.submit(load_kernels, self.job.tokenizer)
+        return pool.submit(self._engine, sample)
+
+    def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
+        """Tokenizing engine; None if rows are token ids."""
+        if self.job.config.input_ids_column is not None:
+            return None
+        choice = choose_engine(
+            self.job.config.engine,
+            self.job.tokenizer.json,
+            parse_special_tokens=self.job.config.parses_special_tokens,
+            sample=sample,
+        )
+        for note in choice.notes:
+            self.progress.say(note)
+        if (room := self._room(choice, sample)) is not None:
+            self.progress.say(room)
+        return choice
+
+    def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
+        """Plan and write every window of every split; windows that are written are reused."""
+        windows.check()
+        account = Account.empty(len(self.job.sources))
+        if windows.mix is not None:
+            account.add_mix(windows.mix.as_dict(), windows.mix.left_out(self.job.tokenizer))
+            for note in windows.mix.notes():
+                self.progress.say(note)
+        shards: list[ShardFile] = []
+        reused = 0
+
+        def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
+            return self.early.result(split, number) or self._window(windows, split, number, change)
+
+        for split in self.job.splits:
+            changes = self._changes(windows, split)
+            with ThreadPoolExecutor(windows.at_once) as pool:
+                made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
+                for number, (done, was_written) in enumerate(made):
+                    reused += was_written
+                    account.merge(done.account)
+                    shards += done.shards
+                    self.progress.advance("pack", number + 1, len(windows), "windows")
+            has_packs = any(shard.packs for shard in shards if shard.split == split)
+            if not has_packs and not (
+                self.one_split_does and (shards or split != self.job.splits[-1])
+            ):
+                raise InputError(
+                    f"no document is left for the split {split}{_skipped(windows.files)}; "
+                    "see min_len, max_len, overflow and holdout"
+                )
+        if reused and not EXECUTORS[self.job.config.executor].many_processes:
+            self.progress.say(
+                f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
+            )
+        return shards, account
+
+    def _window(
+        self, windows: Windows, split: str, number: int, change: int = 0
+    ) -> tuple[WindowFile, bool]:
+        """A window, and True if it was written before."""
+        if (done := windows.finished(split, number, change)) is not None:
+            return done, True
+        return windows.write(split, number, change), False
+
+    def _changes(self, windows: Windows, split: str) -> list[int]:
+        """Packs to add to or leave out of each window.
+
+        Counting packs takes a plan of every window, so it is done only with packs_multiple_of.
+        """
+        if self.job.config.packs_multiple_of == 1:
+            return [0] * len(windows)
+        counts = [windows.count(split, number) for number in range(len(windows))]
+        return remainders(counts, self.job.config)

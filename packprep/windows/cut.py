@@ -1,0 +1,263 @@
+"""Cut documents into segments; split, truncate, drop or refuse documents that are too long.
+
+The account of every document is kept in arrays. The ledger is summed from it by source, and must
+balance:
+
+    tokens_in + overlap + continuation_bos
+        == sum(segment lengths) + truncated + sum(dropped by reason)
+
+Example: one document of 10 tokens, max_length=4, stride=1 -> pieces at 0, 3, 6 of 4 tokens; overlap
+= 2.
+
+If rows have labels, segments with fewer trained tokens than `min_loss_tokens` are dropped: the mean
+loss over no token is NaN. Strategy wrapped drops documents and then packs, so every pack but the
+last is still full.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from packprep.config.build_config import BuildConfig
+from packprep.packing.account import Dropped
+from packprep.support.arrays import Bools, Int32, Int64
+from packprep.windows.labels import Labels, proportional
+from packprep.windows.segments import DocumentAccount, Segments, TooLongError
+
+
+def cut_segments(
+    lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool, labels: Labels | None = None
+) -> tuple[Segments, DocumentAccount]:
+    """Segments of documents of these lengths, and the account of dropped and repeated tokens.
+
+    lengths: [documents], tokens with BOS and EOS, 0 for an empty document. ends: number of tokens
+    added to each document, BOS and EOS. labels: the trained tokens, or None if every token is
+    trained. With strategy wrapped, long documents are not cut here: `wrap_documents` cuts them
+    where packs end. Raises TooLongError for a document longer than max_length with overflow error.
+    """
+    nothing = np.zeros(len(lengths), np.int32)
+    short = (lengths > 0) & (lengths < config.min_len + ends)
+    long = (
+        lengths > config.max_len + ends
+        if config.max_len is not None
+        else np.zeros(len(lengths), np.bool_)
+    )
+    over = (lengths > config.max_length) & ~short & ~long
+    dropped = {
+        Dropped.TOO_SHORT: np.where(short, lengths, 0),
+        Dropped.TOO_LONG: np.where(long, lengths, 0),
+    }
+    kept = np.where(short | long, 0, lengths)
+    truncated = start = nothing
+    if config.overflow == "error" and over.any():
+        raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
+    if config.overflow == "drop":
+        dropped[Dropped.OVERFLOW] = np.where(over, lengths, 0)
+        kept = np.where(over, 0, kept)
+    elif config.overflow == "truncate":
+        truncated = np.where(over, lengths - config.max_length, 0)
+        kept = kept - truncated
+        start = truncated if config.truncation_side == "left" else nothing
+    dropped = {
+        reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()
+    }
+    if config.overflow == "split" and config.strategy != "wrapped" and over.any():
+        segments, account = _split(kept, dropped, config, has_bos=has_bos)
+    else:
+        rows = np.flatnonzero(kept).astype(np.int32)
+        segments = Segments(
+            document=rows,
+            start=start[rows].astype(np.int32),
+            count=kept[rows].astype(np.int32),
+            bos=np.zeros(len(rows), np.bool_),
+        )
+        if config.truncation_side == "balanced" and labels is not None and over.any():
+            segments = _balanced(segments, lengths, truncated, labels, config.max_length)
+        account = DocumentAccount(
+            truncated=truncated,
+            overlap=nothing.astype(np.int64),
+            continuation_bos=nothing,
+            dropped=dropped,
+        )
+    return (
+        (segments, account)
+        if labels is None
+        else _trainable(segments, account, lengths, labels, config)
+    )
+
+
+def _balanced(
+    segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int
+) -> Segments:
+    """Truncate prompt and response in proportion, each at its end.
+
+    The response begins at the first trained token. A hole at the end of a segment is the same as
+    truncation on the right.
+    """
+    prompt = labels.first(lengths)[segments.document]
+    cut = truncated[segments.document] > 0
+    length = lengths[segments.document]
+    front = np.where(cut, proportional(prompt, length - prompt, most), segments.count).astype(
+        np.int32
+    )
+    return replace(segments, front=front, hole=np.where(cut, prompt - front, 0).astype(np.int32))
+
+
+def _trainable(
+    segments: Segments,
+    account: DocumentAccount,
+    lengths: Int32,
+    labels: Labels,
+    config: BuildConfig,
+) -> tuple[Segments, DocumentAccount]:
+    """Drop segments with too few trained tokens, and the tokens that only they have."""
+    if segments.repeated is None:
+        return _kept(
+            segments, segments.trained(labels, config) >= config.min_loss_tokens, account, lengths
+        )
+    kept, repeated = labels.trainable(
+        segments.document,
+        segments.start,
+        segments.count,
+        segments.bos,
+        config.min_loss_tokens,
+        config.train_overlap,
+    )
+    return _kept(replace(segments, repeated=repeated), kept, account, lengths)
+
+
+def _kept(
+    segments: Segments, kept: Bools, account: DocumentAccount, lengths: Int32
+) -> tuple[Segments, DocumentAccount]:
+    """Take the segments `kept`; add tokens that only the others have to few_loss_tokens."""
+    if kept.all():
+        return segments, account
+    segments = segments.take(kept)
+    documents = len(lengths)
+    overlap = np.zeros(documents, np.int64)
+    if segments.repeated is not None:
+        overlap = np.bincount(
+            segments.document, weights=segments.repeated, minlength=documents
+        ).astype(np.int64)
+    remaining = (
+        np.bincount(segments.document, weights=segments.count, minlength=documents).astype(np.int64)
+        - overlap
+    )
+    expected = (
+        lengths - account.truncated - sum(account.dropped.values(), np.zeros(documents, np.int32))
+    )
+    # In a fully dropped document, truncated tokens count as dropped.
+    empty = remaining == 0
+    truncated = np.where(empty, 0, account.truncated).astype(np.int32)
+    few = np.where(empty, expected + account.truncated, expected - remaining).astype(np.int32)
+    few += account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(documents, np.int32))
+    return segments, DocumentAccount(
+        truncated=truncated,
+        overlap=overlap,
+        continuation_bos=_sum(segments.document, segments.bos.astype(np.int64), documents),
+        dropped=account.dropped | {Dropped.FEW_LOSS_TOKENS: few},
+    )
+
+
+def _split(
+    lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
+) -> tuple[Segments, DocumentAccount]:
+    """Pieces of max_length that start `max_length - stride` apart, up to the end of the document.
+
+    Later pieces may have an extra BOS.
+    """
+    extra = int(config.continuation_bos and has_bos)
+    later = config.max_length - extra  # document tokens of a later piece
+    step = later - config.stride
+    over = np.maximum(lengths.astype(np.int64) - config.max_length, 0)
+    pieces = np.where(lengths > 0, 1 - (-over // step), 0)
+    document = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    # Piece 0 has max_length document tokens, so piece 1 starts at max_length - stride; each later
+    # piece starts `step` further.
+    start = np.where(number > 0, config.max_length - config.stride + (number - 1) * step, 0)
+    count = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
+    new = np.where(number > 0, count - config.stride, count)
+    tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_len)
+    if tail.any():
+        dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
+    more = (number > 0) & ~tail
+    pieces_more = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
+    account = DocumentAccount(
+        truncated=np.zeros(len(lengths), np.int32),
+        overlap=pieces_more.astype(np.int64)
+        * config.stride,  # a large stride repeats more than a document has
+        continuation_bos=pieces_more * np.int32(extra),
+        dropped=dropped,
+    )
+    segments = Segments(
+        document=document,
+        start=start.astype(np.int32),
+        count=count.astype(np.int32),
+        bos=(number > 0) & bool(extra),
+        repeated=np.where(number > 0, np.int32(config.stride), np.int32(0))
+        if config.stride
+        else None,
+    )
+    return segments.take(~tail) if tail.any() else segments, account
+
+
+def _sum(document: Int32, counts: Int64, documents: int) -> Int32:
+    """Sums by document; float64 represents every count exactly."""
+    return np.bincount(document, weights=counts, minlength=documents).astype(np.int32)
+
+
+def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
+    """Lay segments end to end and cut them where packs end. Every pack but the last is full.
+
+    Returns the segments and the first segment of each pack [packs + 1]. Example: count=[3, 6],
+    max_length=4 -> count [3, 1, 4, 1], packs start at [0, 2, 3, 4].
+    """
+    ends = np.cumsum(segments.count, dtype=np.int64)
+    begins = ends - segments.count
+    total = int(ends[-1]) if len(ends) else 0
+    edges = np.arange(max_length, total, max_length)
+    # Pieces begin where segments begin, and at edges inside them. They are merged by place: sorting
+    # takes ten times as long.
+    place = np.searchsorted(begins, edges)
+    inside = (
+        begins[np.minimum(place, len(begins) - 1)] != edges if len(edges) else np.zeros(0, np.bool_)
+    )
+    before = np.cumsum(inside) - inside  # edges inside segments, before each edge
+    later = np.zeros(
+        len(begins) + np.count_nonzero(inside), np.bool_
+    )  # pieces that are not their segment's first
+    later[(place + before)[inside]] = True
+    cuts = np.empty(len(later), np.int64)
+    cuts[~later], cuts[later] = begins, edges[inside]
+    source = np.cumsum(~later) - 1
+    # There are no holes: config refuses truncation_side balanced with strategy wrapped.
+    pieces = Segments(
+        document=segments.document[source],
+        start=(segments.start[source] + cuts - begins[source]).astype(np.int32),
+        count=np.diff(np.append(cuts, total)).astype(np.int32),
+        bos=np.zeros(len(cuts), np.bool_),
+    )
+    firsts = np.append(0, place + before) if total else np.empty(0, np.int64)
+    return pieces, np.append(firsts, len(cuts)).astype(np.int64)
+
+
+def wrap_documents(
+    segments: Segments,
+    account: DocumentAccount,
+    lengths: Int32,
+    config: BuildConfig,
+    labels: Labels | None = None,
+) -> tuple[Segments, Int64, DocumentAccount]:
+    """Segments of `wrap`, without packs that have fewer than `min_loss_tokens` trained tokens.
+
+    Returns the segments, the first segment of each pack [packs + 1], and the account.
+    """
+    pieces, edges = wrap(segments, config.max_length)
+    if labels is None:
+        return pieces, edges, account
+    sizes = np.diff(edges)
+    trained = np.append(0, np.cumsum(pieces.trained(labels, config), dtype=np.int64))
+    packs = np.diff(trained[edges]) >= config.min_loss_tokens
+    pieces, account = _kept(pieces, np.repeat(packs, sizes), account, lengths)
+    return pieces, np.append(0, np.cumsum(sizes[packs])), account

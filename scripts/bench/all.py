@@ -1,0 +1,284 @@
+"""Runs every benchmark and writes the benchmark page.
+
+    python scripts/bench/all.py [--text FILE]... [--tokenizer DIR] [--only NAME]... [--markdown]
+
+With --markdown it writes the page docs/reference/benchmarks.md, with the machine, the versions,
+the commit and every command, and the speeds in README.md. Without it the tables go to the
+terminal. --quick uses so little data that the figures mean nothing: it shows that every benchmark
+runs.
+"""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+BENCH = Path(__file__).parent
+ROOT = BENCH.parents[1]
+README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
+PACKAGES = (
+    "datasets",
+    "fastokens",
+    "gigatoken",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A section of the page: what is measured, by which command, and how to read its table."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ()
+    reads_text: bool = False
+    prose: str
+
+
+BENCHMARKS = (
+    Benchmark(
+        name="pipeline",
+        title="The whole build",
+        arguments=("--peers", "--runs", "3"),
+        quick=("--runs", "1"),
+        reads_text=True,
+        prose="""\
+Text in JSON lines to a finished output, in a process of its own. The start-up, a build of the
+beginnings of 20 documents, is subtracted from wall and CPU seconds alike. The other rows are
+what the same text costs elsewhere, without imports and loading of the tokenizer:
+
+- `raw-hf`, `raw-fastokens`: the tokenizer alone. Texts are in memory, ids are thrown away.
+- `gigatoken-bin`: gigatoken's whole-file call, then a flat file of ids, as Megatron-LM's
+  `preprocess_data_fast.py` does. No packing, no positions, no boundaries in packs, no account.
+- `trl`: `datasets.map` with a transformers tokenizer, TRL's `bfd_split`, `save_to_disk`.
+- `lists`: `datasets.map` that returns packed Python lists, `save_to_disk`.
+
+The number in brackets is the number of runs; a row is their median. `re-plan` makes another
+strategy and `max_length` from kept tokens. All take turns, because the speed of a shared
+machine changes within minutes; a ratio is the median over rounds.""",
+    ),
+    Benchmark(
+        name="engines",
+        title="Tokenizer engines",
+        arguments=("--max-mb", "60", "--reference-mb", "6", "--repeat", "3"),
+        quick=("--max-mb", "0.5", "--reference-mb", "0.2", "--repeat", "1"),
+        prose="""\
+Engines on the same text, a thread for each core, a fresh engine for each run. *Differing*
+counts documents whose ids are not those of `hf`; *gate* is what packprep's parity gate decides,
+and its seconds. An engine that the gate refuses is never used.""",
+    ),
+    Benchmark(
+        name="packing",
+        title="Strategies",
+        arguments=("-n", "1M", "-d", "a", "-d", "b4", "-d", "c"),
+        quick=("-n", "10k", "-d", "a", "--no-startup"),
+        prose="""\
+From lengths in memory to the finished plan; CPU seconds of one core, median of five. Lengths:
+`a` like instructions, packs of 2,048; `b4` like web text, 4,096; `c` with a long tail, 32,768.
+*Gap* is packs over the best lower bound. *Bias* and *straggler* are explained in the
+[glossary](glossary.md).""",
+    ),
+    Benchmark(
+        name="packers",
+        title="Other packers",
+        arguments=(
+            "-n",
+            "100k",
+            "-d",
+            "a",
+            "-d",
+            "b4",
+            "-s",
+            "best_fit",
+            "-s",
+            "optimal",
+            "--peers",
+            "--no-startup",
+        ),
+        quick=("-n", "10k", "-d", "a", "-s", "best_fit", "--no-startup"),
+        prose="""\
+The same lengths through the packers that the package index has, each at its newest version.""",
+    ),
+    Benchmark(
+        name="loader",
+        title="Loader",
+        arguments=("--tokens", "64M"),
+        quick=("--tokens", "1M", "--repeats", "1"),
+        prose="""\
+From shards to batches: million tokens per CPU second of one process, a prefetch thread
+included, warm, median of five. The last column says how much faster the first row is.""",
+    ),
+    Benchmark(
+        name="attention",
+        title="A training step",
+        quick=("--width", "64", "--heads", "2", "--only", "mix of eight"),
+        prose="""\
+Forward and backward over documents packed into one sequence, against the same documents padded
+to the longest.""",
+    ),
+)
+SCRIPTS = {"packers": "packing"}
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="JSON lines with text, plain or .gz; default: the standard library.",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, path_type=Path),
+    help="Directory; default: a BPE trained on the standard library.",
+)
+@click.option(
+    "--only",
+    "names",
+    multiple=True,
+    type=click.Choice([benchmark.name for benchmark in BENCHMARKS]),
+    help="Run these; with --markdown the other sections stay as they are.",
+)
+@click.option("--quick", is_flag=True, help="Tiny data: shows that all run.")
+@click.option("--markdown", is_flag=True, help=f"Write {PAGE.relative_to(ROOT)}.")
+def main(
+    texts: Sequence[Path],
+    tokenizer: Path | None,
+    names: Sequence[str],
+    quick: bool,
+    markdown: bool,
+) -> None:
+    sections = _sections(PAGE.read_text()) if names and PAGE.exists() else {}
+    for benchmark in BENCHMARKS:
+        if names and benchmark.name not in names:
+            continue
+        arguments = list(benchmark.quick if quick else benchmark.arguments)
+        shown = list(arguments)
+        if benchmark.reads_text and tokenizer and texts:
+            for path in texts:
+                arguments += ["--text", str(path)]
+                shown += ["--text", path.name]
+            arguments += ["--tokenizer", str(tokenizer)]
+            shown += ["--tokenizer", tokenizer.name]
+        script = f"{SCRIPTS.get(benchmark.name, benchmark.name)}.py"
+        click.echo(f"{script} {' '.join(shown)}", err=True)
+        printed = _run([str(BENCH / script), *arguments, *(["--markdown"] if markdown else [])])
+        if not markdown:
+            click.echo(printed)
+            continue
+        command = " ".join(["python", f"scripts/bench/{script}", *shown])
+        sections[benchmark.title] = (
+            f"{benchmark.prose}\n\n{stamp()}\n\n"
+            f'```console not-run="takes minutes"\n$ {command}\n```\n\n'
+            f"{_spaced(printed)}\n"
+        )
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(page(sections))  # after each: a run that is stopped keeps what it has
+        if benchmark.name == "pipeline" and not quick:
+            README.write_text(with_speeds(README.read_text(), printed))
+
+
+def page(sections: dict[str, str]) -> str:
+    """The page from the body of each title, in the order of BENCHMARKS."""
+    parts = [
+        "# Benchmarks",
+        "Every figure of the documentation is on this page, written by one command:",
+        '```console not-run="takes half an hour"\n$ python scripts/bench/all.py --markdown\n```',
+        "Speeds depend on the machine, and a shared machine changes within minutes: compare rows\n"
+        "of one table, which were measured in turns, not rows of two.",
+    ]
+    for benchmark in BENCHMARKS:
+        if benchmark.title in sections:
+            parts += [f"## {benchmark.title}", sections[benchmark.title].strip()]
+    return "\n\n".join(parts) + "\n"
+
+
+def with_speeds(readme: str, printed: str) -> str:
+    """README with the speed of each row of the printed table behind its <!-- speed ROW --> mark."""
+    speeds = dict(re.findall(r"^\| (.*?) \(\d+\) \| ([\d.]+) \|", printed, re.MULTILINE))
+    return re.sub(
+        r"(<!-- speed (.*?) -->)[^|]*",
+        lambda mark: f"{mark[1]}{speeds[mark[2]]} MB/s " if mark[2] in speeds else mark[0],
+        readme,
+    )
+
+
+def _sections(text: str) -> dict[str, str]:
+    """Bodies of an existing page by their titles."""
+    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
+    return {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def stamp() -> str:
+    """Date, commit, machine and versions, as one paragraph."""
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    versions = ", ".join(
+        f"{package} {version}" for package in PACKAGES if (version := _version(package))
+    )
+    return (
+        f"*{datetime.date.today()}, commit {commit or 'unknown'}; {_machine()}; "
+        f"Python {platform.python_version()}, {versions}.*"
+    )
+
+
+def _machine() -> str:
+    info = Path("/proc/cpuinfo")
+    models = re.findall(r"^model name\s*: (.*)$", info.read_text() if info.exists() else "", re.M)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    model = models[0] if models else platform.processor() or platform.machine()
+    return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _spaced(printed: str) -> str:
+    """Lines of text as a list, so that Markdown keeps them apart; tables as they are."""
+    lines: list[str] = []
+    for line in filter(None, (line.rstrip() for line in printed.splitlines())):
+        is_row = line.startswith("|")
+        if is_row and lines and not lines[-1].startswith("|"):
+            lines.append("")
+        if not is_row and lines and lines[-1].startswith("|"):
+            lines.append("")
+        lines.append(line if is_row else f"- {line.strip()}")
+    return "\n".join(lines)
+
+
+def _run(arguments: Sequence[str]) -> str:
+    process = subprocess.run(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if process.returncode:
+        raise click.ClickException(f"{' '.join(arguments)} failed with status {process.returncode}")
+    return process.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Runs the blocks of a page, top to bottom, in one folder: a shell and a Python process per page.
+
+Both keep their state from block to block, like the terminal of a reader. No page reaches the
+network: proxies that do not exist catch every request that leaves the machine.
+"""
+
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from .blocks import Block, Command, PageError, check_page
+from .outputs import difference
+
+_LONGEST = 600  # seconds after which a page is stopped: a guard against blocks that never end
+
+# Reads one JSON object per line: the source and the name of a block. Answers with a line that holds
+# the mark and a status.
+_PYTHON = r"""
+import json, linecache, os, sys, traceback
+
+def _serve(mark):
+    requests = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    space = sys.modules["__main__"].__dict__
+    for request in requests:
+        block = json.loads(request)
+        source, name = block["source"], block["name"]
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        status = 0
+        try:
+            exec(compile(source, name, "exec"), space)
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(1, f"\n{mark} {status}\n".encode())
+
+_serve(sys.argv.pop())
+"""
+
+
+class _Process:
+    """A process that is sent work, and answers with output and a status."""
+
+    def __init__(self, arguments: list[str], mark: str, folder: Path, env: dict[str, str]) -> None:
+        self._mark = mark
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=env,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+
+    def ask(self, work: str) -> tuple[int | None, list[str]]:
+        """Status, None for a process that ended, and the lines it printed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(work)
+        self._process.stdin.flush()
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if line.startswith(self._mark):
+                return int(line.split()[1]), lines
+            lines.append(line.rstrip("\n"))
+        return None, lines
+
+    def kill(self) -> None:
+        """End the process and all that it started in the background."""
+        with _gone():
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with _gone():
+                stream.close()
+
+
+class _gone:  # noqa: N801
+    """Ignores that a process has ended already."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return isinstance(error, (ProcessLookupError, BrokenPipeError))
+
+
+@dataclass
+class Session:
+    """The processes of one page; a context manager."""
+
+    folder: Path
+    cache: Path  # of Hugging Face libraries
+    _mark: str = field(default_factory=lambda: f"block-{uuid.uuid4().hex}")
+    _shell: _Process | None = None
+    _python: _Process | None = None
+    _status: int = 0
+    _printed: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> "Session":
+        self._timer = threading.Timer(_LONGEST, self._kill)
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        for process in (self._shell, self._python):
+            if process is not None:
+                process.close()
+
+    def run(self, block: Block) -> None:
+        """Run, write or compare one block; AssertionError where it is not as the page says."""
+        if block.language == "python":
+            compile(block.text, block.where, "exec")
+        if block.file is not None:
+            self._write(block, block.file)
+        elif block.attributes.get("output") == "above":
+            self._compare(block.where, block.text.splitlines(), self._printed)
+        elif block.why_not is not None:
+            pass
+        elif block.language == "console":
+            self._run_commands(block)
+        elif block.language == "python":
+            self._run_python(block)
+
+    def _kill(self) -> None:
+        for process in (self._shell, self._python):
+            if process is not None:
+                process.kill()
+
+    def _write(self, block: Block, name: str) -> None:
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise PageError(f"{block.where}: {name} is outside of the page's folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+
+    def _run_commands(self, block: Block) -> None:
+        commands = block.commands()
+        for command in commands:
+            where = f"{block.page}:{command.line}"
+            if _installs(command, where):
+                continue
+            status, printed = self._ask_shell(command.text)
+            last = command is commands[-1]
+            shows_code = not last and commands[commands.index(command) + 1].text == "echo $?"
+            expected = int(block.attributes.get("exit", 0)) if last else 0
+            if not shows_code and status != expected:
+                ending = "stopped the shell" if status is None else f"ended with {status}"
+                raise AssertionError(
+                    f"{where}: $ {command.text}\n{ending}, expected {expected}:\n"
+                    + "\n".join(printed)
+                )
+            if command.output and block.attributes.get("output") != "varies":
+                self._compare(f"{where}: $ {command.text}", command.output, printed)
+            self._printed = printed
+
+    def _ask_shell(self, command: str) -> tuple[int | None, list[str]]:
+        if self._shell is None:
+            arguments = ["bash", "--noprofile", "--norc"]
+            self._shell = _Process(arguments, self._mark, self.folder, self._environment())
+        status, printed = self._shell.ask(
+            f"(exit {self._status}); eval {shlex.quote(command)} </dev/null 2>&1; "
+            f"printf '\\n%s %d\\n' {self._mark} $?\n"
+        )
+        self._status = status or 0
+        return status, printed
+
+    def _run_python(self, block: Block) -> None:
+        if self._python is None:
+            arguments = [sys.executable, "-c", _PYTHON, self._mark]
+            self._python = _Process(arguments, self._mark, self.folder, self._environment())
+        request = json.dumps({"source": block.text, "name": block.where})
+        status, self._printed = self._python.ask(request + "\n")
+        if status != 0:
+            raise AssertionError(f"{block.where}: failed:\n" + "\n".join(self._printed))
+
+    @staticmethod
+    def _compare(where: str, shown: list[str] | tuple[str, ...], printed: list[str]) -> None:
+        if found := difference(shown, printed):
+            raise AssertionError(f"{where}\nprints something else than the page shows:\n{found}")
+
+    def _environment(self) -> dict[str, str]:
+        nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+        here = {"no_proxy": "127.0.0.1,localhost"}
+        proxies = nowhere | here
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+            **proxies,
+            **{name.upper(): value for name, value in proxies.items()},
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+            "HF_HOME": str(self.cache),
+            "NO_COLOR": "1",
+            "COLUMNS": "100",
+            "PYTHONUNBUFFERED": "1",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+
+
+def _installs(command: Command, where: str) -> bool:
+    """True for `pip install ...`, which is not run: what it installs is compared instead.
+
+    Extras of packprep must exist. A library that is not installed here skips the page.
+    """
+    text = command.text.strip()
+    if not re.match(r"(python3? -m )?pip install ", text):
+        return False
+    for word in shlex.split(text.split("pip install ", 1)[1], comments=True):
+        if word.startswith("-"):
+            continue
+        name, _, extras = re.split(r"[=<>~!]", word)[0].partition("[")
+        if name in ("packprep", "."):
+            known = importlib.metadata.metadata("packprep").get_all("Provides-Extra") or []
+            for extra in extras.removesuffix("]").split(",") if extras else []:
+                assert extra in known, f"{where}: packprep has no extra {extra!r}"
+            continue
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{where}: {name} is not installed")
+    return True
+
+
+def run_page(blocks: list[Block], folder: Path, cache: Path) -> None:
+    """Run all blocks of a page in an empty folder."""
+    check_page(blocks)
+    with Session(folder, cache) as session:
+        for block in blocks:
+            session.run(block)

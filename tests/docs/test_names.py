@@ -1,0 +1,117 @@
+"""The pages name what the code has: commands, options and public names cannot drift apart."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import packprep
+from packprep import loaders, schemas
+from packprep.cli.commands import build
+from packprep.cli.main import COMMANDS, cli
+from packprep.config.options import STRATEGY_NAMES
+
+from .blocks import PAGES, ROOT, load
+
+README = (ROOT / "README.md").read_text()
+TEXT = "\n".join(path.read_text() for path in PAGES)
+
+
+def _commands() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    return {name: command for name in COMMANDS if (command := cli.get_command(context, name))}
+
+
+def _names(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 220
+
+
+def test_the_readme_begins_with_the_two_commands_that_set_up_and_check() -> None:
+    first = README.split("\n## ")[0]
+    assert re.search(r"^\$ scripts/demo\b", first, re.MULTILINE)
+    assert re.search(r"^\$ scripts/test\b", first, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_runs_on_a_page(name: str) -> None:
+    commands = "\n".join(
+        command.text
+        for path in PAGES
+        for block in load(path)
+        if block.language == "console" and block.why_not is None
+        for command in block.commands()
+    )
+    assert re.search(rf"\bpackprep {name}\b", commands)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_on_a_page(name: str) -> None:
+    missing = [
+        option
+        for parameter in _commands()[name].params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if not re.search(rf"(?<![\w-]){option}(?![\w-])", TEXT.replace("--[no-]", "--"))
+    ]
+    assert missing == []
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    for name in [*packprep.__all__, *loaders.__all__, *schemas.__all__]:
+        assert re.search(rf"\b{name}\b", TEXT), name
+
+
+@pytest.mark.parametrize("package", ["packprep", "packprep.loaders", "packprep.schemas"])
+def test_the_python_page_lists_exactly_the_public_names(package: str) -> None:
+    page = (ROOT / "docs/reference/python.md").read_text()
+    table = page.split(f"\n## {package}\n")[1].split("\n## ")[0]
+    listed = [
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", cell)
+    ]
+    assert sorted(listed) == sorted(importlib.import_module(package).__all__)
+    assert f"<!-- api {package} -->" in table
+
+
+def test_the_readme_has_a_row_for_every_strategy() -> None:
+    table = README.split("\n## Strategies\n")[1].split("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == STRATEGY_NAMES
+
+
+def test_help_and_readme_say_that_knapsack_is_first_fit_decreasing() -> None:
+    [option] = [param for param in build.command.params if param.name == "strategy"]
+    said = "first fit decreasing, filled pack by pack"
+    assert f"balanced. knapsack is {said}." in str(getattr(option, "help", ""))
+    assert f"| `knapsack` | {said}: the same packs as `first_fit` |" in README
+
+
+def test_the_page_for_contributors_names_every_room_with_its_sentence() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z/]+)/` \| (.*) \|$", page, re.MULTILINE))
+    rooms = {
+        path.parent.relative_to(ROOT).as_posix().removeprefix("packprep/"): ast.get_docstring(
+            ast.parse(path.read_text())
+        )
+        for path in (ROOT / "packprep").rglob("__init__.py")
+        if path.parent != ROOT / "packprep"
+    }
+    assert rows == {
+        room: said for room, said in rooms.items() if room not in ("loaders", "schemas")
+    }
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "schemas/README.md"))],
+    ids=_names,
+)
+def test_no_page_holds_a_placeholder(path: Path) -> None:
+    assert not re.search(r"TODO|TBD|XXX|[A-Z]+_TABLES?\b|DEMO_OUTPUT", path.read_text())
