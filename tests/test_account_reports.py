@@ -79,9 +79,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def report_of(output: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((output / "report.json").read_text())
-    return report
+def report_of(output: Path) -> Any:
+    return json.loads((output / "report.json").read_text())
 
 
 def numbers(value: Any) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.histograms import measure_output
+from packprep.inspect.provenance import Sources
 from packprep.inspect.report_file import read_report
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish
@@ -30,6 +31,7 @@ from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, shard_schema
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.report import DocumentsPerPack, Report
 from packprep.schemas.storage.writing import write_file, write_manifest
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
@@ -51,7 +53,7 @@ class _Part:
 
     path: Output
     manifest: Manifest
-    report: dict[str, Any]
+    report: Report
     shift: int
     level: Literal["size", "sha256"] = "sha256"
 
@@ -353,8 +355,9 @@ def _sign(
     ]:
         data["repeated"] = summed(repeated)
     run = parts[-1].manifest.run | {
-        "source_paths": [path for part in parts for path in part.manifest.run["source_paths"]],
-        "verified_documents": sum(part.manifest.run["verified_documents"] for part in parts),
+        # An output of another writer may lack these: the run part of a manifest is free.
+        "source_paths": [name for part in parts for name in Sources(part.manifest).names],
+        "verified_documents": sum(part.manifest.run.get("verified_documents", 0) for part in parts),
         "files": [file_entry(staging, path) for path in (*files, staging / "report.json")],
     }
     return write_manifest(staging, data, run)
@@ -371,7 +374,7 @@ def generations(manifest: Manifest) -> list[dict[str, Any]]:
     return merged_from
 
 
-def _documents_per_pack(parts: Sequence[_Part]) -> dict[str, int]:
+def _documents_per_pack(parts: Sequence[_Part]) -> DocumentsPerPack:
     counts: Counter[int] = Counter()
     for part in parts:
         measured = measure_output(part.path).documents_per_pack

@@ -1,128 +1,36 @@
-"""The ledger against the data.
+"""Check that the shards hold each document once, each of its tokens once, with BOS and EOS.
 
-Every document once, every token of it once, each with its BOS and EOS.
+`Coverage` counts every record batch that `verify` reads. A whole document takes one bit. Only
+segments that may be pieces of a longer document are kept, 40 bytes each and at most a few per pack.
+When all shards are read, the pieces of each document are put in order:
 
-`Coverage` hears of every record batch that `verify` reads. A whole document is one bit. Only
-segments that may be pieces of a longer document are remembered, 40 bytes each and at most a few per
-pack, and laid end to end at the end:
+    document 7: [0, 4096) [4096, 8192) [8192, 9000) with EOS at 9000   nothing lost or repeated
 
-    document 7: [0, 4096) [4096, 8192) [8192, 9000) with EOS at 9000   nothing lost or twice
-
-So memory is an eighth of a byte per input row and a thousandth of the data. What no pack says (how
-long a document was) is known as sums only: those are compared with the manifest's ledger and
+Memory is an eighth of a byte per input row plus a thousandth of the data. The shards do not say
+how long a document was, so lengths are compared as sums: with the ledger of the manifest, and with
 report.json, source by source.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.options import options_in
+from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy
 from packprep.inspect.provenance import Sources
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import FILLER, NO_LOSS
-from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.report import Report
 from packprep.support.arrays import Int64
-
-_WHOLE = tuple(reason for reason in Dropped if reason.takes == "whole documents")
-_TAILS = tuple(
-    reason for reason in Dropped if reason.takes == "tails"
-)  # any other may take whatever part
-# Options that say how documents were cut, filters and labels apart: a merged output keeps those its
-# parts agree on.
-_CUTTING = options_in("segments") - {
-    "max_length",
-    "min_len",
-    "max_len",
-    "min_loss_tokens",
-    "train_overlap",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Facts of a manifest on cut documents and their BOS and EOS.
-
-    bos, eos: id or None.
-    """
-
-    bos: int | None
-    eos: int | None
-    says_ends: bool  # whether the manifest says what BOS and EOS are
-    says_cuts: bool  # whether it says how documents were cut: one that merge made may not
-    max_length: int
-    wrapped: bool
-    overflow: str
-    stride: int
-    continuation_bos: bool
-    cut_left: bool
-    dropped: Mapping[str, int]
-    truncated: int
-    repeated: int  # copies of documents beyond the first, of a mix
-    pairs: bool  # a document is two segments
-
-    @staticmethod
-    def from_manifest(manifest: Manifest) -> "Policy":
-        """FormatError for values no build writes."""
-        options, tokenizer = (
-            manifest.data["inputs"].get("options"),
-            manifest.data["inputs"].get("tokenizer"),
-        )
-        try:
-            ends = {end: tokenizer.get(end) for end in ("bos", "eos")}
-            ids = {end: None if token is None else int(token["id"]) for end, token in ends.items()}
-            return Policy(
-                **ids,
-                says_ends="bos" in tokenizer and "eos" in tokenizer,
-                says_cuts="generations" not in manifest.data["inputs"] or set(options) >= _CUTTING,
-                max_length=manifest.max_length,
-                wrapped=options.get("strategy") == "wrapped",
-                overflow=str(options.get("overflow", "split")),
-                stride=int(options.get("stride", 0)),
-                continuation_bos=bool(options.get("continuation_bos", False)),
-                cut_left=options.get("truncation_side") == "left",
-                dropped=manifest.ledger["dropped"],
-                truncated=manifest.ledger["truncated"],
-                pairs=any(column.name == "pair_ids" for column in manifest.columns),
-                repeated=int(manifest.data.get("repeated", {}).get("documents", 0)),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise FormatError(
-                "manifest.json has inputs that no build writes; restore the file"
-            ) from None
-
-    @property
-    def any_part_may_lack(self) -> bool:
-        """True if any document may lack any part.
-
-        Packs (packs_multiple_of) or segments (min_loss_tokens) were left out, or pairs were
-        truncated, each on both of its sides.
-        """
-        return (self.pairs and self.truncated > 0) or bool(set(self.dropped) - {*_WHOLE, *_TAILS})
-
-    @property
-    def one_piece(self) -> bool:
-        """True if a segment is all that is left of a document, whatever its begin."""
-        return self.cut_left and not (self.wrapped or self.pairs)
-
-    @property
-    def copies_may_lack_beginnings(self) -> bool:
-        """True if a mix repeats documents and copies cannot be counted by their beginnings."""
-        return self.repeated > 0 and (
-            self.any_part_may_lack or (self.cut_left and not self.one_piece)
-        )
 
 
 class _Piece(NamedTuple):
-    """Arrays, [pieces] each: a segment that may not be the whole document.
+    """Segments that may be pieces of a document: arrays, [pieces] each.
 
     shard: number in the list of files.
     """
@@ -138,7 +46,7 @@ class _Piece(NamedTuple):
 
 
 class Coverage:
-    """Counts while batches are read (from several threads), judges in `finish`."""
+    """Counts of the batches read so far, from several threads; `finish` reports findings."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.policy = Policy.from_manifest(manifest)
@@ -160,19 +68,17 @@ class Coverage:
                 "filler",
             )
         }
-        self.repeated: list[Int64] = []  # documents whose beginning was seen before
+        self.repeated: list[Int64] = []  # documents that begin in several places
         self._seen = np.zeros(self.sources.total // 8 + 1, np.uint8)
         self._pieces: list[_Piece] = []
-        self._lacking: Int64 = np.empty(
-            0, np.int64
-        )  # documents of which later pieces are there and the first is not
+        self._lacking: Int64 = np.empty(0, np.int64)  # documents whose first piece is missing
         self._lock = threading.Lock()
         names = {column.name for column in manifest.columns}
         self.knows_documents = {"document_ids", "document_starts"} <= names
         self.knows_filler = bool({"document_ids", "segment_lengths"} & names)
 
     def add(self, view: BatchView, shard: int, findings: Findings) -> None:
-        """Count a batch of shard number `shard`; tell `findings` what is wrong in it by itself."""
+        """Count a batch of shard number `shard`; add faults of the batch to `findings`."""
         lengths, real = view.ends - view.starts, np.clip(view.real, 0, view.ends - view.starts)
         totals = {
             "packs": len(view.pack_segments) - 1,
@@ -252,9 +158,9 @@ class Coverage:
         full = real >= self.policy.max_length
         cut = later | full | self.policy.pairs
         if self.policy.wrapped or not self.policy.says_cuts:
-            behind = np.ones(len(view.starts), np.bool_)  # the last segment of its pack
-            behind[view.pack_segments[1:] - 1] = False
-            cut |= ~behind[kept]
+            inner = np.ones(len(view.starts), np.bool_)  # not the last segment of its pack
+            inner[view.pack_segments[1:] - 1] = False
+            cut |= ~inner[kept]
         if eos is not None:
             ended = last == eos
             self._count("ended", source[~cut])
@@ -268,11 +174,11 @@ class Coverage:
                     "{row} ends with EOS twice; expected it once",
                 )
         if (labels := view.columns.get("labels")) is not None:
-            told = (
+            what = (
                 "the first token has a label: a trainer that shifts labels would predict it "
                 "from another document"
             )
-            wrong("label at start", labels[at] != NO_LOSS, told)
+            wrong("label at start", labels[at] != NO_LOSS, what)
         self._see(ids[copies])
         if cut.any():
             pieces = np.flatnonzero(cut)
@@ -297,10 +203,7 @@ class Coverage:
         self.by_source[key] += counts.astype(np.int64)
 
     def _see(self, documents: Int64) -> None:
-        """Mark documents of which a copy begins in a pack.
-
-        Remember those that were marked before.
-        """
+        """Mark documents that begin in a pack; note those that are marked already."""
         distinct, counts = np.unique(documents, return_counts=True)
         before = self._were_seen(distinct)
         np.bitwise_or.at(self._seen, distinct >> 3, _bit(distinct))
@@ -312,8 +215,8 @@ class Coverage:
         seen: NDArray[np.bool_] = (self._seen[documents >> 3] & _bit(documents)) != 0
         return seen
 
-    def finish(self, report: Mapping[str, Any] | None, findings: Findings) -> None:
-        """Compare the counts with the manifest's ledger and, by source, with report.json."""
+    def finish(self, report: Report | None, findings: Findings) -> None:
+        """Compare the counts with the ledger of the manifest and, by source, with report.json."""
         if self.knows_documents:
             self._count_copies(findings)
             self._lay_end_to_end(findings)
@@ -327,36 +230,35 @@ class Coverage:
             else []
         )
         for key in keys:
-            found, said = self.totals[key], ledger[key]
-            # The ledger counts what was planned; packs left out as a remainder took some of it
-            # along.
-            less = key in ("continuation_bos", "overlap") and self.policy.any_part_may_lack
-            less |= key == "overlap" and self.policy.repeated > 0
-            if found > said or (found < said and not less):
-                what = f"the ledger has {key} {said:,}, the shards hold {found:,}"
+            count, expected = self.totals[key], ledger[key]
+            # The ledger counts the plan; packs dropped as a remainder held a part of it.
+            may_be_less = key in ("continuation_bos", "overlap") and self.policy.any_part_may_lack
+            may_be_less |= key == "overlap" and self.policy.repeated > 0
+            if count > expected or (count < expected and not may_be_less):
+                what = f"the ledger has {key} {expected:,}, the shards hold {count:,}"
                 findings.add(Finding(kind="ledger", file="manifest.json", what=what))
 
     def _count_copies(self, findings: Findings) -> None:
-        """Of a mix: as many copies as the manifest says.
+        """Compare the copies of documents in a mix with the manifest.
 
-        What is repeated is known by its beginnings.
+        Copies are counted by their first segments.
         """
         policy, copies = self.policy, self.totals["copies"] - int(np.unpackbits(self._seen).sum())
-        less = policy.copies_may_lack_beginnings
+        may_be_less = policy.copies_may_lack_beginnings
         if policy.repeated and (
-            copies > policy.repeated or (copies < policy.repeated and not less)
+            copies > policy.repeated or (copies < policy.repeated and not may_be_less)
         ):
             what = f"it has {policy.repeated:,} repeated documents, the shards hold {copies:,}"
             findings.add(Finding(kind="repeated document", file="manifest.json", what=what))
 
     def _lay_end_to_end(self, findings: Findings) -> None:
-        """Pieces of each document in order.
+        """Check the pieces of each document in order.
 
-        Each begins where the one before ended, and the last one has EOS.
+        Each piece must begin where the one before ended, and the last one must end in EOS.
 
-        Not of documents that a mix repeats: which piece is of which copy is not known. Where copies
-        lack their beginnings, a document may be repeated all the same, and pieces of its copies are
-        laid out together.
+        Documents that a mix repeats are left out: it is not known which piece belongs to which
+        copy. If copies may lack their beginnings, some repeated documents are not recognized, and
+        the pieces of their copies are checked together.
         """
         if not self._pieces:
             return
@@ -393,31 +295,29 @@ class Coverage:
         due = piece.end[later - 1] - policy.stride
         gap, again = piece.start[later] > due, piece.start[later] < due
         overlap = np.maximum(piece.end[later - 1] - piece.start[later], 0)
-        if (
-            policy.copies_may_lack_beginnings
-        ):  # pieces that overlap more than stride are of two copies
+        if policy.copies_may_lack_beginnings:
+            # Pieces that overlap by more than the stride belong to two copies.
             overlap = overlap[~again]
         self.totals["overlap"] += int(overlap.sum())
         start = piece.start[firsts]
-        # Documents cut to max_length tokens, at the end that truncation_side names, lack what stood
-        # there.
+        # A truncated document lacks the tokens at the end that truncation_side names.
         truncated = (piece.end[lasts] - start == policy.max_length) & (policy.truncated > 0)
         headless = (start > 0) & ~(truncated & policy.cut_left)
         tail_dropped = piece.full[lasts] & (Dropped.SHORT_TAIL in policy.dropped)
         endless = ~piece.ends_in_eos[lasts] & ~tail_dropped & ~(truncated & (not policy.cut_left))
         if policy.says_cuts and not policy.any_part_may_lack:
-            told = "{row}: its tokens {due} to {start} are in no pack"
-            wrong("lost tokens", later[gap], told, due=due[gap], start=piece.start[later[gap]] - 1)
-            told = "{row} begins here at its token {start}; what was before is in no pack"
-            wrong("lost tokens", firsts[headless], told, start=start[headless])
-            told = "{row} ends here, at its token {end}, without EOS"
-            wrong("EOS", lasts[endless], told, end=piece.end[lasts[endless]])
-        told = "{row}: its tokens {start} to {due} stand here again"
+            what = "{row}: tokens {due} to {start} are in no pack"
+            wrong("lost tokens", later[gap], what, due=due[gap], start=piece.start[later[gap]] - 1)
+            what = "{row} begins here at token {start}; the tokens before it are in no pack"
+            wrong("lost tokens", firsts[headless], what, start=start[headless])
+            what = "{row} ends here, at token {end}, without EOS"
+            wrong("EOS", lasts[endless], what, end=piece.end[lasts[endless]])
+        what = "{row}: tokens {start} to {due} are repeated here"
         again &= policy.says_cuts and not policy.copies_may_lack_beginnings
         wrong(
             "repeated tokens",
             later[again],
-            told,
+            what,
             due=due[again] - 1,
             start=piece.start[later[again]],
         )
@@ -429,29 +329,34 @@ class Coverage:
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
 
-    def _compare_sources(self, report: Mapping[str, Any], findings: Findings) -> None:
-        """Documents and tokens of each source as report.json counts them."""
+    def _compare_sources(self, report: Report, findings: Findings) -> None:
+        """Compare the documents and tokens of each source with report.json."""
         try:
-            for number, said in enumerate(report["sources"]):
-                expected = {key: int(said["tokens"][key]) for key in ("tokens_packed", "filler")}
-                expected["segments"] = int(said["segments"])
-                rows = said["documents"]
-                whole = [count for reason, count in rows["dropped"].items() if reason in _WHOLE]
+            for number, source in enumerate(report["sources"]):
+                expected = {
+                    "tokens_packed": int(source["tokens"]["tokens_packed"]),
+                    "filler": int(source["tokens"]["filler"]),
+                    "segments": int(source["segments"]),
+                }
+                rows = source["documents"]
+                dropped = [
+                    count for reason, count in rows["dropped"].items() if reason in WHOLE_DOCUMENTS
+                ]
                 expected["documents"] = (
-                    rows["in"] - rows["empty"] - sum(rows["skipped"].values()) - sum(whole)
+                    rows["in"] - rows["empty"] - sum(rows["skipped"].values()) - sum(dropped)
                 )
-                for key, right in expected.items():
-                    found = int(self.by_source[key][number])
-                    if found > right or (
-                        found < right and not (key == "documents" and self.policy.any_part_may_lack)
+                for key, count in expected.items():
+                    in_shards = int(self.by_source[key][number])
+                    if in_shards > count or (
+                        in_shards < count
+                        and not (key == "documents" and self.policy.any_part_may_lack)
                     ):
                         what = (
-                            f"{self.sources.names[number]} has {right:,} {key} there, "
-                            f"{found:,} "
-                            "in the shards"
+                            f"{self.sources.names[number]} has {count:,} {key} here, "
+                            f"{in_shards:,} in the shards"
                         )
-                        if key == "documents" and found < right:
-                            what += self._unseen(number, right - found)
+                        if key == "documents" and in_shards < count:
+                            what += self._unseen(number, count - in_shards)
                         kind = "lost documents" if key == "documents" else "ledger"
                         findings.add(Finding(kind=kind, file="report.json", what=what))
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
@@ -459,9 +364,9 @@ class Coverage:
             findings.add(Finding(kind="report", file="report.json", what=what))
 
     def _unseen(self, source: int, missing: int) -> str:
-        """Rows of a source that are in no pack.
+        """Describe the rows of a source that are in no pack.
 
-        The lost ones, and those that had no tokens or were dropped.
+        `missing` of them are lost; the others had no tokens or were dropped.
         """
         first, rows = int(self.sources.firsts[source]), self.sources.rows[source]
         bits = np.unpackbits(self._seen[first // 8 : (first + rows) // 8 + 1], bitorder="little")
@@ -471,10 +376,10 @@ class Coverage:
         if len(absent) == missing:
             return f"; lost: row {shown}"
         return (
-            f"; lost are {missing:,} of the {len(absent):,} rows that are in no pack: row {shown}"
+            f"; {missing:,} of the {len(absent):,} rows that are in no pack are lost: row {shown}"
         )
 
 
 def _bit(documents: Int64) -> NDArray[np.uint8]:
-    """The bit of each document in its byte."""
+    """Bit of each document in its byte."""
     return (1 << (documents & 7)).astype(np.uint8)

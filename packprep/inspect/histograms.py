@@ -1,10 +1,7 @@
-"""Counts of the packs of a finished output.
+"""Counts of a finished output: lengths, documents per pack, fill and attention cost of packs.
 
-Lengths, documents per pack, fill and attention cost.
-
-One pass over the shards that touches the boundaries and never a token: some milliseconds per
-million segments. Memory is that of one window of the build, about 50 bytes for each of its
-segments; what is kept of it are counts by value.
+One pass over the shards reads the boundaries and no tokens: some milliseconds per million segments.
+Memory is about 50 bytes for each segment of one window of the build; only counts by value are kept.
 """
 
 from collections.abc import Iterator
@@ -27,14 +24,14 @@ from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
 
 COST_UNIT = 10_000
-"""Units of attention cost; one document that fills a pack costs 10,000."""
+"""Attention cost of one document that fills a pack."""
 
 
 @dataclass(frozen=True)
 class Counts:
     """Distinct values and how often each occurs.
 
-    values: int64 [distinct], rising; counts: int64 [distinct], 1 or more.
+    values: int64 [distinct], ascending. counts: int64 [distinct], 1 or more.
     """
 
     values: Int64
@@ -47,22 +44,22 @@ class Counts:
 
     @property
     def sum(self) -> int:
-        """Sum of all of them."""
+        """Sum of the values."""
         return int((self.values * self.counts).sum())
 
     @property
     def mean(self) -> float:
-        """0 where there is none."""
+        """Mean of the values; 0 if there are none."""
         return self.sum / self.total if self.total else 0.0
 
     def quantile(self, share: float) -> int:
-        """The smallest value that at least `share` of all do not exceed; 0 where there is none."""
+        """Smallest value that at least `share` of all values do not exceed; 0 if there are none."""
         if not self.total:
             return 0
         return int(self.values[np.searchsorted(np.cumsum(self.counts), share * self.total)])
 
     def bins(self, edges: Int64) -> Int64:
-        """Numbers of values with edges[i] <= value < edges[i + 1], [edges - 1]."""
+        """Number of values with edges[i] <= value < edges[i + 1], [edges - 1]."""
         return np.histogram(self.values, edges, weights=self.counts)[0].astype(np.int64)
 
 
@@ -70,11 +67,11 @@ class Counts:
 class Measured:
     """Counts over all splits of an output.
 
-    documents: tokens of each document, from its first token in the shards to its last, repeated
-    ones once. segments: tokens of each segment without padding. documents_per_pack: segments that
-    are no filler. fill: tokens of each pack that are no filler. cost: attention cost of each pack
-    in 1 / COST_UNIT of that of one document of max_length. loss_tokens: labels other than -100;
-    None where no labels are stored.
+    documents: length of each document, from its first token in the shards to its last; a repeated
+    document counts once. segments: length of each segment without padding. documents_per_pack:
+    segments that are not filler. fill: tokens of each pack that are not filler. cost: attention
+    cost of each pack; COST_UNIT is the cost of one document of max_length. loss_tokens: labels
+    other than -100; None if no labels are stored.
     """
 
     max_length: int
@@ -90,10 +87,10 @@ class Measured:
 class WindowPacks:
     """Boundaries of the packs that one window of a build wrote to one split.
 
-    lengths, real: int64 [segments], tokens with and without padding. pack: int64 [segments], of
-    this window, from 0. document: int64 [segments], -1 is filler; start: int64 [segments], both as
-    schemas/README.md has them; None where the column was not written. extra: int64 [segments], 1
-    where a BOS that is not the document's begins the segment.
+    All arrays are int64 [segments]. lengths, real: tokens with and without padding. pack: number
+    in this window, from 0. document, start: columns document_ids (-1 is filler) and
+    document_starts; None if the column was not written. extra: 1 if the segment begins with a
+    continuation BOS.
     """
 
     window: int
@@ -108,12 +105,9 @@ class WindowPacks:
     loss_tokens: int
 
     def document_lengths(self) -> Int64:
-        """Tokens of each document in input order, [documents].
-
-        From its first token in the shards to its last.
-        """
+        """Length of each document, first token to last, in input order: [documents]."""
         if self.document is None or self.start is None:
-            return self.real[self.real > 0]  # pieces of one document cannot be told from documents
+            return self.real[self.real > 0]  # pieces count as documents: nothing tells them apart
         kept = self.document != FILLER
         document, start = self.document[kept], self.start[kept]
         end = start + self.real[kept] - self.extra[kept]
@@ -128,7 +122,7 @@ class WindowPacks:
 
 
 def measure_output(output: Output, progress: Progress | None = None) -> Measured:
-    """Counts over a finished output. Raises FormatError where it is damaged or is none."""
+    """Counts of an output. Raises FormatError if it is damaged or not a finished output."""
     progress = progress or Silent()
     manifest = read_manifest(output)
     a, b = attention_cost(manifest)
@@ -137,7 +131,7 @@ def measure_output(output: Output, progress: Progress | None = None) -> Measured
     counts: dict[str, list[Counts]] = {name: [] for name in names}
     loss_tokens = 0
     for window in read_windows(output, manifest):
-        # Kernels attend over padding too, so cost counts it.
+        # Kernels also attend to padding, so it is part of the cost.
         cost = a * np.bincount(window.pack, window.lengths, window.packs)
         cost += b * np.bincount(window.pack, window.lengths.astype(np.float64) ** 2, window.packs)
         values = {
@@ -157,7 +151,7 @@ def measure_output(output: Output, progress: Progress | None = None) -> Measured
     return Measured(
         max_length=manifest.max_length,
         loss_tokens=loss_tokens if has_labels else None,
-        **{name: _sum(found) for name, found in counts.items()},
+        **{name: _sum(parts) for name, parts in counts.items()},
     )
 
 
@@ -167,7 +161,7 @@ def _count(values: NDArray[Any]) -> Counts:
 
 
 def _sum(parts: list[Counts]) -> Counts:
-    """All of them as one."""
+    """Add counts."""
     if not parts:
         return _count(np.empty(0))
     values, places = np.unique(np.concatenate([part.values for part in parts]), return_inverse=True)
@@ -176,13 +170,13 @@ def _sum(parts: list[Counts]) -> Counts:
 
 
 def attention_cost(manifest: Manifest) -> tuple[float, float]:
-    """a, b of the cost of a pack, a * tokens + b * sum(segment**2), as the build was told."""
-    told = manifest.data["inputs"]["options"].get("attention_cost")
-    return BuildConfig(attention_cost=told).cost() if told is not None else ATTENTION_COST
+    """a, b of the cost of a pack, a * tokens + b * sum(segment**2), as in the build."""
+    option = manifest.data["inputs"]["options"].get("attention_cost")
+    return BuildConfig(attention_cost=option).cost() if option is not None else ATTENTION_COST
 
 
 def log_edges(most: int, per_doubling: int = 2) -> Int64:
-    """Edges of bins that widen evenly on a logarithmic scale, from 1 to past `most`.
+    """Edges of bins of equal width on a logarithmic scale, from 1 to more than `most`.
 
     Example: 1, 2, 3, 4, 6, 8, 11, ...
     """
@@ -193,26 +187,27 @@ def log_edges(most: int, per_doubling: int = 2) -> Int64:
 
 
 def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
-    """The packs of every split, window by window as the build wrote them.
+    """Packs of all splits, window by window as the build wrote them.
 
-    FormatError where a shard is damaged.
+    Raises FormatError for a damaged shard.
     """
     windows: dict[str, list[int]] = {}
-    for window in (find_report(output, manifest) or {}).get("windows", []):
+    report = find_report(output, manifest)
+    for window in [] if report is None else report.get("windows", []):
         windows.setdefault(window["split"], []).append(window["packs"])
     for split, counts in manifest.splits.items():
         sizes = windows.get(split, [])
         parts = read_batches(output, manifest, split)
         for number, packs in enumerate(sizes if sum(sizes) == counts.packs else [counts.packs]):
-            held: list[WindowPacks] = []
-            while sum(part.packs for part in held) < packs:
-                held.append(next(parts))
-            if held:
-                yield _joined(held, number)
+            batches: list[WindowPacks] = []
+            while sum(part.packs for part in batches) < packs:
+                batches.append(next(parts))
+            if batches:
+                yield _joined(batches, number)
 
 
 def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[WindowPacks]:
-    """Each record batch of a split, as part of no window; packs are counted from 0 in each."""
+    """Record batches of a split, without their windows; packs are numbered from 0 in each."""
     for entry in manifest.shards(split):
         path, packs = check_file(output, entry), 0
         try:
@@ -222,14 +217,14 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
                     yield _measured(batch, manifest, split, entry.path)
         except pa.ArrowException as error:
             raise FormatError(
-                f"{path} is not a whole Arrow stream: {error}; restore the file or build again"
+                f"{path} is not a valid Arrow stream: {error}; restore the file or build again"
             ) from None
         if packs != entry.packs:
-            raise FormatError(f"{path} holds {packs} packs; the manifest says {entry.packs}")
+            raise FormatError(f"{path} has {packs} packs; the manifest says {entry.packs}")
 
 
 def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str) -> WindowPacks:
-    """The boundaries of one record batch."""
+    """Boundaries of one record batch."""
     columns = {column.name: list_view(batch, column.name, where) for column in manifest.columns}
     flat = {
         name: columns[name]
@@ -239,7 +234,7 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
         if name in columns
     }
     boundaries = np.diff(columns["cu_seqlens"].offsets).astype(np.int64)
-    # From the last boundary of a pack to the 0 of the next is no segment.
+    # There is no segment between the last boundary of a pack and the 0 of the next pack.
     inner = np.ones(max(0, len(flat["cu_seqlens"]) - 1), np.bool_)
     inner[np.cumsum(boundaries)[:-1] - 1] = False
     lengths = np.diff(flat["cu_seqlens"])[inner]
@@ -257,7 +252,7 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
         or (np.bincount(pack, lengths, len(batch)) != np.diff(columns["tokens"].offsets)).any()
     ):
         raise FormatError(
-            f"{where} has boundaries that do not fit its tokens; packprep verify says in which pack"
+            f"{where} has boundaries that do not match its tokens; packprep verify shows the pack"
         )
     if real is None:
         real = lengths if document is None else np.where(document == FILLER, 0, lengths)
@@ -286,23 +281,23 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
 
 
 def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
-    """Record batches that follow each other as one window."""
+    """Join consecutive record batches to one window."""
     firsts = np.cumsum([0, *(part.packs for part in parts)])
 
-    def together(name: str) -> Int64:
+    def joined(name: str) -> Int64:
         return np.concatenate([getattr(part, name) for part in parts])
 
     return WindowPacks(
         window=window,
         split=parts[0].split,
         packs=int(firsts[-1]),
-        lengths=together("lengths"),
-        real=together("real"),
+        lengths=joined("lengths"),
+        real=joined("real"),
         pack=np.concatenate(
             [part.pack + first for part, first in zip(parts, firsts[:-1], strict=True)]
         ),
-        document=None if parts[0].document is None else together("document"),
-        start=None if parts[0].start is None else together("start"),
-        extra=together("extra"),
+        document=None if parts[0].document is None else joined("document"),
+        start=None if parts[0].start is None else joined("start"),
+        extra=joined("extra"),
         loss_tokens=sum(part.loss_tokens for part in parts),
     )

@@ -1,9 +1,7 @@
-"""Places in an output.
+"""Look-ups in an output: the segments of a pack, their rows, and the packs that hold a row.
 
-The segments of a pack, the rows they come from, and the packs that hold a row.
-
-Nothing is verified here beyond what is read; shards are mapped, so that finding a document in a
-terabyte touches its `document_ids` alone: eight bytes per segment.
+Only what is read is checked. Shards are mapped, so finding a document in a terabyte reads only its
+`document_ids`: eight bytes per segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +27,7 @@ from packprep.support.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class PackPlace:
-    """Place of a segment.
-
-    pack: number in its split; pack_in_shard: in its file, as `verify` names it.
-    """
+    """Place of a segment. pack: number in its split. pack_in_shard: number in its file."""
 
     split: str
     pack: int
@@ -45,9 +40,9 @@ class PackPlace:
 class LocatedSegment:
     """A segment of a pack.
 
-    begin, end: tokens of the pack, padding included. real: tokens without padding.
-    document, start: input row and offset in the document, None where the shards do not say;
-    document -1 is filler.
+    begin, end: range in the tokens of the pack, with padding. real: number of tokens without
+    padding. document, start: input row, and offset in the document; None if the shards do not have
+    them. Document -1 is filler.
     """
 
     place: PackPlace
@@ -60,7 +55,7 @@ class LocatedSegment:
 
 @dataclass(frozen=True)
 class FoundPack:
-    """One pack. columns: its values by name, as stored."""
+    """One pack. columns: stored values by name."""
 
     split: str
     number: int
@@ -70,7 +65,7 @@ class FoundPack:
 
 
 def split_of(manifest: Manifest, split: str | None) -> str:
-    """The split asked for, or the first one."""
+    """The given split, or the first one. Raises ConfigError if there is no such split."""
     if split is not None and split not in manifest.splits:
         raise ConfigError(
             f"there is no split {split!r}; the splits are {', '.join(manifest.splits)}"
@@ -87,7 +82,7 @@ def find_pack(
 ) -> FoundPack:
     """Pack `pack` of a split, or of one shard.
 
-    ConfigError where there is none, FormatError where it is damaged.
+    Raises ConfigError if there is no such pack, FormatError if it is damaged.
     """
     split = split_of(manifest, split)
     first, wanted = 0, pack
@@ -100,21 +95,19 @@ def find_pack(
             return _read_pack(directory, manifest, entry, wanted, first)
         if shard is not None:
             raise ConfigError(
-                f"{entry.path} has {packs:,} packs, numbered from 0; pack {pack} is not among them"
+                f"{entry.path} has no pack {pack}; it has {packs:,} packs, numbered from 0"
             )
         wanted, first = wanted - packs, first + packs
     if shard is not None:
         names = [Path(entry.path).name for entry in manifest.shards(split)]
         raise ConfigError(f"split {split} has no shard {shard!r}{nearest(shard, names)}")
-    raise ConfigError(
-        f"split {split} has {first:,} packs, numbered from 0; pack {pack} is not among them"
-    )
+    raise ConfigError(f"split {split} has no pack {pack}; it has {first:,} packs, numbered from 0")
 
 
 def _read_pack(
     directory: Output, manifest: Manifest, entry: FileEntry, wanted: int, first: int
 ) -> FoundPack:
-    """Pack `wanted` of a shard. first: number in the split of the shard's first pack."""
+    """Read pack `wanted` of a shard. first: number in the split of the first pack of the shard."""
     begun = 0
     for batch in _batches(directory, entry):
         if wanted < begun + len(batch):
@@ -130,9 +123,7 @@ def _read_pack(
                     findings=findings,
                 )
             )
-            if (
-                not views
-            ):  # a pack that breaks other rules can be shown, one without boundaries cannot
+            if not views:  # only a pack without sound boundaries cannot be shown
                 raise FormatError(str(next(iter(findings))))
             return FoundPack(
                 str(entry.split),
@@ -142,7 +133,7 @@ def _read_pack(
                 views[0].columns,
             )
         begun += len(batch)
-    raise FormatError(f"{entry.path} holds {begun:,} packs; the manifest says {entry.packs:,}")
+    raise FormatError(f"{entry.path} has {begun:,} packs; the manifest says {entry.packs:,}")
 
 
 def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSegment, ...]:
@@ -167,45 +158,46 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSeg
 def find_documents(
     directory: Output, manifest: Manifest, documents: Sequence[int]
 ) -> list[LocatedSegment]:
-    """The segments of some documents in all splits, by document and place in it.
+    """The segments of some documents in all splits, ordered by document and start.
 
-    One pass over the document_ids.
+    Takes one pass over the document_ids.
     """
     if "document_ids" not in {column.name for column in manifest.columns}:
         raise ConfigError(
-            f"the shards of {directory} have no document_ids, so no document can be found in them"
+            f"the shards of {directory} have no document_ids, which are needed to find a document"
         )
-    found = []
+    located = []
     for split in manifest.splits:
         first = 0
         for entry in manifest.shards(split):
             begun = 0
             for batch in _batches(directory, entry):
                 ids = list_view(batch, "document_ids", entry.path)
-                at = np.flatnonzero(
+                places = np.flatnonzero(
                     np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents)
                 )
-                packs = np.searchsorted(ids.offsets - ids.offsets[0], at, side="right") - 1
+                packs = np.searchsorted(ids.offsets - ids.offsets[0], places, side="right") - 1
                 for pack in np.unique(packs).tolist():
                     read = _read_pack(directory, manifest, entry, begun + pack, first)
-                    found += [segment for segment in read.segments if segment.document in documents]
+                    located += [
+                        segment for segment in read.segments if segment.document in documents
+                    ]
                 begun += len(batch)
             first += int(entry.packs or 0)
     return sorted(
-        found, key=lambda found: (found.document or 0, found.start or 0, found.place.pack)
+        located,
+        key=lambda segment: (segment.document or 0, segment.start or 0, segment.place.pack),
     )
 
 
 def document_number(sources: Sources, name: str) -> int:
-    """Document id of "SOURCE:ROW", SOURCE being a path as the build was given it or its end.
+    """Document id of "SOURCE:ROW" or of a bare number. SOURCE: path of a source, or the end of one.
 
-    Or of a bare number.
-
-    ConfigError where no source or several have that name, or the row is not one of its rows.
+    Raises ConfigError if no source or several match, or if the source has no such row.
     """
     source, _, row = name.rpartition(":")
     if not row.isdecimal():
-        raise ConfigError(f"{name!r} is not of the form SOURCE:ROW, such as {sources.names[0]}:17")
+        raise ConfigError(f"{name!r} is not SOURCE:ROW, for instance {sources.names[0]}:17")
     if not source:
         if int(row) >= sources.total:
             raise ConfigError(
@@ -225,10 +217,10 @@ def document_number(sources: Sources, name: str) -> int:
         listed = ", ".join(sources.names[number] for number in numbers[:4])
         if numbers:
             raise ConfigError(
-                f"{source} is the name of {len(numbers)} sources ({listed}); give more of the path"
+                f"{source} matches {len(numbers)} sources ({listed}); give more of the path"
             )
         raise ConfigError(
-            f"{source} is no source of this output{nearest(source, sources.names[:100])}"
+            f"this output has no source {source}{nearest(source, sources.names[:100])}"
         )
     if int(row) >= sources.rows[numbers[0]]:
         raise ConfigError(
@@ -239,7 +231,7 @@ def document_number(sources: Sources, name: str) -> int:
 
 
 def _batches(directory: Output, entry: FileEntry) -> Iterator[pa.RecordBatch]:
-    """The record batches of a shard, mapped."""
+    """Record batches of a mapped shard."""
     path = check_file(directory, entry)
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
@@ -248,5 +240,5 @@ def _batches(directory: Output, entry: FileEntry) -> Iterator[pa.RecordBatch]:
         if isinstance(error, FormatError):
             raise
         raise FormatError(
-            f"{path} is not a whole Arrow stream: {error}; see packprep verify"
+            f"{path} is not a valid Arrow stream: {error}; run packprep verify"
         ) from None

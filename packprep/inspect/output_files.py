@@ -1,7 +1,4 @@
-"""The files of an output as `verify` reads them.
-
-Each once, from begin to end, wherever they are.
-"""
+"""The files of an output as `verify` reads them, in a directory or in a store."""
 
 import contextlib
 import json
@@ -19,7 +16,7 @@ from packprep.schemas.storage.remote import RemoteOutput
 from packprep.schemas.storage.stores import Store, Stored, is_url
 from packprep.support.errors import InputError, asked
 
-QUARANTINE = "quarantine.jsonl"  # rows that no worker survived
+QUARANTINE = "quarantine.jsonl"  # rows that killed each worker that read them
 
 
 class DirectoryFiles:
@@ -29,14 +26,14 @@ class DirectoryFiles:
         self.directory = directory
 
     def output(self) -> Output:
-        """The output, FormatError where its manifest is damaged."""
+        """The output. Raises FormatError if its manifest is damaged."""
         read_manifest(self.directory)
         return self.directory
 
     def find(self, entry: FileEntry, tell: Callable[[str], None]) -> Opened | None:
-        """Function that opens a file; None where it is not there.
+        """Function that opens a file; None if the file is missing.
 
-        A wrong size is told, and the file is read all the same.
+        A fault, such as a wrong size, is reported to `tell`; the file is still read.
         """
         try:
             return opener(check_file(self.directory, entry))
@@ -48,7 +45,7 @@ class DirectoryFiles:
         return None
 
     def read(self, name: str) -> bytes:
-        """A small file; OSError where it cannot be read."""
+        """Read a small file. Raises OSError if that fails."""
         return (self.directory / name).read_bytes()
 
     def surplus(self, manifest: Manifest) -> list[str]:
@@ -60,25 +57,25 @@ class DirectoryFiles:
 
 
 class StoreFiles:
-    """See `DirectoryFiles`; files go by and are kept nowhere."""
+    """An output in a store; see `DirectoryFiles`. Files are streamed, not cached."""
 
     def __init__(self, url: str) -> None:
         with asked(InputError):
             self.store = Store(url)
             if self.store.find(MANIFEST) is None:
                 raise InputError(
-                    f"{url} has no {MANIFEST}; what others have packed is verified in a directory"
+                    f"{url} has no {MANIFEST}; only a directory can be verified without one"
                 )
 
     def output(self) -> Output:
         return RemoteOutput(self.store.url)
 
     @cached_property
-    def _there(self) -> dict[str, Stored]:
+    def _stored(self) -> dict[str, Stored]:
         return self.store.list()
 
     def find(self, entry: FileEntry, tell: Callable[[str], None]) -> Opened | None:
-        if (stored := self._there.get(entry.path)) is None:
+        if (stored := self._stored.get(entry.path)) is None:
             tell(f"is missing; the manifest lists it with {entry.bytes} bytes")
             return None
         if stored.bytes != entry.bytes:
@@ -90,7 +87,7 @@ class StoreFiles:
 
     def surplus(self, manifest: Manifest) -> list[str]:
         listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
-        return [name for name in self._there if name not in listed]
+        return [name for name in self._stored if name not in listed]
 
 
 def open_files(output: Any) -> DirectoryFiles | StoreFiles:
@@ -99,10 +96,7 @@ def open_files(output: Any) -> DirectoryFiles | StoreFiles:
 
 
 def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
-    """Numbers of the documents in an output's quarantine.jsonl.
-
-    None where there is none that can be read.
-    """
+    """Numbers of the documents in quarantine.jsonl; [] if it is missing or cannot be read."""
     try:
         return [int(json.loads(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
     except (OSError, ValueError, KeyError, TypeError):

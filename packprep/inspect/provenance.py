@@ -1,7 +1,4 @@
-"""Document ids to sources and rows.
-
-By the manifest's table of sources and the paths of its run part.
-"""
+"""Source and row of a document id, from the sources and paths in the manifest."""
 
 import numpy as np
 
@@ -11,7 +8,7 @@ from packprep.support.arrays import Int64
 
 
 class Sources:
-    """The source that each document id belongs to."""
+    """Sources of an output, and the range of document ids of each."""
 
     def __init__(self, manifest: Manifest) -> None:
         sources, paths = manifest.data["sources"], manifest.run.get("source_paths")
@@ -22,16 +19,16 @@ class Sources:
         self.total = sum(self.rows)
         if self.firsts.tolist() != [sum(self.rows[:number]) for number in range(len(sources))]:
             raise FormatError(
-                "manifest.json has sources whose first_document are not the sums of documents "
-                "before"
+                "manifest.json has sources whose first_document is not the number of documents "
+                "before it; restore the file"
             )
 
     def indices(self, documents: Int64) -> Int64:
-        """Number of the source of each document."""
+        """Index of the source of each document."""
         return np.searchsorted(self.firsts, documents, side="right") - 1
 
     def place(self, document: int) -> tuple[str, int]:
-        """Source and row in it."""
+        """Source of a document, and its row there."""
         source = int(self.indices(np.array([document]))[0])
         return self.names[source], document - int(self.firsts[source])
 

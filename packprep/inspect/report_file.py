@@ -1,21 +1,22 @@
-"""report.json, read back: of an output, checked against its manifest, or a file by itself."""
+"""Reads report.json, of an output (checked against its manifest) or as a single file."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.report import Report
 from packprep.support.errors import InputError
 
 NAME = "report.json"
 
 
-def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any]:
-    """The report of an output, or of a report.json by itself. InputError where it is none.
+def read_report(path: Output, manifest: Manifest | None = None) -> Report:
+    """Read the report of an output, or a report.json. Raises InputError if it is not a report.
 
-    manifest: the output's, where it is read already.
+    manifest: of the output, if it is read already.
     """
     if not isinstance(path, Path) or path.is_dir():
         report = find_report(path, manifest or read_manifest(path))
@@ -24,25 +25,29 @@ def read_report(path: Output, manifest: Manifest | None = None) -> dict[str, Any
                 f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build"
             )
     else:
-        report = read_json(path, f"a {NAME} or an output of packprep build")
+        report = _read(path, f"a {NAME} or an output of packprep build")
     if "report_version" not in report:
         raise InputError(
-            f"{path} is no report of packprep: it has no report_version; expected a {NAME}"
+            f"{path} is not a report of packprep: it has no report_version; expected a {NAME}"
         )
     return report
 
 
-def find_report(output: Output, manifest: Manifest) -> dict[str, Any] | None:
-    """The report that the manifest lists; None where it lists none.
+def find_report(output: Output, manifest: Manifest) -> Report | None:
+    """Read the report that the manifest lists; None if it lists none.
 
-    FormatError where the file is another one.
+    Raises FormatError if the file has changed.
     """
-    found = [entry for entry in manifest.all_files if entry.path == NAME]
-    return read_json(check_file(output, found[0], "sha256"), f"a {NAME}") if found else None
+    entries = [entry for entry in manifest.all_files if entry.path == NAME]
+    return _read(check_file(output, entries[0], "sha256"), f"a {NAME}") if entries else None
+
+
+def _read(path: Path, expected: str) -> Report:
+    return cast("Report", read_json(path, expected))
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """A JSON table; InputError, which says what was expected, where the file holds none."""
+    """Read a JSON object. Raises InputError, which names `expected`, if the file has none."""
     try:
         loaded = json.loads(path.read_bytes())
     except OSError as error:

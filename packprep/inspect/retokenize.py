@@ -1,57 +1,44 @@
-"""A sample of documents tokenized again and compared id by id.
+"""Compare a sample of documents with their sources, id by id.
 
-They are read from their sources and go through the reference engine.
-
-The sample is drawn over input rows, so it finds both a document whose tokens are wrong and one that
-is not there: what the options say of each row (dropped, cut, split) is worked out anew from its
-length. Sources are opened here and nowhere else after a build, only after their digest is right,
-and read up to the last row that is wanted.
+Each is read from its source and tokenized by the reference engine. The sample is drawn from input
+rows, so it finds wrong tokens and missing documents. The options and the length of a row say
+whether it must be dropped, cut or split.
 """
 
-import re
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import options_in
-from packprep.engines.parity import choose_engine
-from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
-from packprep.inspect.coverage import Coverage, Policy
+from packprep.inspect.coverage import Coverage
+from packprep.inspect.policy import Policy
+from packprep.inspect.reencode import (
+    SHAPING,
+    encoded_rows,
+    find_source,
+    find_tokenizer,
+    recorded_config,
+)
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView
-from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.manifest import Manifest
-from packprep.schemas.storage.stores import is_url
-from packprep.sources.reading import read_rows, row_shape
-from packprep.sources.resolve import resolve
-from packprep.sources.source import Source
-from packprep.sources.units import Part
 from packprep.support.arrays import Int32
-from packprep.support.errors import ConfigError, PackprepError
+from packprep.support.errors import PackprepError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress
-from packprep.tokens.encode import cut_text, encode_table
-
-# Options that decide which tokens of a text are in packs; a merged output keeps those its parts
-# agree on.
-_SHAPING = options_in("rows", "tokens", "segments")
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A segment of a sampled document. ids: its own tokens, a continuation BOS left out."""
+    """A segment of a sampled document. ids: without a continuation BOS."""
 
     start: int
     ids: Int32
@@ -59,15 +46,12 @@ class _Piece:
 
 
 class Sample:
-    """Rows to compare, and their segments, collected while shards are read.
-
-    Several threads may read.
-    """
+    """Rows to compare, and their segments, collected while several threads read the shards."""
 
     def __init__(
         self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()
     ) -> None:
-        """leave_out: documents that must not be tokenized here."""
+        """Draw `size` rows. leave_out: documents that must not be tokenized in this process."""
         self.coverage = coverage
         total = coverage.sources.total
         chosen = np.arange(total)
@@ -96,26 +80,21 @@ class Sample:
 def compare(
     sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress
 ) -> None:
-    """Tokenize the sampled rows again and report differences to `verdict`.
-
-    Also sources that are missing or changed.
-    """
+    """Tokenize the sampled rows again; add differences and changed sources to `verdict`."""
     coverage = sample.coverage
     if not coverage.knows_documents:
         verdict.not_checked.append(
             "documents against their sources: the shards have no document_ids"
         )
         return
-    shaping = _SHAPING & BuildConfig().identity().keys()
+    shaping = SHAPING & BuildConfig().identity().keys()
     if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
-        what = (
-            f"the manifest does not say {', '.join(sorted(missing))}, as outputs merged here differ"
-        )
+        what = f"the manifest has no {', '.join(sorted(missing))}: the merged outputs differ in it"
         verdict.not_checked.append(f"documents against their sources: {what}")
         return
     try:
-        config = _config(coverage.manifest)
-        loaded = _tokenizer(coverage, config, tokenizer, root)
+        config = recorded_config(coverage.manifest)
+        loaded = find_tokenizer(coverage, config, tokenizer, root)
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
         return
@@ -127,9 +106,9 @@ def compare(
             if not len(rows):
                 continue
             try:
-                source = _source(coverage.manifest, number, name, config, root, Path(scratch))
+                source = find_source(coverage.manifest, number, name, config, root, Path(scratch))
                 wanted = rows - int(coverage.sources.firsts[number])
-                for row, ids in _encoded(source, wanted, loaded, config, Path(scratch)):
+                for row, ids in encoded_rows(source, wanted, loaded, config, Path(scratch)):
                     document = row + int(coverage.sources.firsts[number])
                     _compare(
                         document,
@@ -146,144 +125,6 @@ def compare(
     verdict.sampled = compared
 
 
-def _config(manifest: Manifest) -> BuildConfig:
-    """The options of the build, as far as they shape tokens.
-
-    ConfigError for options this packprep does not know.
-    """
-    options = dict(manifest.data["inputs"]["options"])
-    options.pop("planner", None)
-    known = {field.name for field in fields(BuildConfig)}
-    if unknown := sorted(set(options) - known):
-        raise ConfigError(
-            f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
-            "newer one"
-        )
-    given = manifest.run.get("given", {})
-    more = {
-        key: given[key]
-        for key in ("name", "split", "revision", "tokenizer_revision")
-        if given.get(key)
-    }
-    return BuildConfig(**options | more | {"group_column": None})
-
-
-def _tokenizer(
-    coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
-) -> Tokenizer:
-    """The tokenizer of the build.
-
-    Of rows that are token ids, only what was added to them, which the manifest says.
-    """
-    if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
-        return _with_template(coverage.manifest, config, moved, root)
-    if config.input_ids_column is None:
-        return recorded_tokenizer(
-            coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos
-        )
-    bos, eos = (
-        None if id_ is None else Special("", id_)
-        for id_ in (coverage.policy.bos, coverage.policy.eos)
-    )
-    return Tokenizer(
-        json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0
-    )
-
-
-def _with_template(
-    manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None
-) -> Tokenizer:
-    """The tokenizer with the chat template of the build.
-
-    ConfigError where that is not to be found.
-    """
-    from packprep.chat.template import load_chat_template
-
-    tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
-    file = manifest.run.get("given", {}).get("chat_template")
-    path = None if file is None else Path(root or "", file)
-    template = load_chat_template(
-        tokenizer, path, date=config.template_date, variables=config.variables()
-    )
-    if template.as_dict() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
-        where = path or "the tokenizer's chat template"
-        raise ConfigError(
-            f"{where} is not the chat template of this output; restore it to compare documents"
-        )
-    return with_template(tokenizer, template)
-
-
-def _source(
-    manifest: Manifest,
-    number: int,
-    name: str,
-    config: BuildConfig,
-    root: str | Path | None,
-    scratch: Path,
-) -> Source:
-    """A source as it is now. ConfigError where it is missing or has changed."""
-    said = manifest.data["inputs"]["sources"][number]
-    if name == "standard input" and said.get("kind") == "json":
-        raise ConfigError("standard input cannot be read again, so its documents were not compared")
-    elsewhere = said.get("kind") == "hub" or is_url(name)
-    path = name if elsewhere else str(Path(root or "", name))
-    if not elsewhere and not Path(path).exists():
-        where = (
-            ""
-            if Path(name).is_absolute()
-            else "; run where the build ran, or say with --root where paths start"
-        )
-        raise ConfigError(f"the source {path} does not exist{where}")
-    found = resolve(replace(config, sources=({"path": path} | said.get("reading", {}),)), scratch)
-    if len(found) != 1 or found[0].sha256 != said["sha256"]:
-        raise ConfigError(
-            f"the source {path} has changed since the build; its documents were not compared"
-        )
-    return found[0]
-
-
-def _encoded(
-    source: Source,
-    rows: NDArray[np.int64],
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    scratch: Path,
-) -> Iterator[tuple[int, Int32]]:
-    """(row, ids with BOS and EOS) of the rows asked for, ascending.
-
-    No ids where the row has no usable text.
-    """
-    columns, engine = ["ids"], None
-    if config.input_ids_column is None:
-        columns = ["text", "trained", "specials"] if config.chats else ["text"]
-        columns += (
-            [f"second_{name}".removesuffix("_text") for name in columns]
-            if config.pair_columns
-            else []
-        )
-        engine = choose_engine(
-            "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
-        )
-    shape = row_shape([source], config, scratch, tokenizer)
-    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
-    first = 0
-    for table in read_rows(source, config, scratch, shape):
-        begin, end = np.searchsorted(rows, [first, first + len(table)])
-        if begin < end:
-            text = table.select(columns).take(pa.array(rows[begin:end] - first))
-            for place, name in enumerate(columns):
-                if name in ("text", "second"):
-                    text = text.set_column(place, name, text[name].cast(pa.large_string()))
-            if pattern is not None:
-                text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
-            encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
-            for row, ids in zip(rows[begin:end].tolist(), encoded["tokens"], strict=True):
-                yield row, ids.values.to_numpy()
-        first += len(table)
-        if end == len(rows):
-            return
-
-
 def _compare(
     document: int,
     ids: Int32,
@@ -292,7 +133,7 @@ def _compare(
     config: BuildConfig,
     findings: Findings,
 ) -> None:
-    """One document against its segments: the same ids, and every token it should have once."""
+    """Compare one document with its segments: ids, and each expected token once."""
     row, policy = coverage.sources.row(document), coverage.policy
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
@@ -302,13 +143,13 @@ def _compare(
     begin, end = _kept(len(ids), config, policy)
     if begin == end:
         for piece in pieces[:1]:
-            what = f"{row} stands here; the options leave it out"
+            what = f"{row} is here, but the options exclude it"
             findings.add(replace(piece.place, kind="surplus document", what=what))
         return
     if config.truncation_side == "balanced" and len(ids) > config.max_length:
         for piece in pieces:
             if not _two_parts(piece.ids, ids):
-                what = f"its ids are no beginning of {row} with a later part of it behind"
+                what = f"its ids are not the start of {row} followed by a later part of it"
                 findings.add(replace(piece.place, kind="ids", what=what))
         return
     reached = begin
@@ -321,7 +162,7 @@ def _compare(
     tail_may_lack = end - reached < config.min_len and Dropped.SHORT_TAIL in policy.dropped
     if reached < end and not tail_may_lack and not policy.any_part_may_lack:
         what = (
-            f"{row}: its tokens {reached:,} to {end - 1:,} are in no pack"
+            f"{row}: tokens {reached:,} to {end - 1:,} are in no pack"
             if pieces
             else f"{row} is in no pack"
         )
@@ -336,7 +177,7 @@ def _compare_ids(row: str, ids: Int32, piece: _Piece, findings: Findings) -> Non
     elif (differ := np.flatnonzero(expected != piece.ids)).size:
         at = int(differ[0])
         what = (
-            f"{len(differ):,} ids differ from those of {row}, first its token {piece.start + at}: "
+            f"{len(differ):,} ids differ from those of {row}, first at token {piece.start + at}: "
             f"{piece.ids[at]} here, {expected[at]} from the source"
         )
         findings.add(replace(piece.place, kind="ids", what=what))
@@ -350,18 +191,15 @@ def _compare_sides(
     policy: Policy,
     findings: Findings,
 ) -> None:
-    """A pair against its segments: two or none, with its ids.
-
-    What it may lack, its sides' lengths decide.
-    """
+    """Compare a pair with its segments: two of them or none, with the ids of the pair."""
     for piece in pieces:
         _compare_ids(row, ids, piece, findings)
     sides = Counter(piece.start for piece in pieces)
     copies = max(sides.values(), default=0)
-    whole = (
+    complete = (
         len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
     )
-    if not whole and not policy.any_part_may_lack:
+    if not complete and not policy.any_part_may_lack:
         what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
         findings.add(replace(pieces[0].place, kind="pair", what=what))
     if not pieces and len(ids) and not policy.dropped:
@@ -369,9 +207,9 @@ def _compare_sides(
 
 
 def _two_parts(piece: Int32, ids: Int32) -> bool:
-    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in its middle.
+    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in the middle.
 
-    Only its labels say where.
+    Only the labels of the document say where the cut is.
     """
     piece, ids = (
         piece.astype(np.int32),
@@ -379,8 +217,7 @@ def _two_parts(piece: Int32, ids: Int32) -> bool:
     )  # token files of a small vocabulary hold uint16
     same = piece == ids[: len(piece)]
     front = len(piece) if same.all() else int(np.argmin(same))
-    # Any shorter beginning would need a longer part of the document behind it, so the longest one
-    # decides.
+    # A shorter start needs a longer later part, so trying the longest start is enough.
     wanted, text, at = piece[front:].tobytes(), ids.tobytes(), 0
     while (at := text.find(wanted, at)) >= 0:
         if at % ids.itemsize == 0:
@@ -390,7 +227,7 @@ def _two_parts(piece: Int32, ids: Int32) -> bool:
 
 
 def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
-    """Tokens in packs of a document of this length: [begin, end)."""
+    """Range [begin, end) of the tokens in packs, for a document of this length."""
     ends = (policy.bos is not None) + (policy.eos is not None)
     too_short = length < config.min_len + ends
     too_long = config.max_len is not None and length > config.max_len + ends

@@ -1,8 +1,6 @@
-"""Shard files read once, from begin to end, several at a time.
+"""Shard files read once, several at a time, hashed and checked batch by batch.
 
-Hashed on the way, their record batches handed on.
-
-Files are read, not mapped: a disk that fails is then an error, and not the end of the process.
+Files are read, not mapped: a disk that fails is then an error, and does not kill the process.
 """
 
 import hashlib
@@ -11,8 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import IOBase
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 import pyarrow as pa
 
@@ -21,13 +20,12 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
 from packprep.support.progress import Progress
 
-# What Arrow raises for a damaged file; a length that was hit by a flipped bit asks for more memory
-# than there is.
+# Errors of Arrow for a damaged file. MemoryError: a flipped bit can make a length very large.
 UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
 Opened = Callable[[], BinaryIO]
-"""Opens a file to be read from its beginning."""
-Told = Callable[[int], None]
-"""Called with the number of bytes that were read since."""
+"""Opens a file for reading from its start."""
+OnRead = Callable[[int], None]
+"""Called after each read with its number of bytes."""
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _BLOCK = 4 << 20
@@ -35,16 +33,13 @@ _File = TypeVar("_File")
 
 
 def opener(path: Path) -> Opened:
-    """Opens a file of this machine."""
+    """Function that opens a local file."""
     return lambda: path.open("rb")
 
 
 @dataclass
 class Checked:
-    """Result of reading one file.
-
-    whole: it was there and could be read to its end.
-    """
+    """Result of reading one file. complete: it exists and could be read to its end."""
 
     findings: Findings = field(default_factory=Findings)
     digest: str | None = None
@@ -52,7 +47,7 @@ class Checked:
     packs: int = 0
     segments: int = 0
     tokens: int = 0
-    whole: bool = True
+    complete: bool = True
 
     def count(self, view: BatchView) -> None:
         self.segments += len(view.starts)
@@ -60,29 +55,32 @@ class Checked:
 
 
 def check_in_threads(
-    check: Callable[[_File, Told], Checked], files: Sequence[_File], total: int, progress: Progress
+    check: Callable[[_File, OnRead], Checked],
+    files: Sequence[_File],
+    total: int,
+    progress: Progress,
 ) -> list[Checked]:
-    """check(file, told) of all files, as many at a time as there are cores, eight at most.
+    """Call check(file, on_read) for all files, on one thread per core, at most eight.
 
-    Results in order.
+    Returns the results in order.
     """
     lock, done = threading.Lock(), 0
 
-    def told(read: int) -> None:
+    def on_read(read: int) -> None:
         nonlocal done
         with lock:
             done += read
             progress.advance("verify", done / 1e6, total / 1e6, "MB")
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-        return list(pool.map(lambda file: check(file, told), files))
+        return list(pool.map(lambda file: check(file, on_read), files))
 
 
-def read_file(opened: Opened, name: str, checked: Checked, told: Told) -> None:
-    """Digest and size of any file go to `checked`."""
+def read_file(opened: Opened, name: str, checked: Checked, on_read: OnRead) -> None:
+    """Read any file; put its digest and size in `checked`."""
     try:
         with opened() as raw:
-            file = _Hashed(raw, told)
+            file = _Hashed(raw, on_read)
             checked.digest, _ = file.finish()
             checked.bytes = file.bytes
     except OSError as error:
@@ -93,37 +91,34 @@ def read_shard(
     opened: Opened,
     name: str,
     checked: Checked,
-    told: Told,
+    on_read: OnRead,
     schema: Callable[[pa.Schema], None],
     take: Callable[[pa.RecordBatch], None],
 ) -> None:
-    """Give `schema` and every record batch of an Arrow stream.
+    """Call `schema` with the schema of an Arrow stream and `take` with each record batch.
 
-    Digest, size, packs and a missing end go to `checked`.
-
-    schema, take: raise FormatError for a file of which nothing more can be said.
+    Digest, size, packs and faults are put in `checked`. schema, take: raise FormatError if the
+    rest of the file cannot be checked.
     """
     try:
         with opened() as raw:
-            file = _Hashed(raw, told)
+            file = _Hashed(raw, on_read)
             _read_stream(file, name, checked, schema, take)
             checked.digest, rest = file.finish()
             checked.bytes = file.bytes
     except OSError as error:
         _cannot_be_read(name, checked, error)
         return
-    if not checked.whole:
+    if not checked.complete:
         return
-    # A stream cut between two record batches reads like a shorter one: only this marker and the
-    # counts tell.
+    # A stream cut between two record batches looks complete but for this marker and the counts.
     if rest:
         what = f"{rest:,} bytes follow the end of the Arrow stream; expected none"
         checked.findings.add(Finding(kind="end of stream", file=name, what=what))
     elif file.last != _END_OF_STREAM:
         what = (
             f"it ends after {checked.packs} packs without the end marker of an Arrow stream: "
-            "it "
-            "was cut off"
+            "it was cut off"
         )
         checked.findings.add(Finding(kind="end of stream", file=name, what=what))
 
@@ -136,37 +131,34 @@ def _read_stream(
     take: Callable[[pa.RecordBatch], None],
 ) -> None:
     try:
-        with pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as stream:
+        with pa.ipc.open_stream(pa.PythonFile(cast("IOBase", file), mode="r")) as stream:
             schema(stream.schema)
             for batch in stream:
                 take(batch)
                 checked.packs += len(batch)
     except FormatError as error:
         checked.findings.damaged(error, name)
-        checked.whole = False
+        checked.complete = False
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        what = f"it is no whole Arrow stream after {checked.packs} packs: {reason}"
+        what = f"it is not a valid Arrow stream after {checked.packs} packs: {reason}"
         checked.findings.add(Finding(kind="damaged", file=name, what=what))
-        checked.whole = False
+        checked.complete = False
 
 
 def _cannot_be_read(name: str, checked: Checked, error: OSError) -> None:
     checked.findings.add(
         Finding(kind="file", file=name, what=f"it cannot be read: {error.strerror}")
     )
-    checked.whole = False
+    checked.complete = False
 
 
 class _Hashed:
-    """A file read once; hashes what goes by and remembers the last bytes.
+    """A file read once, hashed while Arrow reads it. last: the last 8 bytes."""
 
-    Arrow reads through it.
-    """
-
-    def __init__(self, file: BinaryIO, told: Told) -> None:
+    def __init__(self, file: BinaryIO, on_read: OnRead) -> None:
         self._file = file
-        self._told = told
+        self._on_read = on_read
         self._sha256 = hashlib.sha256()
         self.closed = False
         self.bytes = 0
@@ -177,7 +169,7 @@ class _Hashed:
         self._sha256.update(data)
         self.last = (self.last + data[-8:])[-8:]
         self.bytes += len(data)
-        self._told(len(data))
+        self._on_read(len(data))
         return data
 
     def readable(self) -> bool:
@@ -187,7 +179,7 @@ class _Hashed:
         self.closed = True
 
     def finish(self) -> tuple[str, int]:
-        """sha256 of the whole file, and how many bytes of it nobody had read."""
+        """sha256 of the whole file, and the number of bytes that Arrow did not read."""
         before = self.bytes
         while self.read(_BLOCK):
             pass

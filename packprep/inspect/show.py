@@ -1,10 +1,7 @@
-"""A segment as lines of text, so that a person can see what is trained.
+"""Text of a segment, in lines that start with the position of their first token.
 
-Each line has the position of its first token.
-
-Tokens are decoded one by one. Some tokens are only part of a character; they are shown together
-with those that complete it. A line ends where the text has a line feed (shown as ⏎) or where the
-terminal ends.
+Tokens are decoded one by one. A token that is only part of a character is shown with the tokens
+that complete it. A line ends at a line feed (shown as ⏎) or at the width of the terminal.
 """
 
 import re
@@ -17,14 +14,14 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
 
-# Pictures of control characters: text from data must not steer the terminal.
+# Symbols for control characters: text from data must not control the terminal.
 _VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(128, 160), "␦")
 _VISIBLE |= {ord("\n"): "⏎", ord("\t"): "→", 0x7F: "␡"}
 
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Neighbouring tokens that make whole characters. position: of the first, in its segment."""
+    """Consecutive tokens that form complete characters. position: of the first, in its segment."""
 
     position: int
     text: str
@@ -39,9 +36,9 @@ def pieces_as_text(
     special: frozenset[int],
     labels: NDArray[np.int32] | None,
 ) -> Iterator[TextPiece]:
-    """The tokens of a segment as text.
+    """Decode the tokens of a segment.
 
-    special: ids shown as what they are. labels: of these tokens, None for none.
+    special: ids of special tokens. labels: of these tokens, or None.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -50,15 +47,15 @@ def pieces_as_text(
     for position, token in enumerate(ids.tolist()):
         text = stream.step(tokenizer, token)
         last = position == len(ids) - 1
-        # A character is whole, or what comes next is another kind of token.
+        # Wait for the rest of the character, unless the next token differs in its label.
         if text is None and not last and trained[position + 1] == trained[position]:
             continue
-        whole = (
+        decoded = (
             text
             if text is not None
             else tokenizer.decode(ids[begin : position + 1].tolist(), False)
         )
-        for part in re.findall(r"[^\n]*\n|[^\n]+", whole):
+        for part in re.findall(r"[^\n]*\n|[^\n]+", decoded):
             yield TextPiece(
                 begin,
                 part.translate(_VISIBLE),
@@ -74,14 +71,14 @@ def pieces_as_text(
 def pieces_as_ids(
     ids: NDArray[np.int32], special: frozenset[int], labels: NDArray[np.int32] | None
 ) -> Iterator[TextPiece]:
-    """The tokens of a segment as their ids."""
+    """Show the tokens of a segment as ids."""
     for position, token in enumerate(ids.tolist()):
         trained = labels is None or int(labels[position]) != NO_LOSS
         yield TextPiece(position, f" {token}", trained, token in special, False)
 
 
 def lines(pieces: Iterator[TextPiece], width: int) -> Iterator[list[TextPiece]]:
-    """Pieces line by line, each at most `width` columns where a piece allows it."""
+    """Arrange pieces in lines of at most `width` columns, unless a single piece is wider."""
     from rich.cells import cell_len
 
     line: list[TextPiece] = []

@@ -1,7 +1,4 @@
-"""Figures of `packprep stats` beside those of the report.
-
-Histograms drawn as text, and the steps of an epoch.
-"""
+"""Figures of `packprep stats` beside the report: text histograms, and the steps of an epoch."""
 
 import sys
 from collections.abc import Sequence
@@ -15,6 +12,7 @@ from numpy.typing import NDArray
 from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
 from packprep.packing.account import Sums
 from packprep.schemas.manifest import Manifest, Output
+from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
 
 _FILL_SHARES = (
@@ -29,12 +27,12 @@ _FILL_SHARES = (
     0.999,
     1,
 )  # most packs are in the last few
-_BAR = 40  # letters of the longest bar
+_BAR = 40  # characters of the longest bar
 
 
 @dataclass(frozen=True)
 class BinnedCounts:
-    """One quantity in bins. title: what is counted, and in what. labels, counts: of each bin."""
+    """One quantity in bins. title: the quantity and its unit. labels, counts: of each bin."""
 
     title: str
     labels: Sequence[str]
@@ -42,7 +40,7 @@ class BinnedCounts:
     summary: str
 
     def lines(self) -> list[str]:
-        """A line per bin: label, how many, and a bar as long as its share of the largest."""
+        """A line for each bin: label, count, and a bar relative to the largest bin."""
         block = "█" if _shows("█") else "#"
         label = max(map(len, self.labels), default=0)
         number = max((len(f"{count:,}") for count in self.counts.tolist()), default=0)
@@ -54,23 +52,23 @@ class BinnedCounts:
         ]
 
 
-def _shows(letter: str) -> bool:
+def _shows(character: str) -> bool:
     try:
-        letter.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+        character.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except UnicodeEncodeError:
         return False
     return True
 
 
 def histograms(measured: Measured) -> list[BinnedCounts]:
-    """Length of documents, documents per pack, fill and attention cost.
+    """Histograms of document length, documents per pack, fill and attention cost.
 
-    Bins without any at either end left out.
+    Empty bins at both ends are omitted.
     """
     shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
     fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)
     fill_labels = [f"{low} to {high}" for low, high in pairwise(shares)] + ["100%"]
-    # In packs of a few tokens some of these shares are the same number of tokens.
+    # In short packs, several shares are the same number of tokens.
     fill_labels = [
         label for label, wide in zip(fill_labels, np.diff(fills) > 0, strict=True) if wide
     ]
@@ -112,16 +110,16 @@ def _ranges(edges: NDArray[np.int64]) -> list[str]:
 def _histogram(
     title: str, counts: Counts, edges: NDArray[np.int64], labels: Sequence[str], show: Any
 ) -> BinnedCounts:
-    held = counts.bins(edges)
-    filled = np.flatnonzero(held)
+    by_bin = counts.bins(edges)
+    filled = np.flatnonzero(by_bin)
     first, last = (int(filled[0]), int(filled[-1]) + 1) if filled.size else (0, 0)
     figures = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
     summary = ", ".join(f"{name} {show(counts.quantile(share))}" for name, share in figures.items())
-    return BinnedCounts(title, labels[first:last], held[first:last], summary)
+    return BinnedCounts(title, labels[first:last], by_bin[first:last], summary)
 
 
 def summaries(measured: Measured) -> dict[str, dict[str, Any]]:
-    """Mean and quantiles of each quantity and its exact counts, for machines."""
+    """Mean, quantiles and exact counts of each quantity, as plain JSON values."""
     return {
         name: {
             "total": counts.total,
@@ -145,11 +143,11 @@ def training(
     global_batch_size: int | None,
     world_size: int,
 ) -> dict[str, Any]:
-    """Facts that a trainer needs of one split, "train" where there are several.
+    """Facts for a trainer, of the split "train" if there is one, else of the first split.
 
-    global_batch_size: packs of one optimizer step over all ranks; None leaves out what depends on
-    it. world_size: ranks. Tokens are of documents, filler left out; loss tokens are there only
-    where labels are. Raises ConfigError.
+    global_batch_size: packs of one optimizer step over all ranks; None omits facts that depend on
+    it. world_size: ranks. Tokens exclude filler. Loss tokens are given only if there are labels.
+    Raises ConfigError.
     """
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits))
     packs = manifest.splits[split].packs
@@ -170,7 +168,7 @@ def training(
         raise ConfigError(
             f"global batch size {global_batch_size:,} is not a multiple of world size "
             f"{world_size:,}; "
-            "every rank takes as many packs a step"
+            "each rank takes the same number of packs per step"
         )
     steps = packs // global_batch_size
     facts |= {
@@ -189,7 +187,7 @@ def training(
 
 
 def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The same as rows of a table."""
+    """Rows of the table of these facts."""
     rows = [
         (f"packs of {facts['split']}", f"{facts['packs']:,}"),
         ("documents and pieces", f"{facts['documents']:,}"),
@@ -225,16 +223,17 @@ def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row per source: name.
+def source_rows(report: Report) -> list[tuple[str, ...]]:
+    """Rows of the table of sources.
 
-    documents: all, empty, skipped, dropped; tokens: in, packed, lost; BOS and EOS rates.
+    Columns: name; documents: all, empty, skipped, dropped; tokens: in, packed, lost, by reason; BOS
+    and EOS rates.
     """
     rows = []
     for source in report["sources"]:
         documents, tokens = source["documents"], source["tokens"]
         lost = {"truncated": tokens["truncated"]} | tokens["dropped"]
-        named = ", ".join(f"{count:,} {reason}" for reason, count in lost.items() if count)
+        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in lost.items() if count)
         counts = (
             documents["in"],
             documents["empty"],
@@ -243,6 +242,7 @@ def source_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
             tokens["tokens_in"],
             Sums.of_ledger(tokens).tokens_kept,
         )
-        rates = (f"{source[key]:.2%}" if key in source else "" for key in ("bos_rate", "eos_rate"))
-        rows.append((source["name"], *(f"{count:,}" for count in counts), named or "0", *rates))
+        rates = [source.get("bos_rate"), source.get("eos_rate")]
+        shown = ("" if rate is None else f"{rate:.2%}" for rate in rates)
+        rows.append((source["name"], *(f"{count:,}" for count in counts), by_reason or "0", *shown))
     return rows

@@ -1,6 +1,6 @@
-"""Progress of a build, running or stopped, from the files it left on disk.
+"""Progress of a build, running or stopped, read from its files.
 
-Nothing is changed and nothing is locked.
+Nothing is changed or locked.
 """
 
 import json
@@ -26,60 +26,60 @@ from packprep.support.file_lock import holder
 
 
 def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
-    """Facts that `packprep status` shows; ConfigError where there is no build.
+    """Facts that `packprep status` shows. Raises ConfigError if there is no build.
 
-    state: finished, running, stopped, starting (no build.json yet), or waiting: of an array, no
-    task is at work. stage: tokenize, pack or sign off. Of an append it is how far what is new is;
-    `documents_there` and `packs_there` are those it is appended to.
+    state: finished, running, stopped, starting (no build.json yet), or waiting (an array without a
+    running task). stage: tokenize, pack or sign off. For an append these are facts of the new part;
+    `documents_there` and `packs_there` are counts of the output it extends.
     """
     if not is_url(name) and (appended := _appended(Path(name))) is not None:
         return appended
     output = whole_output(BuildConfig(output=str(name), work_dir=work_dir))
     staging = staging_path(output.path)
     build = _read(staging / BUILD)
-    by = output.holder()
+    owner = output.holder()
     tasks = _tasks_at_work(staging)
-    running = tasks or (by is not None and by.alive)
+    running = tasks or (owner is not None and owner.alive)
     if not running and not build and (manifest := output.finished()) is not None:
-        found = {"state": "finished", "documents": _documents(manifest)}
+        facts = {"state": "finished", "documents": _documents(manifest)}
         builds = len(manifest.data["inputs"].get("generations", ()))
-        put_together = {"builds": builds} if builds else {}
-        return found | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | put_together
+        merged = {"builds": builds} if builds else {}
+        return facts | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | merged
     if not running and not staging.exists():
         raise ConfigError(
-            f"{output} is no output and {staging} no unfinished build; check the path"
+            f"{output} is not an output, and {staging} is not an unfinished build; check the path"
         )
     left = "waiting" if tasks is not None else "stopped"
-    found = {"state": ("running" if build else "starting") if running else left}
-    if by is not None and by.alive:
-        found |= {"host": by.host, "pid": by.pid}
+    facts = {"state": ("running" if build else "starting") if running else left}
+    if owner is not None and owner.alive:
+        facts |= {"host": owner.host, "pid": owner.pid}
     if tasks:
-        found["tasks_at_work"] = tasks
+        facts["tasks_at_work"] = tasks
     if not build:
-        return found
-    return found | _progress(staging, Path(build["tokens"]), build)
+        return facts
+    return facts | _progress(staging, Path(build["tokens"]), build)
 
 
 def _tasks_at_work(staging: Path) -> int | None:
-    """Number of tasks of an array at work; None where no task has ever joined."""
+    """Number of running tasks of an array; None if no task has ever joined."""
     if not (staging / CLAIMS).exists():
         return None
     locked = [lock.with_suffix("") for lock in task_locks(staging)] or [join_path(staging)]
-    return sum((by := holder(path)) is not None and by.alive for path in locked)
+    return sum((owner := holder(path)) is not None and owner.alive for path in locked)
 
 
 def _appended(output: Path) -> dict[str, Any] | None:
-    """Progress of an append; None where there is none under way."""
+    """Progress of an append; None if there is none."""
     new = appended_path(output)
     if not (output / MANIFEST).exists() or not (new.exists() or staging_path(new).exists()):
         return None
-    there = read_manifest(output)
-    found = status(new)
-    if found["state"] == "finished":  # and not yet put together with what is there
-        by = holder(output)
-        found["state"] = "running" if by is not None and by.alive else "stopped"
-        found["stage"] = "merge"
-    return found | {"documents_there": _documents(there), "packs_there": there.num_packs}
+    manifest = read_manifest(output)
+    facts = status(new)
+    if facts["state"] == "finished":  # but not yet merged into the output
+        owner = holder(output)
+        facts["state"] = "running" if owner is not None and owner.alive else "stopped"
+        facts["stage"] = "merge"
+    return facts | {"documents_there": _documents(manifest), "packs_there": manifest.num_packs}
 
 
 def _documents(manifest: Manifest) -> int:
@@ -114,7 +114,7 @@ def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, A
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where it is not there (a running build may take it away)."""
+    """Read a JSON object; {} if it is missing, as a running build may delete it."""
     try:
         loaded = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,11 +1,9 @@
-"""Invariants of packed datasets without a manifest.
+"""Invariants of packed datasets without a manifest, saved with `save_to_disk` by any packer.
 
-As TRL or any other packer saves them with `save_to_disk`.
+    tokens and cu_seqlens              names of packprep
+    input_ids and seq_lengths          names of TRL: a length per segment instead of boundaries
 
-    tokens and cu_seqlens              this format's names
-    input_ids and seq_lengths          TRL's: a length per segment instead of boundaries
-
-Either becomes record batches of the format's own columns, and the same checks run on them.
+Both are converted to the columns of packprep, and the same checks run on them.
 """
 
 import json
@@ -14,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packprep.inspect.shard_files import Checked, Told, check_in_threads, opener, read_shard
+from packprep.inspect.shard_files import Checked, OnRead, check_in_threads, opener, read_shard
 from packprep.inspect.verdict import Verdict
 from packprep.schemas.columns import STANDARD_COLUMNS, Column
 from packprep.schemas.errors import FormatError
@@ -30,22 +28,22 @@ _MASKS = (
     "completion_mask",
     "assistant_masks",
     "loss_mask",
-)  # a value per token, whatever a trainer makes of them
+)  # one value per token; their meaning is up to the trainer
 _LARGEST = 2**31 - 1
 
 
 def verify_unsigned(
     directory: Path, verdict: Verdict, vocab_size: int | None, progress: Progress
 ) -> None:
-    """Check every Arrow file of a saved dataset, or of each split of a saved DatasetDict.
+    """Check all Arrow files of a saved Dataset or DatasetDict.
 
-    InputError where `directory` is neither, or has no boundaries to check.
+    Raises InputError if `directory` is neither, or has no boundaries to check.
     """
     report = directory / "report.json"
     if report.exists() and b'"report_version"' in report.read_bytes():
         what = (
-            "it is missing, and report.json says that packprep built this; restore it or build "
-            "again"
+            "it is missing, but report.json shows that packprep built this; restore it or "
+            "build again"
         )
         verdict.findings.add(Finding(kind="manifest", file=MANIFEST, what=what))
     files = [file for folder in _folders(directory) for file in saved_files(folder)]
@@ -54,13 +52,13 @@ def verify_unsigned(
         name = file.relative_to(directory).as_posix()
         what = "it is missing; state.json lists it"
         verdict.findings.add(Finding(kind="file", file=name, what=what))
-    there = [file for file in files if file not in missing]
+    present = [file for file in files if file not in missing]
 
-    def check(file: Path, told: Told) -> Checked:
-        return _check_file(file, file.relative_to(directory).as_posix(), vocab_size, told)
+    def check(file: Path, on_read: OnRead) -> Checked:
+        return _check_file(file, file.relative_to(directory).as_posix(), vocab_size, on_read)
 
     for result in check_in_threads(
-        check, there, sum(file.stat().st_size for file in there), progress
+        check, present, sum(file.stat().st_size for file in present), progress
     ):
         verdict.findings.update(result.findings)
         verdict.files += 1
@@ -70,7 +68,7 @@ def verify_unsigned(
         verdict.tokens += result.tokens
     verdict.not_checked.append("digests, documents, BOS, EOS and the ledger: there is no manifest")
     if vocab_size is None:
-        verdict.not_checked.append("ids against the vocabulary: give --vocab-size")
+        verdict.not_checked.append("ids against the vocabulary; give --vocab-size to check them")
 
 
 def _folders(directory: Path) -> list[Path]:
@@ -95,12 +93,12 @@ def _folders(directory: Path) -> list[Path]:
         ) from None
 
 
-def _check_file(path: Path, name: str, vocab_size: int | None, told: Told) -> Checked:
+def _check_file(path: Path, name: str, vocab_size: int | None, on_read: OnRead) -> Checked:
     checked = Checked()
     columns: list[Column] = []
 
-    def schema(found: pa.Schema) -> None:
-        columns.extend(_columns(found, name))
+    def schema(stored: pa.Schema) -> None:
+        columns.extend(_columns(stored, name))
 
     def take(batch: pa.RecordBatch) -> None:
         for view in sound_parts(
@@ -114,50 +112,51 @@ def _check_file(path: Path, name: str, vocab_size: int | None, told: Told) -> Ch
         ):
             checked.count(view)
 
-    read_shard(opener(path), name, checked, told, schema, take)
+    read_shard(opener(path), name, checked, on_read, schema, take)
     return checked
 
 
 def _columns(schema: pa.Schema, where: str) -> list[Column]:
-    """The columns that are checked, under the format's names.
+    """The columns to check, with the names of packprep.
 
-    FormatError where boundaries are missing.
+    Raises FormatError if boundaries are missing.
     """
-    there = {field.name for field in schema if _is_list_of_integers(field.type)}
-    names = {name for name in STANDARD_COLUMNS if _stored(name, there) in there}
+    stored = {field.name for field in schema if _is_list_of_integers(field.type)}
+    names = {name for name in STANDARD_COLUMNS if _stored(name, stored) in stored}
     if not {"tokens", "cu_seqlens"} <= names:
         raise FormatError(
             f"{where} has the columns {', '.join(schema.names)}; expected lists of integers tokens "
             "and cu_seqlens, or "
             "input_ids and seq_lengths as TRL packs them"
         )
-    masks = [Column(name=name, kind="token", dtype="int32") for name in _MASKS if name in there]
+    masks = [Column(name=name, kind="token", dtype="int32") for name in _MASKS if name in stored]
     return [column for name, column in STANDARD_COLUMNS.items() if name in names] + masks
 
 
-def _stored(name: str, there: set[str]) -> str:
-    """Type of a column as the file stores it."""
+def _stored(name: str, present: set[str]) -> str:
+    """Name of a column in the file, whose lists of integers are `present`."""
     return (
         _TRL.get(name, name)
-        if set(_TRL.values()) <= there and not {"tokens", "cu_seqlens"} <= there
+        if set(_TRL.values()) <= present and not {"tokens", "cu_seqlens"} <= present
         else name
     )
 
 
 def _is_list_of_integers(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(is_list and pa.types.is_integer(kind.value_type))
+    if not isinstance(kind, pa.ListType | pa.LargeListType):
+        return False
+    return pa.types.is_integer(kind.value_type)
 
 
 def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa.RecordBatch:
-    """The batch with the format's names and types.
+    """The batch with the names and types of packprep.
 
-    FormatError for nulls and for numbers that do not fit.
+    Raises FormatError for nulls and for numbers that do not fit.
     """
-    there = set(batch.schema.names)
+    present = set(batch.schema.names)
     arrays = []
     for column in columns:
-        stored = _stored(column.name, there)
+        stored = _stored(column.name, present)
         view = list_view(batch, stored, where)
         if stored == _TRL["cu_seqlens"]:
             view = _boundaries(view)
@@ -167,7 +166,7 @@ def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa
         )
         if len(values) and (values.min() < limits.min or values.max() > limits.max):
             raise FormatError(
-                f"{where} column {stored} has numbers that are no {column.dtype}; expected none"
+                f"{where} column {stored} has numbers that do not fit in {column.dtype}"
             )
         offsets = (view.offsets - view.offsets[0]).astype(np.int32)
         arrays.append(
@@ -177,7 +176,7 @@ def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa
 
 
 def _boundaries(lengths: ListView) -> ListView:
-    """Lengths of segments as cu_seqlens: rows [3, 5], [2] -> [0, 3, 8], [0, 2]."""
+    """Convert lengths of segments to cu_seqlens: rows [3, 5], [2] -> [0, 3, 8], [0, 2]."""
     offsets = (lengths.offsets - lengths.offsets[0]).astype(np.int64)
     ends = np.append(
         0, np.cumsum(lengths.values[lengths.offsets[0] : lengths.offsets[-1]], dtype=np.int64)

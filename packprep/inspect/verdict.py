@@ -1,7 +1,4 @@
-"""The result of `packprep verify`.
-
-What was checked and what was found, filled in by the checks one after another.
-"""
+"""Result of `packprep verify`, which the checks fill in one after another."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +8,9 @@ from packprep.schemas.findings import Findings
 
 @dataclass(kw_only=True)
 class Verdict:
-    """Checks made and faults found.
+    """Faults found, and counts of what was checked.
 
-    not_checked: a sentence for each thing that could not be.
+    not_checked: a sentence for each check that was not possible.
     """
 
     output: str

@@ -1,22 +1,20 @@
-"""Verification of an output against its manifest.
+"""Verification of an output against its manifest: all files, all invariants, all documents.
 
-Every file, every invariant, every document; all findings, not the first.
+All findings are reported, not only the first.
 
-fast   reads every byte once, hashes it and checks it on the way, a file per thread: the speed of
-       sha256, 1.5 GB a second and core. Memory: a record batch per thread, and what
-       `packprep.inspect.coverage` keeps.
-full   also tokenizes a sample of documents from their sources again
-       (`packprep.inspect.retokenize`).
+fast   reads each byte once, hashes and checks it, one file per thread. Speed: that of sha256,
+       1.5 GB per second and core. Memory: one record batch per thread, and the counts of
+       `packprep.inspect.coverage`.
+full   also tokenizes a sample of documents again (`packprep.inspect.retokenize`).
 
-A directory without a manifest, saved by TRL or any other packer, is checked for the invariants
+A dataset without a manifest, saved by TRL or another packer, is checked for the invariants only
 (`packprep.inspect.unsigned`).
 """
 
 import contextlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +28,8 @@ from packprep.inspect.output_files import (
 )
 from packprep.inspect.shard_files import (
     Checked,
+    OnRead,
     Opened,
-    Told,
     check_in_threads,
     read_file,
     read_shard,
@@ -43,6 +41,7 @@ from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.listed import SURPLUS
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.report import Report
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress, Silent
@@ -66,34 +65,32 @@ def verify(
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Check the output of a build, or another packed dataset.
+    """Verify the output of a build, or the invariants of a dataset saved with `save_to_disk`.
 
-    Of one saved with `save_to_disk`, the invariants.
-
-    sample, seed: at level full, how many documents are tokenized again and which. root: where
-    relative source paths start. tokenizer: where it is now, if not where it was. vocab_size: bound
-    of the ids where there is no manifest. max_findings: how many are kept of each kind; all are
-    counted. What is wrong is a finding; InputError where there is nothing to verify at all.
+    sample, seed: number and choice of documents to tokenize again, at level full. root: folder of
+    relative source paths. tokenizer: its place, if it has moved since the build. vocab_size: bound
+    of the ids if there is no manifest. max_findings: number of findings to keep of each kind; all
+    are counted. A fault is a finding; raises InputError if there is nothing to verify.
     """
     files, progress = open_files(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
     if isinstance(files, DirectoryFiles) and not (files.directory / MANIFEST).exists():
         if level == "full":
             raise InputError(
-                f"{output} has no {MANIFEST}, so its sources are not known; leave --level full out"
+                f"{output} has no {MANIFEST}, so its sources are not known; omit --level full"
             )
         from packprep.inspect.unsigned import verify_unsigned
 
         verify_unsigned(files.directory, verdict, vocab_size, progress)
         return verdict
     try:
-        there = files.output()
-        manifest = read_manifest(there)
+        found_output = files.output()
+        manifest = read_manifest(found_output)
         coverage = Coverage(manifest)
     except FormatError as error:
         what = str(error).removeprefix(f"{output}/{MANIFEST} ")
         verdict.findings.add(Finding(kind="manifest", file=MANIFEST, what=f"it {what}"))
-        verdict.not_checked.append("everything else: the manifest says what to check")
+        verdict.not_checked.append("everything else: without a manifest nothing is known of it")
         return verdict
     retokenized = None
     if level == "full":
@@ -101,18 +98,16 @@ def verify(
 
         retokenized = Sample(
             coverage, sample, seed, quarantined_documents(files)
-        )  # those would kill this process
+        )  # these documents could kill the process
     checked = _check_files(files, manifest, coverage, retokenized, verdict, progress)
     report = _report(files, manifest, verdict.findings)
     _check_dataset_files(files, manifest, verdict.findings)
-    if all(result.whole for result in checked):
+    if all(result.complete for result in checked):
         coverage.finish(report, verdict.findings)
-        _tell_repeated(there, coverage, verdict.findings)
+        _report_repeated(found_output, coverage, verdict.findings)
     else:
-        verdict.not_checked.append(
-            "the ledger, and whether documents are lost: not every shard could be read"
-        )
-    _say_what_was_not_checked(coverage, verdict)
+        verdict.not_checked.append("the ledger and lost documents: not every shard could be read")
+    _list_not_checked(coverage, verdict)
     verdict.packs, verdict.segments, verdict.tokens = (
         coverage.totals[key] for key in ("packs", "segments", "tokens_packed")
     )
@@ -130,23 +125,21 @@ def _check_files(
     verdict: Verdict,
     progress: Progress,
 ) -> list[Checked]:
-    """Every file of the directory, those the manifest lists and those it does not."""
+    """Check the files that the manifest lists, and report any others."""
     entries = manifest.all_files
     numbers = {name: number for number, name in enumerate(coverage.shards)}
 
-    def check(entry: FileEntry, told: Told) -> Checked:
+    def check(entry: FileEntry, on_read: OnRead) -> Checked:
         if entry.is_shard:
-            return _check_shard(files, entry, numbers[entry.path], coverage, sample, told)
-        return _check_file(files, entry, told)
+            return _check_shard(files, entry, numbers[entry.path], coverage, sample, on_read)
+        return _check_file(files, entry, on_read)
 
     checked = check_in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
-    held = {entry.sha256: entry.path for entry in entries}
+    by_digest = {entry.sha256: entry.path for entry in entries}
     for entry, result in zip(entries, checked, strict=True):
         if result.digest not in (None, entry.sha256):
-            other = held.get(str(result.digest))
-            what = (
-                f"it holds what {other} should hold" if other else f"it has sha256 {result.digest}"
-            )
+            other = by_digest.get(str(result.digest))
+            what = f"it has the content of {other}" if other else f"it has sha256 {result.digest}"
             what = f"{what}; expected sha256 {entry.sha256}"
             verdict.findings.add(Finding(kind="sha256", file=entry.path, what=what))
         verdict.findings.update(result.findings)
@@ -157,37 +150,32 @@ def _check_files(
     for entry, result in zip(entries, checked, strict=True):
         if entry.split is not None:
             segments[entry.split] += result.segments
-    for (
-        split,
-        found,
-    ) in (
-        segments.items()
-    ):  # packs and tokens of a split are sums that the manifest itself must keep
-        if found != (said := manifest.splits[split].segments) and all(
-            result.whole for result in checked
-        ):
-            what = f"split {split} has {said:,} segments, its shards hold {found:,}"
+    # Packs and tokens of a split are checked with the manifest: they are sums of its entries.
+    for split, count in segments.items():
+        expected = manifest.splits[split].segments
+        if count != expected and all(result.complete for result in checked):
+            what = f"split {split} has {expected:,} segments, its shards have {count:,}"
             verdict.findings.add(Finding(kind="ledger", file=MANIFEST, what=what))
     return list(checked)
 
 
-def _check_file(files: Files, entry: FileEntry, told: Told) -> Checked:
+def _check_file(files: Files, entry: FileEntry, on_read: OnRead) -> Checked:
     checked = Checked()
     if (opened := _find(files, entry, checked)) is not None:
-        read_file(opened, entry.path, checked, told)
+        read_file(opened, entry.path, checked, on_read)
     return checked
 
 
 def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
-    """Function that opens a file; None where it is not there.
+    """Function that opens a file; None if the file is missing.
 
-    A wrong size is a finding and the file is read all the same.
+    A wrong size is a finding, and the file is still read.
     """
     opened = files.find(
         entry,
         lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}")),
     )
-    checked.whole = opened is not None
+    checked.complete = opened is not None
     return opened
 
 
@@ -197,9 +185,9 @@ def _check_shard(
     number: int,
     coverage: Coverage,
     sample: "Sample | None",
-    told: Told,
+    on_read: OnRead,
 ) -> Checked:
-    """Digest, schema, every invariant of every pack, the end and the counts of one shard."""
+    """Check one shard: digest, schema, invariants of all packs, end of stream, and counts."""
     checked, manifest = Checked(), coverage.manifest
     if (opened := _find(files, entry, checked)) is None:
         return checked
@@ -223,7 +211,7 @@ def _check_shard(
         opened,
         entry.path,
         checked,
-        told,
+        on_read,
         lambda schema: check_schema(schema, manifest.columns, entry.path),
         take,
     )
@@ -234,39 +222,37 @@ def _check_shard(
         if "boundaries" not in checked.findings.counts
         else []
     )
-    for what, found, said in counts:
-        if checked.whole and found != said:
-            told_counts = f"it holds {found:,} {what}; the manifest says {said:,}"
-            checked.findings.add(Finding(kind="counts", file=entry.path, what=told_counts))
+    for name, count, expected in counts:
+        if checked.complete and count != expected:
+            what = f"it has {count:,} {name}; the manifest says {expected:,}"
+            checked.findings.add(Finding(kind="counts", file=entry.path, what=what))
     return checked
 
 
-def _report(files: Files, manifest: Manifest, findings: Findings) -> Mapping[str, Any] | None:
-    """report.json, compared with the manifest; None where it is not there or says nothing."""
+def _report(files: Files, manifest: Manifest, findings: Findings) -> Report | None:
+    """Read report.json and compare it with the manifest; None if it is missing or no report."""
     try:
         report = json.loads(files.read("report.json"))
-        pairs = {key: (report["tokens"][key], said) for key, said in manifest.ledger.items()}
+        pairs = {key: (report["tokens"][key], count) for key, count in manifest.ledger.items()}
         pairs |= {"splits": (report["splits"], manifest.data["splits"])}
         pairs |= {"packs": (report["packs"], manifest.num_packs)}
         pairs |= {"sources": (len(report["sources"]), len(manifest.data["sources"]))}
     except OSError:
-        return None  # missing: told already, if the manifest lists it
+        return None  # a missing file is a finding already, if the manifest lists it
     except (ValueError, KeyError, TypeError, RecursionError):
         findings.add(
-            Finding(
-                kind="report", file="report.json", what="it is not a report that packprep wrote"
-            )
+            Finding(kind="report", file="report.json", what="it is not a report of packprep")
         )
         return None
-    for key, (found, said) in pairs.items():
-        if found != said:
-            what = f"it has {key} {found}; the manifest says {said}"
+    for key, (value, expected) in pairs.items():
+        if value != expected:
+            what = f"it has {key} {value}; the manifest says {expected}"
             findings.add(Finding(kind="report", file="report.json", what=what))
-    return report if isinstance(report, dict) else None
+    return cast("Report", report) if isinstance(report, dict) else None
 
 
 def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -> None:
-    """state.json names the manifest's shards in their order: it is what `datasets` goes by."""
+    """Check that each state.json, which `datasets` reads, lists the shards in their order."""
     for split in manifest.splits:
         shards = manifest.shards(split)
         state = Path(shards[0].path).parent / "state.json" if shards else Path("state.json")
@@ -274,47 +260,49 @@ def _check_dataset_files(files: Files, manifest: Manifest, findings: Findings) -
             listed = json.loads(files.read(state.as_posix()))["_data_files"]
             names = [(state.parent / file["filename"]).as_posix() for file in listed]
         except OSError:
-            continue  # told already
+            continue  # a finding already
         except (ValueError, KeyError, TypeError, RecursionError):
             names = []
         if names != [shard.path for shard in shards]:
             what = (
                 f"it lists {', '.join(names) or 'no files'}; the manifest lists other shards "
-                "of "
-                f"{split}"
+                f"of {split}"
             )
             findings.add(Finding(kind="state.json", file=state.as_posix(), what=what))
 
 
-def _tell_repeated(output: Output, coverage: Coverage, findings: Findings) -> None:
-    """Report documents that begin in more than one place.
+def _report_repeated(output: Output, coverage: Coverage, findings: Findings) -> None:
+    """Report documents that begin in several places.
 
-    Their places take a second pass over the document_ids.
+    Their places are found in a second pass over the document_ids.
     """
     if not coverage.repeated or coverage.policy.repeated:
-        return  # a mix says how many copies there are, and they were counted
+        return  # the copies of a mix were counted and compared
     from packprep.inspect.lookup import find_documents
 
     documents = np.unique(np.concatenate(coverage.repeated))
     places: dict[int, list[str]] = {}
     with contextlib.suppress(FormatError):  # a damaged shard is a finding already
-        for found in find_documents(output, coverage.manifest, documents[: findings.keep].tolist()):
-            if (found.start == 0 or coverage.policy.one_piece) and found.document is not None:
+        for segment in find_documents(
+            output, coverage.manifest, documents[: findings.keep].tolist()
+        ):
+            if (segment.start == 0 or coverage.policy.one_piece) and segment.document is not None:
                 where = (
-                    f"{found.place.shard} pack {found.place.pack_in_shard} segment "
-                    f"{found.place.segment}"
+                    f"{segment.place.shard} pack {segment.place.pack_in_shard} segment "
+                    f"{segment.place.segment}"
                 )
-                places.setdefault(found.document, []).append(where)
+                places.setdefault(segment.document, []).append(where)
 
     def finding(document: int) -> Finding:
-        where = f": {' and '.join(there)}" if (there := places.get(document)) else ""
-        what = f"{coverage.sources.row(document)} stands in more than one place{where}"
+        begins = places.get(document, [])
+        where = f": {' and '.join(begins)}" if begins else ""
+        what = f"{coverage.sources.row(document)} is in the packs more than once{where}"
         return Finding(kind="repeated document", what=what)
 
     findings.many("repeated document", documents, finding)
 
 
-def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
+def _list_not_checked(coverage: Coverage, verdict: Verdict) -> None:
     if not coverage.knows_documents:
         verdict.not_checked.append(
             "documents, BOS and EOS: the shards have no document_ids and document_starts"
@@ -323,7 +311,7 @@ def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
         verdict.not_checked.append("BOS and EOS: the manifest does not say what they are")
     if coverage.knows_documents and not coverage.policy.says_cuts:
         verdict.not_checked.append(
-            "where documents were cut: the outputs merged here were cut in different ways"
+            "cuts of documents: the merged outputs were cut in different ways"
         )
     if not coverage.knows_filler:
         verdict.not_checked.append(
@@ -334,9 +322,7 @@ def _say_what_was_not_checked(coverage: Coverage, verdict: Verdict) -> None:
 def _rates(coverage: Coverage) -> list[dict[str, Any]]:
     """Shares of the documents of each source that begin with BOS and end with EOS.
 
-    None where none should.
-
-    Only documents whose beginning, or whose end, is in a pack count.
+    None if the build added none. Counted are documents whose start, or end, is in a pack.
     """
     if not coverage.knows_documents:
         return []
@@ -356,5 +342,5 @@ def _rates(coverage: Coverage) -> list[dict[str, Any]]:
     ]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return float(part / whole) if whole else None
+def _share(part: int, total: int) -> float | None:
+    return float(part / total) if total else None

@@ -7,12 +7,23 @@ their JSON Schema.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped, Sums
+from packprep.schemas.report import (
+    DocumentCounts,
+    DocumentsPerPack,
+    InputReport,
+    MixedSource,
+    Report,
+    ReportMix,
+    ReportSplit,
+    ReportWindow,
+    SourceAccount,
+)
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
@@ -26,7 +37,7 @@ class Account:
     """Sums of a build by source, and facts of each window; added up window by window."""
 
     sources: list[Sums]  # by source; the last counts filler packs, which have no source
-    windows: list[dict[str, Any]] = field(default_factory=list)
+    windows: list[ReportWindow] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
     mix: dict[str, Any] | None = None  # the requested shares of a mix
 
@@ -98,7 +109,7 @@ class Account:
         self.sources = [total + more for total, more in zip(self.sources, sources, strict=True)]
 
 
-def _packs_of(window: Mapping[str, Any], max_length: int) -> Sums:
+def _packs_of(window: ReportWindow, max_length: int) -> Sums:
     """Sums of the packs of a window, from its facts in report.json."""
     return Sums(
         max_length=max_length,
@@ -112,28 +123,29 @@ def _packs_of(window: Mapping[str, Any], max_length: int) -> Sums:
 
 def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
-) -> dict[str, Any]:
+) -> InputReport:
     """Part of report.json that follows from the inputs; `write_report` adds the other keys."""
     by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
-    mix = {} if account.mix is None else {"mix": _of_mix(account.mix, files, account.sources)}
-    return {
+    report: InputReport = {
         "report_version": 1,
         "documents": _sum_documents(by_source),
-        **account.total(config.max_length).figures(),
+        **account.total(config.max_length).figures(),  # type: ignore[typeddict-item]  # no mix
         "straggler_ranks": config.balance_ranks,
         "documents_per_pack": percentiles(account.segments_per_pack),
         "splits": _splits(account.windows),
         "windows": account.windows,
         "sources": [
-            {"name": source.name} | table for source, table in zip(sources, by_source, strict=True)
+            {"name": source.name, **table} for source, table in zip(sources, by_source, strict=True)
         ],
-        **mix,
     }
+    if account.mix is not None:
+        report["mix"] = _of_mix(account.mix, files, account.sources)
+    return report
 
 
 def _of_source(
     numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Sums]
-) -> dict[str, Any]:
+) -> SourceAccount:
     """Account of one input file, or of several together. counted: sums by input file."""
     sums = Sums.total(counted[number] for number in numbers)
     parts = [part for file in files for part in file.parts if part.source in numbers]
@@ -141,7 +153,7 @@ def _of_source(
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
-    documents = {
+    documents: DocumentCounts = {
         "in": sum(part.rows for part in parts),
         "empty": sums.empty - sum(skipped.values()),
         "skipped": dict(sorted(skipped.items())),
@@ -154,7 +166,7 @@ def _of_source(
 
 def _of_mix(
     requested: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]
-) -> dict[str, Any]:
+) -> ReportMix:
     """Requested and achieved shares of each source of a mix.
 
     Shares are those of the training split; the account of a source covers both splits.
@@ -163,26 +175,28 @@ def _of_mix(
         Sums.total(counted[number] for number in source["files"]) for source in requested["sources"]
     ]
     total_tokens = sum(source.trained_tokens for source in sums) or 1
-    sources = []
+    sources: list[MixedSource] = []
     for source, source_sums in zip(requested["sources"], sums, strict=True):
         tokens = source_sums.trained_tokens
-        repeated = {
-            "documents": source_sums.repeated_documents,
-            "tokens": source_sums.repeated_tokens,
-        }
         sources.append(
-            {key: source[key] for key in ("name", "asked", "asked_share")}
-            | {
+            {
+                "name": source["name"],
+                "asked": source["asked"],
+                "asked_share": source["asked_share"],
                 "share": tokens / total_tokens,
                 "trained_tokens": tokens,
                 "epochs": tokens / (source["available"] or 1),
+                "repeated": {
+                    "documents": source_sums.repeated_documents,
+                    "tokens": source_sums.repeated_tokens,
+                },
+                "account": _of_source(source["files"], files, counted),
             }
-            | {"repeated": repeated, "account": _of_source(source["files"], files, counted)}
         )
     return {"limited_by": requested["limited_by"], "sources": sources}
 
 
-def _sum_documents(by_source: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _sum_documents(by_source: Sequence[SourceAccount]) -> DocumentCounts:
     tables = [source["documents"] for source in by_source]
     total: dict[str, Any] = {
         key: sum(table[key] for table in tables) for key in ("in", "empty", "cut", "cut_characters")
@@ -192,32 +206,30 @@ def _sum_documents(by_source: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for table in tables:
             counts.update(table[key])
         total[key] = dict(sorted(counts.items()))
-    return total
+    return cast("DocumentCounts", total)
 
 
-def percentiles(counts: Counter[int]) -> dict[str, int]:
+def percentiles(counts: Counter[int]) -> DocumentsPerPack:
     """p50, p95 and max of segments per pack, from how often each number occurs."""
     if not counts:
         return {"p50": 0, "p95": 0, "max": 0}
     values = np.array(sorted(counts))
     ranks = np.cumsum([counts[value] for value in values])
-    shown = {
-        name: int(values[np.searchsorted(ranks, share * ranks[-1])])
-        for name, share in (("p50", 0.5), ("p95", 0.95))
-    }
-    return shown | {"max": int(values[-1])}
+    p50, p95 = (int(values[np.searchsorted(ranks, share * ranks[-1])]) for share in (0.5, 0.95))
+    return {"p50": p50, "p95": p95, "max": int(values[-1])}
 
 
-def _splits(windows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    splits: dict[str, dict[str, int]] = {}
+def _splits(windows: Sequence[ReportWindow]) -> dict[str, ReportSplit]:
+    splits: dict[str, ReportSplit] = {}
     for window in windows:
         counts = splits.setdefault(window["split"], {"packs": 0, "segments": 0, "tokens": 0})
-        for key in counts:
-            counts[key] += window[key]
+        counts["packs"] += window["packs"]
+        counts["segments"] += window["segments"]
+        counts["tokens"] += window["tokens"]
     return splits
 
 
-def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+def table(report: Report) -> list[tuple[str, str]]:
     """Rows of the closing table: a name, and the figure as text."""
     documents, tokens, seconds = report["documents"], report["tokens"], report["seconds"]
     rows = [
@@ -247,12 +259,12 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
     rows.append(("tokens packed", f"{tokens['tokens_packed']:,}"))
     counted = {
-        "overlap": "overlap",
-        "continuation_bos": "continuation BOS",
-        "filler": "filler",
-        "truncated": "truncated",
+        "overlap": tokens["overlap"],
+        "continuation BOS": tokens["continuation_bos"],
+        "filler": tokens["filler"],
+        "truncated": tokens["truncated"],
     }
-    rows += [(shown, f"{tokens[key]:,}") for key, shown in counted.items() if tokens[key]]
+    rows += [(name, f"{count:,}") for name, count in counted.items() if count]
     for reason, count in tokens["dropped"].items():
         dropped = documents["dropped"].get(reason)
         rows.append(
@@ -321,7 +333,7 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _mixed(source: Mapping[str, Any]) -> tuple[str, str]:
+def _mixed(source: MixedSource) -> tuple[str, str]:
     """Row of the closing table for one source of a mix."""
     shares = f"{source['share']:.3%} of tokens, asked {source['asked_share']:.3%}"
     return (

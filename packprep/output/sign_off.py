@@ -17,6 +17,7 @@ from packprep.packing.account import Sums
 from packprep.schemas.canonical import canonical_json, digest_of, file_digest
 from packprep.schemas.files import shard_name
 from packprep.schemas.manifest import FORMAT_VERSION, Manifest, Output
+from packprep.schemas.report import Report
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
     write_dataset_files,
@@ -137,15 +138,18 @@ def write_report(
     config: BuildConfig,
     entries: Sequence[dict[str, Any]],
     seconds: dict[str, float],
-) -> dict[str, Any]:
-    """Write report.json and return its content."""
+) -> Report:
+    """report.json, and the same as a dict."""
     shards = [entry for entry in entries if "packs" in entry]
-    report = make_report(account, files, sources, config)
-    report |= {
+    of_inputs = make_report(account, files, sources, config)
+    report: Report = {
+        **of_inputs,
         "bytes": sum(shard["bytes"] for shard in shards),
         "shards": len(shards),
         "seconds": seconds,
-        "tokens_per_second": Sums.of_ledger(report["tokens"]).tokens_per_second(seconds["total"]),
+        "tokens_per_second": Sums.of_ledger(of_inputs["tokens"]).tokens_per_second(
+            seconds["total"]
+        ),
         "peak_memory_bytes": memory.peak(),
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
@@ -161,7 +165,7 @@ def sign(
     files: Sequence[TokenFile],
     sources: Sequence[Source],
     entries: Sequence[dict[str, Any]],
-    report: dict[str, Any],
+    report: Report,
     run: dict[str, Any],
     config: BuildConfig,
     poisoned: Path | None = None,

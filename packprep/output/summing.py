@@ -5,55 +5,59 @@ Counts are added, shares are computed from the sums, averages are weighted.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from packprep.packing.account import Sums
 from packprep.schemas.canonical import digest_of
+from packprep.schemas.report import DocumentsPerPack, Report
 
 _RATES = ("bos_rate", "eos_rate")
 _ADDED = ("documents", "tokens", "splits", "seconds")
 
 
 def summed_report(
-    reports: Sequence[Mapping[str, Any]],
-    documents_per_pack: Mapping[str, int],
+    reports: Sequence[Report],
+    documents_per_pack: DocumentsPerPack,
     entries: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """report.json of merged outputs, in order.
+) -> Report:
+    """report.json of outputs put together, in order.
 
     entries: entries of the merged files in the manifest.
     """
-    windows = [window for report in reports for window in report["windows"]]
+    tables: Sequence[Mapping[str, Any]] = reports
+    windows = [window for table in tables for window in table["windows"]]
     sums = Sums.total(map(sums_of, reports))
-    figures = sums.figures()
-    if not all(key in report for key in _RATES for report in reports):  # older reports lack them
+    figures: Mapping[str, Any] = sums.figures()
+    if not all(key in table for key in _RATES for table in tables):  # older ones have none
         figures = {key: value for key, value in figures.items() if key not in _RATES}
-    added = summed([{key: report[key] for key in _ADDED} for report in reports])
+    added = summed([{key: table[key] for key in _ADDED} for table in tables])
     shards = [entry for entry in entries if "packs" in entry]
-    # The requested shares of one mix do not describe several outputs.
-    first = {key: value for key, value in reports[0].items() if key != "mix" or len(reports) == 1}
-    return {
+    # What was asked of one mix says nothing of several outputs together.
+    first = {key: value for key, value in tables[0].items() if key != "mix" or len(reports) == 1}
+    report = {
         **{key: value for key, value in first.items() if key not in _RATES},
         **figures,
         **added,
         "documents_per_pack": documents_per_pack,
         "windows": [window | {"window": number} for number, window in enumerate(windows)],
-        "sources": [source for report in reports for source in report["sources"]],
+        "sources": [source for table in tables for source in table["sources"]],
         "shards": len(shards),
         "bytes": sum(shard["bytes"] for shard in shards),
         "tokens_per_second": sums.tokens_per_second(added["seconds"]["total"]),
-        "peak_memory_bytes": max(report["peak_memory_bytes"] for report in reports),
+        "peak_memory_bytes": max(table["peak_memory_bytes"] for table in tables),
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
+    return cast("Report", report)
 
 
-def sums_of(report: Mapping[str, Any]) -> Sums:
-    """Sums from which a report.json was computed."""
+def sums_of(report: Report) -> Sums:
+    """The sums that a report.json was computed from."""
     documents = report["documents"]
     without_tokens = documents["empty"] + sum(documents["skipped"].values())
     with_tokens = documents["in"] - without_tokens
-    # A rate is a count divided by these documents, so the rounded product is the count again.
-    with_bos, with_eos = (round(report.get(key, 0) * with_tokens) for key in _RATES)
+    # A rate is a number of documents over theirs, so their product is that number but for rounding.
+    with_bos = round(report.get("bos_rate", 0) * with_tokens)
+    with_eos = round(report.get("eos_rate", 0) * with_tokens)
     return Sums.of_ledger(report["tokens"]) + Sums(
         documents=documents["in"],
         empty=without_tokens,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from packprep.schemas.report import Ledger, Rates, SumFigures
+
 Takes = Literal["whole documents", "tails", "any part"]
 
 
@@ -125,12 +127,20 @@ class Sums:
         }
 
     @property
-    def ledger(self) -> dict[str, Any]:
-        """The terms of the ledger's equation; of the reasons, those that dropped something."""
+    def ledger(self) -> Ledger:
+        """The terms of the ledger's equation, with the reasons that dropped something."""
         dropped = {
             reason: self.dropped[reason] for reason in sorted(self.dropped) if self.dropped[reason]
         }
-        return {key: getattr(self, key) for key in _LEDGER} | {"dropped": dropped}
+        return {
+            "tokens_in": self.tokens_in,
+            "overlap": self.overlap,
+            "continuation_bos": self.continuation_bos,
+            "filler": self.filler,
+            "tokens_packed": self.tokens_packed,
+            "truncated": self.truncated,
+            "dropped": dropped,
+        }
 
     @property
     def tokens_put_in(self) -> int:
@@ -197,24 +207,29 @@ class Sums:
         return self.documents - self.empty
 
     @property
-    def rates(self) -> dict[str, float]:
-        """Share of the documents with tokens that begin with BOS, and that end with EOS.
+    def rates(self) -> Rates:
+        """Share of the documents with tokens that begin with BOS and that end with EOS.
 
         0 if there are no documents with tokens.
         """
-        counts = {"bos_rate": self.bos_found, "eos_rate": self.eos_found}
         return {
-            name: _share(count, self.documents_with_tokens, 0.0) for name, count in counts.items()
+            "bos_rate": _share(self.bos_found, self.documents_with_tokens, 0.0),
+            "eos_rate": _share(self.eos_found, self.documents_with_tokens, 0.0),
         }
 
     def tokens_per_second(self, seconds: float) -> float:
         return round(self.tokens_in / max(seconds, 1e-9), 1)
 
-    def figures(self) -> dict[str, Any]:
-        """The numbers of report.json that follow from the sums, by key."""
-        figures = {
-            "tokens": self.ledger | {"bos_added": self.bos_added, "eos_added": self.eos_added},
-            **self.rates,
+    def figures(self) -> SumFigures:
+        """The numbers of report.json that sums decide, by their keys."""
+        figures: SumFigures = {
+            "tokens": {
+                **self.ledger,
+                "bos_added": self.bos_added,
+                "eos_added": self.eos_added,
+            },
+            "bos_rate": self.rates["bos_rate"],
+            "eos_rate": self.rates["eos_rate"],
             "tokens_lost": self.tokens_lost,
             "tokens_lost_share": self.tokens_lost_share,
             "max_length": self.max_length,
@@ -227,12 +242,10 @@ class Sums:
             "bias": self.mean_bias,
             "straggler": self.mean_straggler,
         }
-        if self.loss_tokens is None:
-            return figures
-        return figures | {
-            "loss_tokens": self.loss_tokens,
-            "loss_utilization": self.loss_utilization,
-        }
+        if self.loss_tokens is not None:
+            figures["loss_tokens"] = self.loss_tokens
+            figures["loss_utilization"] = self.loss_utilization
+        return figures
 
 
 _FIELDS = tuple(spec.name for spec in dataclasses.fields(Sums))

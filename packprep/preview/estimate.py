@@ -1,14 +1,11 @@
-"""Forecast of a build from a sample of each source.
+"""Forecast of a build from a sample of each source. Only a temporary folder is written.
 
-Only a temporary folder is written, and it is removed.
+For a mix it also says how much of each source would be drawn.
 
-Of a mix it says how much of each source would be drawn: the one of most epochs keeps the others
-from being more.
-
-A large file of JSON lines is sampled in places spread over it, a compressed one at its beginning,
-Parquet and saved datasets by their first rows; anything else is read whole, and part of it
-tokenized: 8 MB of text, some four seconds. The sample is planned by `sweep_configs`, as `packprep
-plan` does, whose own sample draws from all documents and so reads all of the text.
+A large file of JSON lines is sampled at places spread over it, a compressed one at its start,
+Parquet and saved datasets by their first rows. Other files are read completely, and part of them is
+tokenized. The sample has 8 MB of text and takes some four seconds. `sweep_configs` plans it, as for
+`packprep plan`, whose sample however draws from all documents and so reads all of the text.
 """
 
 import math
@@ -26,7 +23,8 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.preview.lengths import of_files, sample_engine
+from packprep.preview.lengths import sample_engine
+from packprep.preview.stored_lengths import of_files
 from packprep.preview.sweep import sweep_configs
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
@@ -44,13 +42,13 @@ from packprep.windows.planner import packed_tokens
 from packprep.windows.segments import TooLongError
 
 SAMPLE_BYTES = 8_000_000  # of text over all sources
-_BEGINNING = 10 << 20  # plain bytes of a compressed file, enough to tell how well it compresses
-_PIECE = 100_000  # bytes at one place of a plain file
+_BEGINNING = 10 << 20  # unpacked bytes of a compressed file, enough for its compression ratio
+_PIECE = 100_000  # bytes at one place of an uncompressed file
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Token files of a source's sample, and how many times more text the source has."""
+    """Token files of the sample of a source. scale: size of the source relative to the sample."""
 
     files: list[TokenFile]
     scale: float
@@ -60,11 +58,9 @@ class _Sample:
 
 
 def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Tables: the resolved `options`, and the `prediction` for the whole input.
+    """Tables: the resolved `options`, the `prediction` for the whole input, and `mix` for a mix.
 
-    Of a mix also the tokens of each source.
-
-    With append it is for the sources that the output does not hold.
+    With append the prediction is for the sources that the output does not hold yet.
     """
     check_local(config)
     tokenizer = load_build_tokenizer(config)
@@ -81,7 +77,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
             samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
             tables = _prediction(samples, sources, tokenizer, config, scratch)
         else:
-            tables = {"prediction": {"from": "nothing that is new"}}
+            tables = {"prediction": {"from": "no new sources"}}
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
     options["sources"] = tuple(map(redacted_source, config.sources))
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
@@ -95,24 +91,24 @@ def _samples(
     scratch: Path,
     shape: RowShape,
 ) -> Iterator[_Sample]:
-    """A sample of each source, in proportion to its part of the input."""
+    """Samples of the sources, in proportion to their sizes."""
     size = sum(source.bytes for source in sources)
     left, number = config.limit, 0
-    of_entry = {source.entry: source.reading.get("limit") for source in sources}
+    left_of_entry = {source.entry: source.reading.get("limit") for source in sources}
     for place, source in enumerate(sources):
         if left == 0:
             return
-        if (own := of_entry[source.entry]) is not None:
-            source = replace(source, reading=source.reading | {"limit": own})
-        if own == 0:
+        if (entry_left := left_of_entry[source.entry]) is not None:
+            source = replace(source, reading=source.reading | {"limit": entry_left})
+        if entry_left == 0:
             yield _Sample([], 1.0)
             continue
         share = SAMPLE_BYTES * source.bytes / size
-        # With a limit its rows are read, and counted, all of them.
-        limited = left is not None or own is not None
+        # With a limit, all of its rows are read and counted.
+        limited = left is not None or entry_left is not None
         part, scale = _part(source, share, scratch) if not limited else (source, 1.0)
         if part is not source and not source.compression:
-            share = math.inf  # pieces make a sample only together
+            share = math.inf  # only all pieces together are a sample
         count = source.format.count
         rows = None
         if count is not None and not limited:
@@ -138,8 +134,8 @@ def _samples(
                 break
         if left is not None:
             left -= read
-        if own is not None:
-            of_entry[source.entry] = own - read
+        if entry_left is not None:
+            left_of_entry[source.entry] = entry_left - read
         sampled = sum(file.text_bytes for file in files)
         yield _Sample(
             files, scale * (rows / read if rows else 1.0) * (text / sampled if sampled else 1.0)
@@ -162,7 +158,7 @@ def _prediction(
     config: BuildConfig,
     scratch: Path,
 ) -> dict[str, Any]:
-    """The row that `packprep plan` would give for the whole, estimated from the sample."""
+    """Prediction for the whole input, from the sample."""
     files = [file for sample in samples for file in sample.files]
     documents = read_documents(scratch, files)
     kept = _kept(documents, sources, tokenizer, config)
@@ -173,19 +169,19 @@ def _prediction(
     if config.tokens_to_read is not None and total["tokens"] > config.tokens_to_read:
         unit = (
             config.unit_size * total["tokens"] / total["text_bytes"]
-        )  # the unit that reaches it is taken whole
+        )  # the unit that reaches the limit is read completely
         share = min(1.0, -(-config.tokens_to_read // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
     scale = total["tokens"] / tokens if tokens else 1.0
-    whole = round(total["text_bytes"]) == text
+    is_complete = round(total["text_bytes"]) == text
     mix = _mix(samples, sources, documents, kept, config)
     if mix:
         scale = sum(source["tokens"] for source in mix.values()) / (int(kept.sum()) or 1)
     config = replace(config, num_packs=None)
-    found = of_files("a sample", scratch, files, tokenizer, config)
-    share = 1.0 if whole else min(1.0, text / total["text_bytes"])
+    lengths = of_files("a sample", scratch, files, tokenizer, config)
+    share = 1.0 if is_complete else min(1.0, text / total["text_bytes"])
     [row] = sweep_configs(
-        found.windows, [config], tokenizer, found.carried, share=share, scale=scale
+        lengths.windows, [config], tokenizer, lengths.carried, share=share, scale=scale
     )
     if row.problem:
         raise ConfigError(
@@ -193,7 +189,7 @@ def _prediction(
         )
     prediction = {
         "from": "the whole input"
-        if whole
+        if is_complete
         else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
@@ -208,7 +204,7 @@ def _prediction(
 def _kept(
     documents: Documents, sources: list[Source], tokenizer: Tokenizer, config: BuildConfig
 ) -> NDArray[np.int64]:
-    """Tokens that each document has in packs, [documents]."""
+    """Tokens of each document in packs, [documents]."""
     try:
         return packed_tokens(documents, tokenizer, config)
     except TooLongError as error:
@@ -227,33 +223,27 @@ def _mix(
     kept: NDArray[np.int64],
     config: BuildConfig,
 ) -> dict[str, dict[str, float]]:
-    """Amounts that would be drawn of each source of a mix.
-
-    Tokens in packs, their share, and the times the source would be used.
-    """
+    """Amounts that a mix would draw from each source: tokens in packs, share, and epochs."""
     entries = config.entries()
     if not is_mix(entries):
         return {}
     sampled = np.bincount(documents.source, weights=kept, minlength=len(sources))
-    there = [0] * len(entries)
+    available = [0] * len(entries)
     for sample, source, tokens in zip(samples, sources, sampled, strict=False):
-        there[source.entry] += round(sample.scale * tokens)
-    wanted, _ = targets(entries, there, config.max_tokens)
+        available[source.entry] += round(sample.scale * tokens)
+    wanted, _ = targets(entries, available, config.max_tokens)
     return {
         entry.label: {
             "tokens": tokens,
             "share": round(tokens / (sum(wanted) or 1), 4),
-            "epochs": round(tokens / (of or 1), 3),
+            "epochs": round(tokens / (tokens_of_source or 1), 3),
         }
-        for entry, tokens, of in zip(entries, wanted, there, strict=True)
+        for entry, tokens, tokens_of_source in zip(entries, wanted, available, strict=True)
     }
 
 
 def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
-    """Part of a large file as a source of its own, and how many times larger the file is.
-
-    The file has a row a line.
-    """
+    """Part of a large file with one row per line, and the size of the file relative to the part."""
     has_row_a_line = source.format.has_row_a_line
     if (
         has_row_a_line is None
@@ -273,15 +263,15 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
 
 
 def _beginning(source: Source) -> tuple[bytes, int]:
-    """The first plain bytes of a compressed file, and how many bytes of the file they took."""
+    """The first unpacked bytes of a compressed file, and the bytes that they take in the file."""
     with source.raw() as file, unpacking(file, source.compression) as plain:
         return plain.read(_BEGINNING), file.tell()
 
 
 def _pieces(source: Source, count: int) -> tuple[bytes, int]:
-    """Lines that begin in one of `count` stretches spread evenly over a file, and their bytes.
+    """Lines that begin in one of `count` ranges spread evenly over a file, and their bytes.
 
-    Long lines and short ones alike.
+    The choice does not depend on the length of a line.
     """
     blocks = []
     with source.raw() as file:

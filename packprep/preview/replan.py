@@ -1,8 +1,8 @@
-"""A finished output planned again with other strategies; nothing is written.
+"""Plans of a finished output with other strategies; nothing is written.
 
-Lengths come back from the shards, so documents that the build dropped are not there and cut ones
-are as long as they were kept. Planning a million documents takes some tenths of a second for all
-strategies together; memory is a window's.
+Lengths are read from the shards, so dropped documents are missing, and truncated documents have
+the length that was kept. A million documents take some tenths of a second for all strategies
+together, and the memory of one window.
 """
 
 from collections import Counter, defaultdict
@@ -14,15 +14,16 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.options import STRATEGY_NAMES, options_in
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
-from packprep.preview.sweep import CutWindow, Row, of_lengths, row_of
+from packprep.preview.sweep import Row, row_of
+from packprep.preview.window_plan import CutWindow, of_lengths
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
 from packprep.windows.cut import cut_segments
 
 _MOST_EVENED = 250_000  # segments
-# Options that another plan repeats. Filters and cuts of text have been at work already, and
-# num_packs is a strategy's.
+# Options that another plan repeats. Filters and cuts of text were applied by the build, and
+# num_packs belongs to one strategy.
 _KEPT = options_in("segments", "plan", "order") - {
     "max_length",
     "strategy",
@@ -38,13 +39,11 @@ _KEPT = options_in("segments", "plan", "order") - {
 def replan(
     output: Output, strategies: tuple[str, ...] = STRATEGY_NAMES, progress: Progress | None = None
 ) -> list[Row]:
-    """The documents of `output` under each strategy.
+    """Plan the documents of `output` with each strategy and the other options of the build.
 
-    With the other options of its build but groups.
-
-    Left out: a strategy that cannot keep them (wrapped and padded segments, balanced and several
-    windows), and balanced for more than 250,000 segments, where evening out may take minutes,
-    unless it is what was built.
+    Groups are ignored. Omitted: a strategy that these options exclude (wrapped with padded
+    segments, balanced with several windows), and balanced for more than 250,000 segments, which
+    may take minutes, unless the build used it.
     """
     manifest = read_manifest(output)
     options = manifest.data["inputs"]["options"]
@@ -67,25 +66,25 @@ def replan(
         lengths = packs.document_lengths().astype(np.int32)
         if (
             options.get("overflow") == "truncate"
-        ):  # what was cut out of the middle makes a document look longer
+        ):  # with its middle cut out, a document looks longer
             lengths = np.minimum(lengths, manifest.max_length)
         window = of_lengths(packs.split, packs.window, lengths)
         for name, config in configs.items():
-            # No ends to leave out when text is counted: what was too short is not there.
+            # 0 ends: they matter only for min_len, and documents that were too short are gone.
             plan = CutWindow(*cut_segments(lengths, 0, config, has_bos=True)).plan(window, config)
             sums[name] += plan.sums(config)
             divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")
     return [
-        row_of(configs[name], found, divided[name], manifest.columns)
-        for name, found in sums.items()
+        row_of(configs[name], total, divided[name], manifest.columns)
+        for name, total in sums.items()
     ]
 
 
 def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildConfig | None:
-    """The options of the build with another strategy; None where the two do not go together."""
+    """The options of the build with another strategy; None if they exclude each other."""
     kept = {key: options[key] for key in _KEPT if key in options}
-    if strategy == "wrapped":  # cuts where packs end, so pieces neither overlap nor begin anew
+    if strategy == "wrapped":  # it cuts at the ends of packs, so pieces do not overlap
         kept = {
             key: value for key, value in kept.items() if key not in ("stride", "continuation_bos")
         }

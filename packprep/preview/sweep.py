@@ -1,88 +1,45 @@
-"""Many plans of the same documents.
+"""Many plans of the same documents: max_length x strategy x overflow, from lengths alone.
 
-Every max_length with every strategy and overflow, from lengths alone.
+Each plan uses the planning functions, documents, windows and seeds of a build. Without sampling,
+the figures of a row are exactly those of the build. Segments are cut and bounded once for all
+strategies that share them. A plan of 10 million documents takes 0.5 to 1 second on one core.
 
-Each plan is made by the functions a build plans with, on the same documents, windows and seeds, so
-where nothing is sampled a row's figures are those of the artifact, to the last digit. Segments are
-cut and bounded once for all strategies that share them. 10 million documents take some half a
-second to a second a plan, on one core.
-
-A sample is planned as often over as makes it as large as the whole, because few documents pack
-worse than many. How far its shares may be off is told by a jackknife: ten plans that leave out a
-tenth of the sample each.
+A sample is repeated up to the size of the whole before planning, because few documents pack worse
+than many. A jackknife estimates the error of its shares: ten plans, each without another tenth of
+the sample.
 """
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, column_bytes
-from packprep.packing.account import Dropped, Sums
-from packprep.packing.kernels.gather import Pointers
-from packprep.packing.plan import PackPlan
+from packprep.packing.account import Sums
+from packprep.preview.window_plan import CutWindow, WindowDocuments
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.documents import Documents
-from packprep.windows.placement import Packs
-from packprep.windows.planner import cut_documents, plan_segments, remainders, resized, window_seed
-from packprep.windows.segments import DocumentAccount, Segments, TooLongError
+from packprep.windows.planner import cut_documents, remainders
+from packprep.windows.segments import TooLongError
 
 TILED = 10_000_000  # documents up to which a sample is repeated
 _GROUPS = 10  # of the jackknife
-_MUCH = 0.01  # of the tokens lost
 _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
-
-
-@dataclass(frozen=True)
-class WindowDocuments:
-    """Documents that are planned together: window `number` of a split."""
-
-    split: str
-    number: int
-    documents: Documents
-
-    @property
-    def tokens(self) -> int:
-        return int(self.documents.length.sum(dtype=np.int64))
-
-    def take(self, kept: NDArray[Any]) -> "WindowDocuments":
-        """The documents that a mask or an array of places keeps."""
-        return replace(self, documents=self.documents.take(kept))
-
-    def repeated(self, copies: int) -> "WindowDocuments":
-        return self if copies == 1 else self.take(np.tile(np.arange(len(self.documents)), copies))
-
-
-def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocuments:
-    """A window of documents of which the lengths alone are known, [documents], 0 for none."""
-    source = np.zeros(len(length), np.int32)
-    documents = Documents(
-        id=np.arange(len(length)),
-        tokens=Pointers.null(len(length)),
-        length=length,
-        source=source,
-        group=None,
-    )
-    return WindowDocuments(split, number, documents)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One plan. problem: why there is none, and then every figure is 0.
+    """Figures of one plan. problem: the reason if there is no plan; all figures are then 0.
 
-    utilization, bias, straggler, gap_share: as in report.json. cut: documents that do not stay in
-    one piece, or lose tokens at an end. bytes: of the columns. seconds: of planning.
-    utilization_error, loss_error: half a 95% interval, 0 where nothing was sampled; counts of a
-    sample are scaled to the whole.
+    utilization, bias, straggler, gap_share: as in report.json. cut: documents that are split or
+    lose tokens at an end. bytes: size of the columns. seconds: time to plan. utilization_error,
+    loss_error: half a 95% interval, 0 without sampling. Counts of a sample are scaled to the whole.
     """
 
     max_length: int
@@ -113,21 +70,21 @@ def combinations(
     strategies: Sequence[str],
     overflows: Sequence[str],
 ) -> tuple[list[BuildConfig], list[str]]:
-    """The options with every combination, lengths first; and why some cannot be.
+    """A config for each combination, lengths first, and reasons why some are not possible.
 
-    Raises the last reason if none can.
+    Raises the last reason if no combination is possible.
     """
     for length in lengths:
-        BuildConfig(max_length=length)  # a length that no strategy can have is wrong by itself
+        BuildConfig(max_length=length)  # raises for a length that no strategy allows
     configs, refused = [], []
     error: ConfigError | None = None
     for length, overflow, strategy in itertools.product(lengths, overflows, strategies):
         try:
             choice = {"max_length": length, "strategy": strategy, "overflow": overflow}
             configs.append(BuildConfig(**{**options, **choice}))
-        except ConfigError as found:
-            error = found
-            refused.append(f"{length:,} {strategy} {overflow}: {found}")
+        except ConfigError as reason:
+            error = reason
+            refused.append(f"{length:,} {strategy} {overflow}: {reason}")
     if error is not None and not configs:
         raise error
     return configs, refused
@@ -143,19 +100,19 @@ def sweep_configs(
     scale: float = 1.0,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Row]:
-    """A row per config, in their order.
+    """Rows of the configs, in their order.
 
     tokenizer: only its BOS and EOS matter. carried: columns of the documents beside their tokens.
-    share: of the documents that were sampled. scale: how many times larger the whole is than the
-    sample. report: hears how many plans are done, and of how many.
+    share: share of the documents in the sample. scale: size of the whole relative to the sample.
+    report: called with the number of finished plans and of all plans.
     """
     copies = _copies(windows, share)
-    whole = [window.repeated(copies) for window in windows]
+    repeated = [window.repeated(copies) for window in windows]
     rows: dict[int, Row] = {}
     by_cut = sorted(range(len(configs)), key=lambda number: _cut_key(configs[number]))
     for _, group in itertools.groupby(by_cut, key=lambda number: _cut_key(configs[number])):
         numbers = list(group)
-        planned = _plan_group(whole, [configs[number] for number in numbers], tokenizer, carried)
+        planned = _plan_group(repeated, [configs[number] for number in numbers], tokenizer, carried)
         for number, row in zip(numbers, planned, strict=True):
             if share < 1 and not row.problem:
                 row = _with_errors(row, windows, configs[number], tokenizer, share)
@@ -165,7 +122,7 @@ def sweep_configs(
 
 
 def _cut_key(config: BuildConfig) -> tuple[int, str, bool]:
-    """Configs with equal keys have the same segments."""
+    """Key of the segments: configs with equal keys cut documents in the same way."""
     return config.max_length, config.overflow, config.strategy == "wrapped"
 
 
@@ -180,10 +137,7 @@ def _plan_group(
     tokenizer: Tokenizer,
     carried: Sequence[Column] = (),
 ) -> Iterator[Row]:
-    """Rows of configs that share their segments.
-
-    These are kept between them where there is one window.
-    """
+    """Rows of configs that share their segments, which are kept if there is one window."""
     kept: CutWindow | None = None
     for config in configs:
         if config.strategy == "balanced" and len(windows) > len(
@@ -219,105 +173,27 @@ def _named(config: BuildConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
 
 
-@dataclass(frozen=True)
-class CutWindow:
-    """Segments of a window that several strategies share, and their bound once a plan found it."""
-
-    segments: Segments
-    account: DocumentAccount
-    bound: int | None = None
-
-    def plan(self, window: WindowDocuments, config: BuildConfig) -> "Planned":
-        seed = window_seed(config, window.number, int(window.split == "validation"))
-        segments, account, plan = plan_segments(
-            window.documents, self.segments, self.account, config, seed
-        )
-        packs = Packs(
-            documents=window.documents,
-            segments=segments,
-            padded=plan.lengths,
-            order=plan.order,
-            offsets=plan.offsets,
-        )
-        return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A window planned."""
-
-    packs: Packs
-    plan: PackPlan
-    account: DocumentAccount
-    bound: int
-
-    def sums(self, config: BuildConfig, change: int = 0) -> Sums:
-        """Its sums, as a build counts them. change: packs to add or leave out."""
-        written, account = resized(self.packs, change, config), self.account
-        lengths, padded = written.segments.lengths, written.padded
-        real = (
-            written.order[written.order >= 0] if change else slice(None)
-        )  # without a change all segments are there
-        kept, fillers = (
-            int(lengths[real].sum(dtype=np.int64)),
-            int((written.order < 0).sum()) if change else 0,
-        )
-        stored = int(padded[real].sum(dtype=np.int64)) + fillers
-        dropped = Counter[str](
-            {Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()}
-        )
-        dropped[Dropped.REMAINDER] = _sum(lengths) - kept
-        packs, segments = len(written), len(written.order)
-        return Sums(
-            tokens_in=_sum(written.documents.length),
-            overlap=_sum(account.overlap),
-            continuation_bos=_sum(account.continuation_bos),
-            filler=stored - kept,
-            tokens_packed=stored,
-            truncated=_sum(account.truncated),
-            dropped=dropped,
-            segments=segments,
-            max_length=config.max_length,
-            packs=packs,
-            planned=len(self.packs),
-            bound=self.bound,
-            bias=[self.plan.bias * segments],
-            straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
-        )
-
-    @property
-    def cut(self) -> int:
-        """Documents in several pieces, and those with tokens cut off."""
-        segments = self.packs.segments
-        cut = self.account.truncated > 0
-        cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
-        return int(np.count_nonzero(cut))
-
-
-def _sum(counts: NDArray[Any]) -> int:
-    return int(counts.sum(dtype=np.int64))
-
-
 def _changes(
     windows: Sequence[WindowDocuments], config: BuildConfig, tokenizer: Tokenizer
 ) -> list[int]:
-    """Packs to add to or leave out of each window, as a build does.
+    """Packs to add to or drop from each window, as in a build.
 
-    Where that is asked, all are planned once more.
+    With packs_multiple_of, all windows are planned once more.
     """
     changes = [0] * len(windows)
     if config.packs_multiple_of == 1:
         return changes
     for split in dict.fromkeys(window.split for window in windows):
-        mine = [place for place, window in enumerate(windows) if window.split == split]
+        places = [place for place, window in enumerate(windows) if window.split == split]
         cuts = [
-            CutWindow(*cut_documents(windows[place].documents, tokenizer, config)) for place in mine
+            CutWindow(*cut_documents(windows[place].documents, tokenizer, config))
+            for place in places
         ]
         counts = [
             len(cut.plan(windows[place], config).packs)
-            for place, cut in zip(mine, cuts, strict=True)
+            for place, cut in zip(places, cuts, strict=True)
         ]
-        for place, change in zip(mine, remainders(counts, config), strict=True):
+        for place, change in zip(places, remainders(counts, config), strict=True):
             changes[place] = change
     return changes
 
@@ -325,7 +201,7 @@ def _changes(
 def row_of(
     config: BuildConfig, sums: Sums, cut: int, columns: Sequence[Column], seconds: float = 0.0
 ) -> Row:
-    """The row of the sums of all windows. cut: see `Planned`. columns: of the shards."""
+    """Row of the sums of all windows. cut: see `Planned`. columns: columns of the shards."""
     return Row(
         **_named(config),
         utilization=sums.utilization,
@@ -352,19 +228,22 @@ def _with_errors(
     tokenizer: Tokenizer,
     share: float,
 ) -> Row:
-    """The row with half a 95% interval of its two shares: a jackknife over ten groups of documents.
+    """Add half a 95% interval of both shares: a jackknife over ten groups of documents.
 
-    Quenouille and Tukey's delete-a-group jackknife; a sample without replacement is off by sqrt(1 -
-    share) of that.
+    This is the delete-a-group jackknife of Quenouille and Tukey. A sample without replacement has
+    sqrt(1 - share) of that error.
     """
     key = stream(config.seed, Purpose.PLAN_ERROR)
     groups = [mix(key, np.arange(len(window.documents))) % np.uint64(_GROUPS) for window in windows]
-    found = []
+    shares = []
     for group in range(_GROUPS):
-        rest = [window.take(of != group) for window, of in zip(windows, groups, strict=True)]
+        rest = [
+            window.take(groups_of_window != group)
+            for window, groups_of_window in zip(windows, groups, strict=True)
+        ]
         [part] = _plan_group(rest, [config], tokenizer)
-        found.append((part.utilization, part.tokens_lost_share))
-    spread = np.sqrt((_GROUPS - 1) * np.var(np.array(found), axis=0) * (1 - share))
+        shares.append((part.utilization, part.tokens_lost_share))
+    spread = np.sqrt((_GROUPS - 1) * np.var(np.array(shares), axis=0) * (1 - share))
     return replace(row, utilization_error=float(_T * spread[0]), loss_error=float(_T * spread[1]))
 
 
@@ -377,52 +256,3 @@ def _scaled(row: Row, scale: float) -> Row:
         **{name: round(getattr(row, name) * scale) for name in counts},
         seconds=row.seconds * scale,
     )
-
-
-_MEASURES: dict[str, Callable[[Row], float]] = {
-    "padding": lambda row: -row.utilization,
-    "loss": lambda row: row.tokens_lost,
-    "cuts": lambda row: row.cut,
-    "bias": lambda row: abs(row.bias),
-    "straggler": lambda row: row.straggler,
-    "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
-}
-"""The figure that is least in the best row, by goal."""
-
-
-def best(rows: Sequence[Row]) -> dict[str, int]:
-    """The number of the best row for each goal.
-
-    Of equal rows the one that loses, pads and cuts less. {} without rows.
-
-    A row that loses more than 1% of the tokens is best for nothing, unless all do: a plan can be
-    made to look good in every other column by throwing documents away. padding: highest
-    utilization; loss: fewest tokens lost; cuts: fewest documents not in one piece; bias: lengths
-    mix most; straggler: most even steps; bytes: smallest on disk for what is kept of the tokens.
-    """
-    planned = _comparable(rows)
-
-    def after(row: Row) -> tuple[float, ...]:
-        return row.tokens_lost, -row.utilization, row.cut, abs(row.bias), row.straggler
-
-    return {
-        goal: min(planned, key=lambda number: (measure(rows[number]), *after(rows[number])))
-        for goal, measure in _MEASURES.items()
-        if planned
-    }
-
-
-def ties(rows: Sequence[Row]) -> list[str]:
-    """Goals for which several rows are best, exactly equal.
-
-    `best` names one of them by their other figures.
-    """
-    planned = [rows[number] for number in _comparable(rows)]
-    values = {goal: sorted(map(measure, planned)) for goal, measure in _MEASURES.items()}
-    return [goal for goal, least in values.items() if len(least) > 1 and least[0] == least[1]]
-
-
-def _comparable(rows: Sequence[Row]) -> list[int]:
-    """Numbers of the rows that can be best for something."""
-    planned = [number for number, row in enumerate(rows) if not row.problem]
-    return [number for number in planned if rows[number].tokens_lost_share <= _MUCH] or planned

@@ -1,6 +1,4 @@
-"""Charts of a report: bins, ranges and ticks for page and plots alike.
-
-For the page also their places in pixels.
+"""Histograms and pack pictures of a report: bins, ranges, ticks, and positions in pixels.
 
 Numbers in, data classes out; page.html and plots.py draw them.
 """
@@ -9,150 +7,26 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
 from packprep.inspect.histograms import Counts, log_edges
 from packprep.support.arrays import Int64
 
-_BAR = 10  # width of the bars at both ends of a flow
-_SLOT = 40  # at least so much height for a label of two lines
 _GAP = 8
-_FLOW_HEIGHT = 260  # of all tokens together
-_THIN = 1.5  # what is there at all stays visible
-_ROOM = 1000  # width of a pack's picture
+THIN = 1.5  # pixels; anything above 0 stays visible
+_ROOM = 1000  # width of the picture of a pack
 _VISIBLE = 4.0  # segments narrower than this are drawn together with their neighbours
 _EPSILON = 1e-9
 _BINS, _TICKS = 24, 8  # of a histogram, at most
 _WIDTH, _HEIGHT = 360, 174  # of a histogram
-_ABOVE, _BELOW = 16, 26  # rows for text in it
-_LETTER = 7.0  # width of a digit in the text under it, on a phone, where it is largest
-
-
-@dataclass(frozen=True)
-class Link:
-    """`tokens` that flow from `source` to `outcome`.
-
-    kind and color name classes of the page's style.
-    """
-
-    source: str
-    outcome: str
-    tokens: int
-    color: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Node:
-    """A bar at one side of a flow, with its label at (label_x, label_y)."""
-
-    name: str
-    tokens: int
-    share: float
-    css: str
-    x: float
-    y: float
-    height: float
-    label_x: float
-    anchor: str
-
-    @property
-    def label_y(self) -> float:
-        return self.y + max(self.height / 2, 12)
-
-
-@dataclass(frozen=True)
-class Ribbon:
-    """A band from a source to an outcome: the path of an SVG."""
-
-    path: str
-    css: str
-    link: Link
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Sources on the left, outcomes on the right, bands between them.
-
-    A band is as high as it has tokens.
-    """
-
-    width: int
-    height: int
-    nodes: list[Node]
-    ribbons: list[Ribbon]
-    bar: int = _BAR
-
-
-def sums(links: Sequence[Link], side: Literal["source", "outcome"]) -> list[tuple[str, int, str]]:
-    """Name, tokens and class of each source or outcome.
-
-    In the order they first appear in the links.
-    """
-    tokens: dict[str, int] = {}
-    css: dict[str, str] = {}
-    for link in links:
-        name = getattr(link, side)
-        tokens[name] = tokens.get(name, 0) + link.tokens
-        css.setdefault(name, link.color if side == "source" else link.kind)
-    return [(name, count, css[name]) for name, count in tokens.items()]
-
-
-def flow(links: Sequence[Link], width: int) -> Flow:
-    """Places of a flow of this width, in the order of the links."""
-    links = [link for link in links if link.tokens]
-    total = sum(link.tokens for link in links)
-    scale = _FLOW_HEIGHT / max(total, 1)
-    sides: tuple[Literal["source", "outcome"], ...] = ("source", "outcome")
-    nodes, places = [], []
-    for side in sides:
-        y, at = 2.0, {}
-        for name, tokens, css in sums(links, side):
-            height = max(_THIN, tokens * scale)
-            at[name] = y
-            nodes.append(
-                Node(
-                    name=name,
-                    tokens=tokens,
-                    share=tokens / total,
-                    y=y,
-                    height=height,
-                    css=css,
-                    x=0 if side == "source" else width - _BAR,
-                    label_x=_BAR + 8 if side == "source" else width - _BAR - 8,
-                    anchor="start" if side == "source" else "end",
-                )
-            )
-            y += max(height, _SLOT) + _GAP
-        places.append(at)
-    ribbons = []
-    for link in links:
-        thick = max(_THIN, link.tokens * scale)
-        left, right = places[0][link.source], places[1][link.outcome]
-        ribbons.append(
-            Ribbon(
-                _band(_BAR, left, width - _BAR, right, thick), link.color + " " + link.kind, link
-            )
-        )
-        places[0][link.source] += link.tokens * scale
-        places[1][link.outcome] += link.tokens * scale
-    bottom = max((node.y + max(node.height, _SLOT) for node in nodes), default=0.0)
-    return Flow(width, math.ceil(bottom), nodes, ribbons)
-
-
-def _band(x: float, y: float, to_x: float, to_y: float, thick: float) -> str:
-    middle = (x + to_x) / 2
-    return (
-        f"M{x:g} {y:.1f}C{middle:g} {y:.1f} {middle:g} {to_y:.1f} {to_x:g} {to_y:.1f}v{thick:.1f}"
-        f"C{middle:g} {to_y + thick:.1f} {middle:g} {y + thick:.1f} {x:g} {y + thick:.1f}z"
-    )
+_ABOVE, _BELOW = 16, 26  # for the text above and below
+_LETTER = 7.0  # width of a digit in tick labels on a phone, where the text is largest
 
 
 @dataclass(frozen=True)
 class Bin:
-    """One bar of a histogram. rest: it gathers the few values below the axis."""
+    """One bar of a histogram. rest: it collects the few values below the axis."""
 
     label: str
     count: int
@@ -161,9 +35,9 @@ class Bin:
 
 @dataclass(frozen=True)
 class Axis:
-    """Bins and the text under them. edges: int64 [bins + 1].
+    """Bins and their tick labels. edges: int64 [bins + 1].
 
-    Places count bins from the left: 1.5 is in the second.
+    Positions count bins from the left: 1.5 is the middle of the second bin.
     """
 
     edges: Int64
@@ -173,9 +47,9 @@ class Axis:
     rest: bool = False
 
     def place(self, value: float) -> float:
-        """Place of a value.
+        """Position of a value.
 
-        A whole number fills the room up to the next, so that 3 has its middle at 3.5.
+        An integer extends to the next one, so the middle of 3 is 3.5.
         """
         number = int(
             np.clip(np.searchsorted(self.edges, value, side="right") - 1, 0, len(self.labels) - 1)
@@ -186,9 +60,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of `of` along an axis of `unit`: everything a page and a plot show of them.
+    """One histogram as page and plots show it: counts of `of` along an axis of `unit`.
 
-    marks: places by name.
+    marks: positions by name.
     """
 
     title: str
@@ -208,9 +82,9 @@ class Histogram:
 def histogram(
     counts: Counts, axis: Axis, *, title: str, note: str, of: str, unit: str, room: int = 0
 ) -> Histogram:
-    """The counts along the axis, marked at the median.
+    """Histogram of the counts along the axis, with a mark at the median.
 
-    Also at the `room` of a pack where some are larger.
+    A second mark is at `room`, the length of a pack, if some values are larger.
     """
     numbers = counts.bins(axis.edges).tolist()
     bins = [Bin(label, count) for label, count in zip(axis.labels, numbers, strict=True)]
@@ -223,9 +97,9 @@ def histogram(
 
 
 def amounts(counts: Counts) -> Axis:
-    """Bins for whole numbers over the range they have.
+    """Bins for integers over the range of the values.
 
-    Equally wide, or by doubling where most would be in a few.
+    They are equally wide, or logarithmic if most values would be in a few of them.
     """
     low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (0, 0)
     even = high - low < _BINS or counts.quantile(0.5) - low >= (high - low) / 8
@@ -264,29 +138,27 @@ def amounts(counts: Counts) -> Axis:
         ]
         for chosen in marked
     ]
-    some.append([(middles[0], f"{edges[0]:,}")])  # few edges may hold no round number
+    some.append([(middles[0], f"{edges[0]:,}")])  # none of a few edges may be a round number
     return Axis(edges, labels, _fitting(some, len(labels)), "" if even else ", log scale")
 
 
-def percents(counts: Counts, whole: int) -> Axis:
-    """Bins for percentages of `whole` over the range of the values.
+def percents(counts: Counts, full: int) -> Axis:
+    """Bins for percentages of `full` over the range of the values, at least 1% wide.
 
-    At least one percent of it.
-
-    A few that lie far below all others, at most 1% of them or one, share a first bin: one pack of
-    30% beside packs of 99% to 100% must not hide how these differ. Example: 30, 990, 994, 1000 of
-    1000 -> below 99%, 99.0%, 99.1%, ...
+    A few values far below all others (at most 1% of them, or one) share a first bin. One pack of
+    30% must not hide how packs of 99% to 100% differ. Example: 30, 990, 994, 1000 of 1000 -> below
+    99%, 99.0%, 99.1%, ...
     """
-    low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (whole, whole)
+    low, high = (int(counts.values[0]), int(counts.values[-1])) if counts.total else (full, full)
     few = int(np.searchsorted(np.cumsum(counts.counts), max(1, counts.total // 100), side="right"))
     bulk = min(
-        int(counts.values[few]) if few < len(counts.values) else high, high - max(1, whole // 100)
+        int(counts.values[few]) if few < len(counts.values) else high, high - max(1, full // 100)
     )
     rest = high - low > 2 * (high - bulk)
-    step, bounds = _bounds(max(0, bulk if rest else min(low, bulk)), high, whole)
+    step, bounds = _bounds(max(0, bulk if rest else min(low, bulk)), high, full)
     first = bounds[0]
-    edges = [-(-bound * whole // 10_000) for bound in bounds]
-    edges[-1] = max(edges[-1], high + 1)  # the last bin has its upper end, 100% most of the time
+    edges = [-(-bound * full // 10_000) for bound in bounds]
+    edges[-1] = max(edges[-1], high + 1)  # the last bin includes its upper end, mostly 100%
     labels = [f"{_percent(a, step)} to {_percent(b, step)}" for a, b in pairwise(bounds)]
     if rest := rest and low < edges[0]:
         edges, labels = [low, *edges], [f"below {_percent(first, step)}", *labels]
@@ -301,17 +173,15 @@ def percents(counts: Counts, whole: int) -> Axis:
     return Axis(np.array(edges, np.int64), labels, _fitting(some, len(labels)), rest=rest)
 
 
-def _bounds(start: int, high: int, whole: int) -> tuple[int, list[int]]:
-    """A step and its multiples from `start` to `high`.
+def _bounds(start: int, high: int, full: int) -> tuple[int, list[int]]:
+    """Step and its multiples from `start` to `high`, in hundredths of a percent of `full`.
 
-    Parts of `whole`, in hundredths of a percent.
-
-    No step is narrower than one of the whole numbers, and the first multiple is a round one.
+    A step is at least as wide as one integer, and the first multiple is a round number.
     """
     for step in _steps(1):
-        first = start * 10_000 // whole // (2 * step) * (2 * step)
-        last = max(first + step, -(-high * 10_000 // (whole * step)) * step)
-        if step * whole >= 10_000 and last - first <= _BINS * step:
+        first = start * 10_000 // full // (2 * step) * (2 * step)
+        last = max(first + step, -(-high * 10_000 // (full * step)) * step)
+        if step * full >= 10_000 and last - first <= _BINS * step:
             break
     return step, list(range(first, last + 1, step))
 
@@ -324,12 +194,12 @@ def _steps(least: int) -> Iterator[int]:
 
 
 def _percent(at: int, like: int) -> str:
-    """Text of hundredths of a percent, with as many decimals as multiples of `like` need."""
+    """Format hundredths of a percent with as many decimals as multiples of `like` need."""
     return f"{at / 100:.{0 if like % 100 == 0 else 1 if like % 10 == 0 else 2}f}%"
 
 
 def _fitting(some: Iterable[list[tuple[float, str]]], bins: int) -> list[tuple[float, str]]:
-    """The first of several lists with ticks whose texts fit beside each other; else the last."""
+    """First list of ticks whose labels do not overlap; the last list if there is none."""
     ticks: list[tuple[float, str]] = []
     for ticks in some:
         if 0 < len(ticks) <= _TICKS and all(_apart(a, b, bins) for a, b in pairwise(ticks)):
@@ -342,13 +212,13 @@ def _apart(a: tuple[float, str], b: tuple[float, str], bins: int) -> bool:
 
 
 def _text_at(tick: tuple[float, str], bins: int) -> float:
-    """Middle of a tick's text: below its place, but inside the picture."""
+    """Middle of a tick label: below its tick, but inside the picture."""
     half = _half(tick[1])
     return min(max(tick[0] / bins * _WIDTH, half), _WIDTH - half)
 
 
 def _half(text: str) -> float:
-    """Half the width of a tick's text, rather too much than too little."""
+    """Half the width of a tick label, rounded up."""
     return (
         _LETTER
         / 2
@@ -369,7 +239,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A histogram in pixels. ticks: x, the middle of its text, the text. marks: x by name."""
+    """A histogram in pixels. ticks: x, middle of the label, label. marks: x by name."""
 
     bars: list[Bar]
     ticks: list[tuple[float, float, str]]
@@ -380,12 +250,10 @@ class Drawing:
 
 
 def drawing(shown: Histogram) -> Drawing:
-    """Places of the bars of a histogram, and of what is under them."""
+    """Positions of the bars, ticks and marks of a histogram."""
     bins = len(shown.bins)
     step, room = _WIDTH / bins, _HEIGHT - _BELOW - _ABOVE
-    tall = [
-        max(_THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins
-    ]
+    tall = [max(THIN, each.count / shown.most * room) if each.count else 0.0 for each in shown.bins]
     bars = [
         Bar(each, i * step + 0.5, _HEIGHT - _BELOW - tall[i], max(step - 1, 0.5), tall[i])
         for i, each in enumerate(shown.bins)
@@ -396,7 +264,7 @@ def drawing(shown: Histogram) -> Drawing:
 
 @dataclass(frozen=True)
 class PackBar:
-    """A bar in the picture of a pack, in thousandths of its room."""
+    """A bar in the picture of a pack, in thousandths of the pack."""
 
     x: float
     width: float
@@ -407,10 +275,10 @@ class PackBar:
 def pack_bars(
     lengths: Sequence[int], css: Sequence[str], titles: Sequence[str], room: int
 ) -> list[PackBar]:
-    """The segments of a pack side by side.
+    """Bars of the segments of a pack.
 
-    Those too narrow to see are drawn as one, coloured like the longest. Padding (css "filler") is
-    drawn by itself where it is wide enough, else together with the document beside it.
+    Segments too narrow to see share a bar with the colour of the longest. Padding (css "filler")
+    has its own bar if it is wide enough, else it joins the document before it.
     """
     drawn: list[PackBar] = []
     x, tokens = 0.0, 0

@@ -1,7 +1,4 @@
-"""Two reports side by side.
-
-Which numbers differ, which way that is better, and which options differ.
-"""
+"""Comparison of two reports: their numbers, and the options that differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ Judgement = Literal["better", "worse", "differs", "same"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigure:
-    """One number of two reports; None where a report does not have it. judgement: how b is to a."""
+    """One number of two reports; None if a report lacks it. judgement: of b, compared with a."""
 
     name: str
     a: float | None
@@ -29,12 +26,11 @@ class ComparedFigure:
 
 
 def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ComparedFigure]:
-    """Every number of either report, in the order of the report.
+    """Compare every number of either report, in the order of the report.
 
-    Those of a source belong to the source's name.
-
-    A number is better or worse where packprep.reports.figures knows which way it should go; seconds
-    and tokens per second are judged too, which means something on one machine only.
+    Numbers of sources are matched by the name of the source. A number is better or worse if
+    packprep.reports.figures has a rule for it. Seconds and tokens per second are judged too, which
+    is meaningful only on the same machine.
     """
     left, right = _named(a), _named(b)
     return [
@@ -44,14 +40,11 @@ def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Compared
 
 
 def _named(report: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by name, sources under their own names.
-
-    The third source here may be the first one there.
-    """
-    whole = figures({key: value for key, value in report.items() if key != "sources"})
+    """Numbers by name, with the names of sources: the order of sources may differ."""
+    numbers = figures({key: value for key, value in report.items() if key != "sources"})
     for source in report.get("sources", []):
-        whole |= {f"{source['name']}: {name}": value for name, value in figures(source).items()}
-    return whole
+        numbers |= {f"{source['name']}: {name}": value for name, value in figures(source).items()}
+    return numbers
 
 
 def _difference(name: str, a: float | None, b: float | None) -> ComparedFigure:
@@ -64,10 +57,7 @@ def _difference(name: str, a: float | None, b: float | None) -> ComparedFigure:
 
 
 def options_of(path: Output) -> dict[str, str]:
-    """The options that decided an output, as text.
-
-    {} for a report by itself, which does not say them.
-    """
+    """Options that affect the bytes of an output, as text; {} for a report.json by itself."""
     if isinstance(path, Path) and not path.is_dir():
         return {}
     inputs = read_manifest(path).data["inputs"]

@@ -1,9 +1,6 @@
-"""All that a report page or a plot shows of a finished output, and its words.
+"""Everything that the report page and the plots show of a finished output, read once."""
 
-It is read once.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -14,19 +11,22 @@ from packprep.inspect.report_file import read_report
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.replan import replan
 from packprep.preview.sweep import Row
-from packprep.reports.charts import Histogram, Link, amounts, histogram, percents
+from packprep.reports.charts import Histogram, amounts, histogram, percents
+from packprep.reports.flows import Link
 from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.report import Ledger, Report
 from packprep.support.progress import Progress
 
 COLORS = 8
-"""Colours of a page, c0 to c7. Where there are more sources, the smaller ones share the last."""
+"""Colours of a page, c0 to c7. If there are more sources, the smaller ones share the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """An outcome with what sets it apart.
+    """One strategy in the comparison.
 
-    empty: share of the room of its packs that holds no token.
+    ours: the strategy of the build. fewest: no other strategy needs fewer packs. empty: share of
+    the room of its packs that holds no token.
     """
 
     outcome: Row
@@ -37,31 +37,27 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Facts:
-    """An output as it is and as other strategies would have made it.
+    """An output, and the plans of other strategies for the same documents.
 
-    As it is: manifest, report.json, counts.
+    measured: counts from its shards. outcomes: one row for each strategy.
     """
 
     output: Output
     manifest: Manifest
-    report: dict[str, Any]
+    report: Report
     measured: Measured
     outcomes: list[Row]
 
     @property
     def ranks(self) -> int:
-        """GPUs that step together, as the build planned for.
-
-        The step time of one is of no interest.
-        """
-        found: int = self.report["straggler_ranks"]
-        return found
+        """Number of GPUs that step together, as the build planned for."""
+        return self.report["straggler_ranks"]
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that decided the bytes."""
-        found: dict[str, Any] = self.manifest.data["inputs"]["options"]
-        return found
+        """The options that affect the bytes."""
+        options: dict[str, Any] = self.manifest.data["inputs"]["options"]
+        return options
 
     @cached_property
     def names(self) -> list[str]:
@@ -79,11 +75,11 @@ class Facts:
         return {number: place for place, number in enumerate(self.by_size)}
 
     def color(self, source: int) -> str:
-        """c0 is the colour of the largest source."""
+        """Colour of a source; c0 is the largest source."""
         return f"c{min(self._places[source], COLORS - 1)}"
 
     def label(self, source: int) -> str:
-        """Its name, or what it is shown together with."""
+        """Name of a source in the legend; small sources share one entry."""
         rest = len(self.names) - COLORS + 1
         return (
             self.names[source]
@@ -92,7 +88,7 @@ class Facts:
         )
 
     def links(self) -> list[Link]:
-        """Outcome of the tokens of each source, those in packs first."""
+        """Tokens of each source by outcome, those in packs first."""
         totals: dict[tuple[str, str, str, str], int] = {}
         filler_packs = self.report["tokens"]["filler"]
         for number in self.by_size:
@@ -107,17 +103,17 @@ class Facts:
                 totals[key] = totals.get(key, 0) + count
         if filler_packs:
             totals["packs added", "padding", "filler", "padding"] = filler_packs
-        found = [
+        links = [
             Link(source, outcome, count, color, kind)
             for (source, outcome, color, kind), count in totals.items()
         ]
         order = ("kept", "lost", "undrawn", "padding")
         return sorted(
-            (link for link in found if link.tokens), key=lambda link: order.index(link.kind)
+            (link for link in links if link.tokens), key=lambda link: order.index(link.kind)
         )
 
     def histograms(self) -> list[Histogram]:
-        """Lengths and packs, as page and plots show them."""
+        """Histograms of lengths and packs, for page and plots."""
         documents, per_pack = self.measured.documents, self.measured.documents_per_pack
         fill, cost = self.measured.fill, self.measured.cost
         full = int(fill.counts[fill.values * 100 >= 99 * self.measured.max_length].sum())
@@ -129,9 +125,8 @@ class Facts:
                 of="documents",
                 unit="tokens",
                 room=self.measured.max_length,
-                note=f"Median {documents.quantile(0.5):,} tokens, 95% up to "
-                f"{documents.quantile(0.95):,}, "
-                f"longest {documents.quantile(1):,}.",
+                note=f"Median {documents.quantile(0.5):,} tokens, 95% have up to "
+                f"{documents.quantile(0.95):,}, longest {documents.quantile(1):,}.",
             ),
             histogram(
                 per_pack,
@@ -139,8 +134,9 @@ class Facts:
                 title="Documents in a pack",
                 of="packs",
                 unit="documents",
-                note=f"Median {per_pack.quantile(0.5):,}, 95% up to {per_pack.quantile(0.95):,}, "
-                f"most {per_pack.quantile(1):,}. Pieces count as documents.",
+                note=f"Median {per_pack.quantile(0.5):,}, 95% have up to "
+                f"{per_pack.quantile(0.95):,}, maximum {per_pack.quantile(1):,}. A piece counts "
+                "as a document.",
             ),
             histogram(
                 fill,
@@ -156,14 +152,14 @@ class Facts:
                 title="Attention cost of packs",
                 of="packs",
                 unit="of the cost of one full document",
-                note="Compute of a pack, 100% is one document that fills it. Median "
-                f"{cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% up to "
+                note="Attention compute of a pack; 100% is one document that fills the pack. "
+                f"Median {cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% have up to "
                 f"{cost.quantile(0.05) / COST_UNIT:.0%}.",
             ),
         ]
 
     def strategies(self) -> list[Strategy]:
-        """The build beside the other strategies, as page and plots compare them."""
+        """The strategy of the build and all others, for page and plots."""
         fewest = min((outcome.packs for outcome in self.outcomes), default=0)
         return [
             Strategy(
@@ -177,9 +173,9 @@ class Facts:
 
 
 def gather(output: Output, progress: Progress | None = None) -> Facts:
-    """Read what a report needs, tokens not among it.
+    """Read everything that a report shows; no tokens are read.
 
-    FormatError where `output` is damaged or not a finished build.
+    Raises FormatError if `output` is damaged or not a finished build.
     """
     manifest = read_manifest(output)
     return Facts(
@@ -191,8 +187,8 @@ def gather(output: Output, progress: Progress | None = None) -> Facts:
     )
 
 
-def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
-    """Tokens of a ledger wanted in packs and in none, by reason in words."""
+def lost(tokens: Ledger) -> dict[str, int]:
+    """Lost tokens of a ledger by reason, in words. Tokens that a mix did not draw are not lost."""
     counts = {"cut off: longer than a pack": tokens["truncated"]}
     dropped = {
         reason: count for reason, count in tokens["dropped"].items() if reason != Dropped.NOT_DRAWN
@@ -202,23 +198,21 @@ def lost(tokens: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _words(reason: str) -> str:
-    """A later version's output may name a reason that this one does not know."""
+    """Words for a reason; an output of a later version may have reasons unknown here."""
     return Dropped(reason).words if reason in set(Dropped) else reason.replace("_", " ")
 
 
-def not_drawn(tokens: Mapping[str, Any]) -> int:
-    """Tokens that a mix left aside to hold its shares; these are not lost."""
-    count: int = tokens["dropped"].get(Dropped.NOT_DRAWN, 0)
-    return count
+def not_drawn(tokens: Ledger) -> int:
+    """Tokens that a mix did not draw, to keep its shares; these are not lost."""
+    return tokens["dropped"].get(Dropped.NOT_DRAWN, 0)
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names without the folders that all of them share.
+    """Remove the folders that all names share.
 
     Example: a/b/x.txt, a/c.txt -> b/x.txt, c.txt.
     """
     parts = [name.split("/") for name in names]
-    # A folder is shared where all names go through it.
     shared = sum(
         1
         for _ in takewhile(
@@ -229,15 +223,15 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """A text with a mark for what no page can hold.
+    """Replace characters that a page cannot show by U+FFFD.
 
-    Control characters, bytes of a file name that are no UTF-8.
+    These are control characters, and bytes of a file name that are not UTF-8.
     """
     return "".join(part if part.isprintable() else "\ufffd" for part in text)
 
 
 def short(count: float) -> str:
-    """Four digits or fewer: 12,172,244 -> 12.2M, 4,096 -> 4,096."""
+    """Format a count in four digits or fewer: 12,172,244 -> 12.2M, 4,096 -> 4,096."""
     for unit, size, least in (("T", 1e12, 1e12), ("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
         if count >= least:
             return f"{count / size:.1f}".removesuffix(".0") + unit
@@ -245,7 +239,15 @@ def short(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Two decimals, never rounded to all or nothing: 0.999999 -> 99.99%, 0.000001 -> <0.01%."""
+    """Format a share with two decimals, never rounded to 0% or 100%.
+
+    Example: 0.999999 -> 99.99%, 0.000001 -> <0.01%.
+    """
     if 0 < share < 0.0001:
         return "<0.01%"
     return "99.99%" if 0.9999 < share < 1 else f"{share:.2%}".replace(".00%", "%")
+
+
+def decimals(value: float) -> str:
+    """Format with two decimals, without a minus before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"

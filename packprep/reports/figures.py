@@ -1,10 +1,8 @@
-"""The numbers of a report by name.
+"""Numbers of a report by name, with the rules of the CI gate.
 
-Which way each gets better, how it reads, and how far CI lets it move.
-
-A name is the path of a number in report.json with dots: utilization, tokens.truncated,
-tokens.dropped.too_long, sources.0.bos_rate. What the schema adds later has a name at once, and no
-better or worse until a rule here says so.
+A name is the path of a number in report.json, with dots: utilization, tokens.truncated,
+tokens.dropped.too_long, sources.0.bos_rate. A rule says which direction is better and how much
+worse CI lets a number get. A number that a later report adds has a name, but no rule.
 """
 
 import re
@@ -25,15 +23,15 @@ GROUPS: Mapping[str, type[StrEnum]] = {
     "documents.dropped": Dropped,
     "documents.skipped": BadRow,
 }
-"""Tables from reason to count, and their reasons; a reason that is not there has the count 0."""
+"""Tables from reason to count, and their reasons; a missing reason has the count 0."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule for the numbers whose name fits `pattern`, in which * is anything.
+    """Rule for the numbers whose name matches `pattern`; * matches anything.
 
-    tolerance: how much worse CI lets it get where nobody says otherwise; None: CI looks at it only
-    when asked. ratio: it depends on the machine, so only a change in per cent means anything.
+    tolerance: how much worse the number may get by default; None: CI checks it only on request.
+    ratio: the number depends on the machine, so only a relative change is meaningful.
     """
 
     pattern: str
@@ -64,21 +62,23 @@ RULES = (
     Rule("gap", "lower"),
     Rule("bias", "nearer 0"),
 )
-"""The first that fits decides."""
+"""The first rule that matches applies."""
 
 
 def rule_of(name: str) -> Rule:
     """The rule of a number.
 
-    Those of one source follow the rules of the whole but are looked at only when asked.
+    A number of one source has the rule of the total, but CI checks it only on request.
     """
-    own = re.sub(r"^sources\.\d+\.", "", name)
-    rule = next((rule for rule in RULES if fnmatchcase(own, rule.pattern)), Rule(name, "neither"))
-    return rule if own == name else Rule(name, rule.better, None, rule.ratio)
+    in_total = re.sub(r"^sources\.\d+\.", "", name)
+    rule = next(
+        (rule for rule in RULES if fnmatchcase(in_total, rule.pattern)), Rule(name, "neither")
+    )
+    return rule if in_total == name else Rule(name, rule.better, None, rule.ratio)
 
 
 def by_rule(name: str) -> tuple[int, str]:
-    """Sorts names as RULES lists them, which is by how much a reader cares."""
+    """Sort key: names in the order of RULES, most important first."""
     first = next(
         (place for place, rule in enumerate(RULES) if fnmatchcase(name, rule.pattern)), len(RULES)
     )
@@ -86,11 +86,8 @@ def by_rule(name: str) -> tuple[int, str]:
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, float]:
-    """Every number of a report by its name, in the report's order.
-
-    The windows, which are its details, left out.
-    """
-    found: dict[str, float] = {}
+    """Numbers of a report by name, in the order of the report, without those of windows."""
+    numbers: dict[str, float] = {}
 
     def walk(value: Any, name: str) -> None:
         if isinstance(value, Mapping):
@@ -100,30 +97,25 @@ def figures(report: Mapping[str, Any]) -> dict[str, float]:
             for number, item in enumerate(value):
                 walk(item, f"{name}.{number}")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = value
+            numbers[name] = value
 
     walk(
         {key: value for key, value in report.items() if key not in ("windows", "report_version")},
         "",
     )
-    return found
+    return numbers
 
 
 def figure_of(name: str, values: Mapping[str, float]) -> float | None:
-    """The number of that name; None where the report does not have it.
-
-    A reason that did not occur is 0.
-    """
+    """The number of that name, 0 for a reason that did not occur; None if there is none."""
     return values.get(name, 0 if name.startswith(tuple(f"{group}." for group in GROUPS)) else None)
 
 
 def resolve_name(name: str, known: Iterable[str]) -> list[str]:
-    """The numbers that a user means by a name.
+    """Full names that a user means by a name: one, or all reasons of a table.
 
-    One, or all reasons of a table such as tokens.dropped.
-
-    tokens_dropped means tokens.dropped. An unknown name raises ConfigError that suggests the
-    nearest.
+    tokens.dropped and tokens_dropped both name a table. Raises ConfigError for an unknown name,
+    and suggests the nearest one.
     """
     names = list(
         dict.fromkeys(
@@ -134,19 +126,19 @@ def resolve_name(name: str, known: Iterable[str]) -> list[str]:
         )
     )
     plain = name.replace(".", "_")
-    if found := [each for each in names if each == name] or [
+    if exact := [each for each in names if each == name] or [
         each for each in names if each.replace(".", "_") == plain
     ]:
-        return found
+        return exact
     for group in GROUPS:
         if group.replace(".", "_") == plain:
             return [each for each in names if each.startswith(f"{group}.")]
-    own = [each for each in names if not each.startswith("sources.")]
-    raise ConfigError(f"{name!r} is no number of report.json{nearest(name, own)}")
+    totals = [each for each in names if not each.startswith("sources.")]
+    raise ConfigError(f"report.json has no number {name!r}{nearest(name, totals)}")
 
 
 def figure_text(name: str, value: float | None) -> str:
-    """A number as a person reads it: shares in per cent, counts with thousands."""
+    """Format a number: shares in percent, counts with thousands separators."""
     if value is None:
         return "none"
     if name.endswith(("utilization", "_share", "_rate")):
@@ -161,7 +153,7 @@ def figure_text(name: str, value: float | None) -> str:
 
 
 def shown_change(name: str, change: float) -> str:
-    """A difference of two of them, with its sign."""
+    """Format a change of a number, with its sign."""
     if name.endswith(("utilization", "_share", "_rate")):
         return f"{100 * change:+.4f}".rstrip("0").rstrip(".") + " points"
     return (

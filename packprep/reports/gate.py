@@ -1,11 +1,9 @@
-"""The CI gate: the numbers of a report against a baseline.
+"""The CI gate: compares the numbers of a report with a baseline.
 
-Each has an allowed change.
-
-A baseline is a small JSON file for version control, name: number. A whole report.json serves too.
-What is allowed is a change for the worse: `-0.001` lets a number fall by 0.001, `+10` lets it rise
-by 10, `-20%` lets it fall by a fifth of its baseline. Numbers that get better pass; those that
-describe settings may not change at all.
+A baseline is a small JSON file for version control: name, number. A report.json works too. A
+tolerance is an allowed change for the worse: `-0.001` lets a number fall by 0.001, `+10` lets it
+rise by 10, `-20%` lets it fall by a fifth of its baseline. A number that gets better passes.
+Numbers that describe settings must not change.
 """
 
 import json
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.inspect.report_file import read_json
+from packprep.packing.account import Dropped
 from packprep.reports.figures import (
     GROUPS,
     by_rule,
@@ -28,16 +27,17 @@ from packprep.reports.figures import (
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, nearest
 
-_NAMED = 3  # sources in a sentence
-_ROUNDING = 1e-12  # of a number: 0.999 - 0.998 is not 0.001 in binary
+_NAMED = 3  # sources named in a sentence
+_ROUNDING = 1e-12  # relative; 0.999 - 0.998 is not exactly 0.001 in binary
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberVerdict:
-    """One number held. baseline: None where a limit is held; value: None where the report lacks it.
+    """One number, compared with its baseline or with a limit.
 
-    allowed: in words. sources: of a number that failed, those it comes from, the worst first, with
-    their own numbers.
+    baseline: None for a limit. value: None if the report lacks the number. allowed: the allowed
+    change, in words. sources: for a failed number, the sources it comes from with their numbers,
+    worst first.
     """
 
     name: str
@@ -53,7 +53,7 @@ class NumberVerdict:
 
     @property
     def sentence(self) -> str:
-        """Sentence of a failed number: value, baseline, change, and the change allowed."""
+        """Sentence for a failed number: value, baseline, change, and the allowed change."""
         if self.value is None:
             return (
                 f"{self.name} was {figure_text(self.name, self.baseline)} in the baseline and is "
@@ -63,29 +63,30 @@ class NumberVerdict:
         if self.change is None:
             return f"{self.name} is {now}; {self.allowed}"
         was, change = figure_text(self.name, self.baseline), shown_change(self.name, self.change)
-        named = f" ({', '.join(self.sources)})" if self.sources else ""
-        return f"{self.name} was {was} and is {now}, a change of {change}; {self.allowed}{named}"
+        by_source = f" ({', '.join(self.sources)})" if self.sources else ""
+        return (
+            f"{self.name} was {was} and is {now}, a change of {change}; {self.allowed}{by_source}"
+        )
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The change for the worse that is allowed: so much, or such a share of the baseline."""
+    """Allowed change for the worse: an amount, or a share of the baseline if relative."""
 
     amount: float
     relative: bool = False
 
 
-def parse_tolerances(given: Iterable[str], known: Iterable[str]) -> dict[str, Tolerance]:
-    """Parse NAME=CHANGE by full name.
+def parse_tolerances(texts: Iterable[str], known: Iterable[str]) -> dict[str, Tolerance]:
+    """Parse NAME=CHANGE, such as utilization=-0.001, tokens_lost=+10, tokens_per_second=-20%.
 
-    Such as utilization=-0.001, tokens_lost=+10 or tokens_per_second=-20%.
-
-    Later ones win; a name of a single number wins over that of a table. Raises ConfigError.
+    Returns tolerances by full name. The last one wins; the name of one number wins over the name
+    of a table. Raises ConfigError.
     """
     names = list(known)
     tables: dict[str, Tolerance] = {}
     singles: dict[str, Tolerance] = {}
-    for text in given:
+    for text in texts:
         name, separator, change = text.partition("=")
         if not separator:
             raise ConfigError(
@@ -132,31 +133,31 @@ def check_figures(
     min_utilization: float | None = None,
     max_loss: float | None = None,
 ) -> list[NumberVerdict]:
-    """A verdict for each number that has a tolerance, by default or given, and for each limit.
+    """Verdicts on each number that has a tolerance, by default or given, and on each limit.
 
-    baseline: {} to hold the limits only. min_utilization, max_loss: shares 0 to 1 of the report by
-    itself. Raises ConfigError for a tolerance of a number that neither file has.
+    baseline: {} to check the limits only. min_utilization, max_loss: limits of the report, 0 to 1.
+    Raises ConfigError for a tolerance of a number that neither file has.
     """
     values = figures(report)
-    given = parse_tolerances(tolerances, [*values, *baseline])
-    for name in baseline:  # a name that was misspelt by hand would be held never
+    asked = parse_tolerances(tolerances, [*values, *baseline])
+    for name in baseline:  # a misspelt name would never be checked
         if name.split(".")[0] not in report and rule_of(name).tolerance is None:
             raise ConfigError(
-                f"the baseline's {name!r} is no number of report.json{nearest(name, values)}"
+                f"the baseline has {name!r}, which report.json does not have{nearest(name, values)}"
             )
     verdicts = [
-        _held(name, given.get(name), baseline[name], values)
+        _compared(name, asked.get(name), baseline[name], values)
         for name in sorted(baseline, key=by_rule)
-        if name in given or rule_of(name).tolerance is not None
+        if name in asked or rule_of(name).tolerance is not None
     ]
     reasons = [name for name in values if name.startswith(tuple(f"{group}." for group in GROUPS))]
-    for name in (*given, *reasons) if baseline else ():
-        if name in baseline or (name not in given and rule_of(name).tolerance is None):
+    for name in (*asked, *reasons) if baseline else ():
+        if name in baseline or (name not in asked and rule_of(name).tolerance is None):
             continue
         if figure_of(name, baseline) is None:
-            raise ConfigError(f"the baseline has no {name}; write it anew with --update-baseline")
-        if name in values:  # a reason that did not occur there, and does here
-            verdicts.append(_held(name, given.get(name), 0, values))
+            raise ConfigError(f"the baseline has no {name}; update it with --update-baseline")
+        if name in values:  # a reason that is new since the baseline
+            verdicts.append(_compared(name, asked.get(name), 0, values))
     limits = (
         ("utilization", min_utilization, "at least"),
         ("tokens_lost_share", max_loss, "at most"),
@@ -165,7 +166,7 @@ def check_figures(
         if limit is not None:
             value = values.get(name)
             fine = value is not None and (value >= limit if side == "at least" else value <= limit)
-            allowed = f"{side} {figure_text(name, limit)} is asked for"
+            allowed = f"the limit is {side} {figure_text(name, limit)}{_undrawn(name, report)}"
             verdicts.append(
                 NumberVerdict(name=name, baseline=None, value=value, allowed=allowed, passed=fine)
             )
@@ -175,19 +176,24 @@ def check_figures(
     ]
 
 
-def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the sources a failed number comes from, worst first.
+def _undrawn(name: str, report: Mapping[str, Any]) -> str:
+    """Note on tokens that a mix did not draw; report.json counts them among the lost."""
+    count = figures(report).get(f"tokens.dropped.{Dropped.NOT_DRAWN}", 0)
+    if name != "tokens_lost_share" or not count:
+        return ""
+    return f"; this counts {count:,} tokens that the mix did not draw"
 
-    None where there is one source only.
-    """
+
+def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Sources that a failed number comes from, worst first; none if there is only one source."""
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:
         return ()
-    own = [(source["name"], figures(source).get(verdict.name)) for source in sources]
+    by_source = [(source["name"], figures(source).get(verdict.name)) for source in sources]
     rate = verdict.name.endswith("_rate")
     bad = [
         (name, value)
-        for name, value in own
+        for name, value in by_source
         if value is not None and (value != verdict.baseline if rate else value)
     ]
     bad.sort(key=lambda pair: pair[1] if rate else -pair[1])
@@ -195,11 +201,12 @@ def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ..
     return (*named, f"and {len(bad) - _NAMED} more sources") if len(bad) > _NAMED else tuple(named)
 
 
-def _held(
-    name: str, given: Tolerance | None, baseline: float, values: Mapping[str, float]
+def _compared(
+    name: str, asked: Tolerance | None, baseline: float, values: Mapping[str, float]
 ) -> NumberVerdict:
+    """Compare one number. asked: the tolerance asked for; None for the default."""
     rule, value = rule_of(name), figure_of(name, values)
-    tolerance = given or Tolerance(rule.tolerance or 0)
+    tolerance = asked or Tolerance(rule.tolerance or 0)
     amount = tolerance.amount * abs(baseline) if tolerance.relative else tolerance.amount
     if rule.better == "nearer 0":
         worse = None if value is None else abs(value) - abs(baseline)
@@ -226,7 +233,7 @@ def _amount(name: str, tolerance: Tolerance) -> str:
 
 
 def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) -> list[str]:
-    """Numbers that the gate holds by default and this baseline lacks, perhaps an older one."""
+    """Numbers that the gate checks by default and the baseline lacks, for instance an old one."""
     return [
         name
         for name in figures(report)
@@ -235,22 +242,22 @@ def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) ->
 
 
 def read_baseline(path: Path) -> dict[str, float]:
-    """Numbers by name, of a baseline or of a whole report.json. Raises InputError."""
+    """Read the numbers of a baseline or of a report.json, by name. Raises InputError."""
     expected = "a baseline, which `packprep check OUT --baseline FILE --update-baseline` writes"
     if not path.exists():
         raise InputError(f"{path} does not exist; write it with --update-baseline")
     baseline = figures(read_json(path, expected))
     if not baseline:
-        raise InputError(f"{path} holds no number; expected {expected}")
+        raise InputError(f"{path} has no numbers; expected {expected}")
     return baseline
 
 
 def write_baseline(
     path: Path, report: Mapping[str, Any], tolerances: Sequence[str]
 ) -> dict[str, float]:
-    """Write the numbers that the gate holds and those that tolerances name.
+    """Write the numbers that the gate checks and those that tolerances name.
 
-    A line each, sorted by name.
+    There is one line for each, sorted by name.
     """
     values = figures(report)
     asked = parse_tolerances(tolerances, values)

@@ -1,7 +1,4 @@
-"""Files that the CI gate writes.
-
-JUnit XML for the CI's test view, Markdown for its summary page, JSON.
-"""
+"""Output of the CI gate: JUnit XML for test views, Markdown for summary pages, JSON."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +11,7 @@ from packprep.reports.gate import NumberVerdict
 
 
 def rows(verdicts: Sequence[NumberVerdict]) -> list[tuple[str, ...]]:
-    """A row of text for each: result, number, baseline, now, change, what is allowed."""
+    """A row for each number: result, name, baseline, value, change, allowed change."""
     return [
         (
             "ok" if verdict.passed else "FAILED",
@@ -33,7 +30,7 @@ def rows(verdicts: Sequence[NumberVerdict]) -> list[tuple[str, ...]]:
 
 
 def as_json(verdicts: Sequence[NumberVerdict]) -> dict[str, Any]:
-    """The same for machines."""
+    """The verdicts as plain JSON values."""
     return {
         "passed": all(verdict.passed for verdict in verdicts),
         "figures": [
@@ -52,12 +49,12 @@ def as_json(verdicts: Sequence[NumberVerdict]) -> dict[str, Any]:
 
 
 def markdown(title: str, verdicts: Sequence[NumberVerdict]) -> str:
-    """A headline, the failed numbers as sentences, and the table of all of them."""
+    """Headline, a sentence for each failed number, and a table of all numbers."""
     failed = [verdict for verdict in verdicts if not verdict.passed]
     headline = (
         f"{len(failed)} of {len(verdicts)} numbers failed"
         if failed
-        else f"all {len(verdicts)} numbers hold"
+        else f"all {len(verdicts)} numbers passed"
     )
     lines = [f"### packprep check: {headline}", "", f"`{title}`", ""]
     lines += [f"- :x: {_cell(verdict.sentence)}" for verdict in failed] + ([""] if failed else [])
@@ -73,14 +70,14 @@ def _cell(text: str) -> str:
 
 
 def append_github_summary(text: str) -> None:
-    """Append the Markdown to GitHub's summary file, where GitHub names one."""
-    if named := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(named).open("a", encoding="utf-8") as file:
+    """Append the Markdown to the summary file of a GitHub workflow, if there is one."""
+    if name := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(name).open("a", encoding="utf-8") as file:
             file.write(text)
 
 
 def write_junit(path: Path, title: str, verdicts: Sequence[NumberVerdict]) -> None:
-    """A test case per number, in the form that Jenkins, GitLab and others read."""
+    """Write one test case for each number, in the form that Jenkins, GitLab and others read."""
     failures = sum(not verdict.passed for verdict in verdicts)
     counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}
     suites = ElementTree.Element("testsuites", {"name": "packprep check", **counts})

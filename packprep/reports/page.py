@@ -1,14 +1,13 @@
 """The report of an output as one HTML page.
 
-No script, nothing loaded, everything escaped, for screens of any width.
+It has no script, loads nothing, escapes everything, and fits screens of any width.
 
-page.html and page.css beside this file are what it looks like, charts.py says where things stand;
-here are the words.
+page.html and page.css hold the layout, charts.py and flows.py the geometry, summary.py the cards
+and findings.
 """
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,30 @@ from markupsafe import Markup
 
 from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
-from packprep.reports.charts import drawing, flow, pack_bars
-from packprep.reports.facts import Facts, lost, not_drawn, percent, short, visible
+from packprep.reports.charts import drawing, pack_bars
+from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent, short, visible
+from packprep.reports.flows import flow
+from packprep.reports.summary import cards, findings, lost_and_drawn
+from packprep.schemas.report import Ledger
 from packprep.schemas.storage.writing import write_file
 from packprep.support.version import __version__
 
 _PACKS = 24  # in the picture
-_MUCH_LOST = 0.01  # share of the tokens
 _ROWS = 200  # of the table of sources
 _WIDE, _NARROW = 1080, 356  # pixels: a desktop, a phone of 390 less its margins
 
 
 def write_page(facts: Facts, path: Path) -> Path:
-    """Write the page at `path`, whole or not at all."""
+    """Write the page to `path`, in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, render(facts).encode())
     return path
 
 
 def as_data(facts: Facts) -> dict[str, Any]:
-    """Data of the page for machines.
+    """Data of the page as plain JSON values.
 
-    Histograms as [value, count] pairs, strategies, and report.json itself.
+    report.json, histograms as [value, count] pairs, and the strategies.
     """
     counts = ("documents", "segments", "documents_per_pack", "fill", "cost")
     figures = ("strategy", "packs", "bound", "utilization", "bias", "straggler", "cut", "gap")
@@ -60,11 +61,11 @@ def as_data(facts: Facts) -> dict[str, Any]:
 
 
 def render(facts: Facts) -> str:
-    """The page."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "n": _thousands,
-        "decimals": _decimals,
+        "decimals": decimals,
         "short": short,
         "percent": percent,
         "clip": clip,
@@ -79,8 +80,8 @@ def render(facts: Facts) -> str:
         ),
         version=__version__,
         report=facts.report,
-        cards=_cards(facts),
-        findings=_findings(facts),
+        cards=cards(facts),
+        findings=findings(facts),
         undivided=_undivided(facts),
         flows={"wide": flow(facts.links(), _WIDE), "narrow": flow(facts.links(), _NARROW)},
         account=_account(facts.report["tokens"]),
@@ -100,11 +101,11 @@ def render(facts: Facts) -> str:
     )
 
 
-def _account(tokens: Mapping[str, Any]) -> dict[str, Any]:
+def _account(tokens: Ledger) -> dict[str, Any]:
     put_in = {
         "tokens of the input": tokens["tokens_in"],
         "+ repeated where pieces overlap": tokens["overlap"],
-        "+ BOS of later pieces": tokens["continuation_bos"],
+        "+ BOS added to later pieces": tokens["continuation_bos"],
         "+ padding": tokens["filler"],
     }
     came_out = {"= in the packs": tokens["tokens_packed"]} | {
@@ -120,9 +121,9 @@ def _account(tokens: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _undivided(facts: Facts) -> str:
-    """A sentence in place of a picture of one band, of one source that is all in the packs.
+    """Sentence that replaces the flow chart if it would have a single band; else "".
 
-    Else nothing.
+    That is the case if there is one source and all of its tokens are in the packs.
     """
     links = facts.links()
     if len(facts.names) > 1 or any(link.kind in ("lost", "undrawn") for link in links):
@@ -132,184 +133,12 @@ def _undivided(facts: Facts) -> str:
         for what, count in _account(facts.report["tokens"])["rows"]
         if what[0] == "+"
     ]
-    beside = ", ".join(f"{count:,} of {what}" for what, count in rows)
+    added = ", ".join(f"{count:,} of {what}" for what, count in rows)
     every = (
         f"All {facts.report['tokens']['tokens_in']:,} tokens of "
         f"{''.join(facts.names) or 'the input'} are in the packs"
     )
-    return f"{every}, beside {beside}." if beside else f"{every}."
-
-
-def _cards(facts: Facts) -> list[dict[str, str]]:
-    report, documents = facts.report, facts.report["documents"]
-    gone, wanted, share = _gone(report["tokens"])
-    spread = report["documents_per_pack"]
-    left_out = sum(documents["dropped"].values()) + sum(documents["skipped"].values())
-    aside = [f"{documents['empty']:,} empty"] if documents["empty"] else []
-    aside += [f"{left_out:,} left out"] if left_out else []
-    over = (
-        f"{report['gap']:,} more than the proven minimum"
-        if report["gap"] > 0
-        else "the proven minimum"
-    )
-    return [
-        {
-            "title": "Packs are full to",
-            "figure": percent(report["utilization"]),
-            "note": "of their room; the rest is wasted compute",
-            "state": _state(report["utilization"], 0.98, 0.9),
-        },
-        {
-            "title": "Tokens lost",
-            "figure": percent(share),
-            "note": f"{gone:,} of {wanted:,} are in no pack",
-            "state": _state(-share, 0, -_MUCH_LOST),
-        },
-        {"title": "Packs", "figure": f"{report['packs']:,}", "note": over, "state": ""},
-        {
-            "title": "Documents",
-            "figure": f"{documents['in']:,}",
-            "state": "",
-            "note": ", ".join(aside) or "none empty, none left out",
-        },
-        {
-            "title": "Documents in a pack",
-            "figure": f"{spread['p50']:,}",
-            "state": "",
-            "note": f"is the median; 95% have up to {spread['p95']:,}, one has {spread['max']:,}",
-        },
-        *_step_time(facts),
-        *_trained(facts),
-    ]
-
-
-def _gone(tokens: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Tokens lost, tokens that were wanted in the packs, and the one as a share of the other."""
-    drawn = Sums.of_ledger(tokens).drawn
-    return drawn.tokens_lost, drawn.tokens_in, drawn.tokens_lost_share
-
-
-def _step_time(facts: Facts) -> list[dict[str, str]]:
-    """A card for GPUs that step together."""
-    note = f"against equal work for each of {facts.ranks} GPUs"
-    card = {
-        "title": "Step time",
-        "figure": f"{facts.report['straggler']:.2f}×",
-        "note": note,
-        "state": "",
-    }
-    return [card] if facts.ranks > 1 else []
-
-
-def _trained(facts: Facts) -> list[dict[str, str]]:
-    """A card for builds with labels."""
-    if (tokens := facts.measured.loss_tokens) is None:
-        return []
-    report = facts.report
-    sums = Sums(loss_tokens=tokens, packs=report["packs"], max_length=report["max_length"])
-    note = f"of the room carry loss: {tokens:,} tokens have a label"
-    return [
-        {
-            "title": "Tokens trained on",
-            "figure": percent(sums.loss_utilization),
-            "note": note,
-            "state": "",
-        }
-    ]
-
-
-def _state(value: float, good: float, fair: float) -> str:
-    return "good" if value >= good else "warn" if value >= fair else "bad"
-
-
-def _findings(facts: Facts) -> list[dict[str, str]]:
-    """Findings for the reader, worst first.
-
-    No advice that the comparison of strategies does not bear out.
-    """
-    report = facts.report
-    packs, (gone, wanted, share) = report["packs"], _gone(report["tokens"])
-    found: list[tuple[str, str]] = []
-    if gone:
-        reasons = ", ".join(
-            f"{count:,} {reason}" for reason, count in lost(report["tokens"]).items()
-        )
-        advice = (
-            " --overflow split would keep long documents." if report["tokens"]["truncated"] else ""
-        )
-        state = "bad" if share >= _MUCH_LOST else "warn"
-        found.append((state, f"{percent(share)} of the tokens are in no pack: {reasons}.{advice}"))
-    elif aside := not_drawn(report["tokens"]):
-        drawn = (
-            f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others "
-            "were not drawn"
-        )
-        found.append(("good", f"Nothing is lost: {drawn}."))
-    else:
-        found.append(("good", "Nothing is lost: every token of the input is in a pack."))
-    skipped = sum(report["documents"]["skipped"].values())
-    if skipped:
-        reasons = ", ".join(
-            f"{count:,} {reason}" for reason, count in report["documents"]["skipped"].items()
-        )
-        found.append(
-            ("warn", f"Rows without usable text were skipped: {reasons.replace('_', ' ')}.")
-        )
-    if hollow := int(facts.measured.fill.counts[facts.measured.fill.values == 0].sum()):
-        found.append(
-            (
-                "warn",
-                f"{hollow:,} packs hold nothing but padding: they make the number of packs a "
-                "multiple.",
-            )
-        )
-    mine = next(
-        (
-            outcome
-            for outcome in facts.outcomes
-            if outcome.strategy == facts.options.get("strategy")
-        ),
-        None,
-    )
-    others = [outcome for outcome in facts.outcomes if mine is not None and outcome.cut <= mine.cut]
-    fewest = min(others, key=lambda outcome: outcome.packs, default=None)
-    fewer = mine.packs - fewest.packs if mine is not None and fewest is not None else 0
-    if fewest is not None and fewer > 0.005 * packs:
-        there = (
-            f"{fewest.packs:,} packs with strategy {fewest.strategy}, {fewer:,} fewer "
-            f"({percent(fewer / packs)})"
-        )
-        found.append(("warn", f"There would be {there}."))
-    elif report["gap"] <= 0:
-        found.append(
-            ("good", "No plan can have fewer packs: they are as few as the lengths allow.")
-        )
-    elif report["gap"] <= 0.001 * packs:
-        most = f"{report['gap']:,} of the packs ({percent(report['gap'] / packs)})"
-        found.append(("good", f"No plan can save more than {most}."))
-    mixed = min(
-        (one for one in others if one.packs <= 1.01 * packs),
-        key=lambda one: abs(one.bias),
-        default=None,
-    )
-    if mixed is not None and report["bias"] > 0.5 and mixed.bias < report["bias"] - 0.2:
-        was = f"Packs hold documents of like length (bias {report['bias']:.2f})"
-        found.append(
-            (
-                "warn",
-                f"{was}; strategy {mixed.strategy} mixes them better ({_decimals(mixed.bias)}).",
-            )
-        )
-    if facts.ranks > 1 and report["straggler"] > 1.1:
-        waits = f"GPUs wait for the slowest pack of each step ({report['straggler']:.2f}× the time)"
-        found.append(("warn", f"{waits}; --order balanced evens that out."))
-    states = {"bad": "Warning", "warn": "Note", "good": "Good"}
-    return [
-        {"state": state, "word": word, "text": text}
-        for state, word in states.items()
-        for of, text in found
-        if of == state
-    ]
+    return f"{every}, plus {added}." if added else f"{every}."
 
 
 def _legend(facts: Facts) -> list[dict[str, str]]:
@@ -318,19 +147,19 @@ def _legend(facts: Facts) -> list[dict[str, str]]:
 
 
 def _packs(facts: Facts) -> list[dict[str, Any]]:
-    """Pictures of the first packs of the first split."""
+    """Charts of the first packs of the first split."""
     split = next(iter(facts.manifest.splits))
-    found: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
     for batch in read_batches(facts.output, facts.manifest, split):
-        for number in range(min(batch.packs, _PACKS - len(found))):
-            found.append(_picture(batch, number, len(found), facts))
-        if len(found) == _PACKS:
+        for number in range(min(batch.packs, _PACKS - len(pictures))):
+            pictures.append(_picture(batch, number, len(pictures), facts))
+        if len(pictures) == _PACKS:
             break
-    return found
+    return pictures
 
 
 def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[str, Any]:
-    """One pack: its segments, each followed by the padding it ends in."""
+    """Chart of one pack: its segments, each followed by its padding."""
     lengths: list[int] = []
     css: list[str] = []
     titles: list[str] = []
@@ -341,8 +170,8 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
             css.append(style)
             titles.append(f"{title}: {tokens:,} tokens")
 
-    mine = np.flatnonzero(batch.pack == pack)
-    for place, segment in enumerate(mine.tolist()):
+    segments = np.flatnonzero(batch.pack == pack)
+    for place, segment in enumerate(segments.tolist()):
         source, title = _segment(batch, segment, facts)
         draw(
             int(batch.real[segment]),
@@ -350,7 +179,7 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
             title,
         )
         draw(int(batch.lengths[segment] - batch.real[segment]), "filler", "padding")
-    real = batch.real[mine]
+    real = batch.real[segments]
     return {
         "number": number,
         "documents": int((real > 0).sum()),
@@ -360,7 +189,7 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
 
 
 def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None, str]:
-    """Number of the source that gives a segment its colour, and what the segment is."""
+    """Source that colours a segment, or None, and the title of the segment."""
     if batch.document is None or batch.document[segment] < 0:
         return None, "a document"
     document = int(batch.document[segment])
@@ -368,7 +197,7 @@ def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None
     source = int(np.searchsorted(firsts, document, side="right")) - 1
     start = 0 if batch.start is None else int(batch.start[segment])
     title = f"{facts.names[source]} row {document - firsts[source]:,}" + (
-        f" from its token {start:,}" if start else ""
+        f" from token {start:,}" if start else ""
     )
     return (source if len(firsts) > 1 else None), title
 
@@ -378,7 +207,7 @@ def _sources(facts: Facts) -> list[dict[str, Any]]:
     rows = []
     for name, source in list(zip(facts.names, facts.report["sources"], strict=True))[:_ROWS]:
         tokens = source["tokens"]
-        gone, _, share = _gone(tokens)
+        gone, _, share = lost_and_drawn(tokens)
         rows.append(
             {
                 "name": clip(name, 60),
@@ -423,8 +252,3 @@ def clip(text: str, most: int) -> str:
 
 def _thousands(count: int) -> str:
     return f"{count:,}"
-
-
-def _decimals(value: float) -> str:
-    """Two decimals, and no minus before zero."""
-    return f"{round(value, 2) + 0.0:.2f}"

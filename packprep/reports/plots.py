@@ -1,37 +1,34 @@
-"""Plots of an output as PNG and SVG files, with matplotlib, for slides and papers.
-
-The pictures of the report page.
-"""
+"""Charts of the report page as PNG and SVG files, for slides and papers. Needs matplotlib."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packprep.reports.charts import sums
 from packprep.reports.facts import Facts, percent
+from packprep.reports.flows import sums
 from packprep.support.errors import ConfigError
 
 _BLUE, _RED, _GREY = "#2f6fde", "#cf222e", "#818b98"
 
 
 def write_plots(facts: Facts, directory: Path) -> list[Path]:
-    """One PNG and one SVG per plot; the same facts give the same SVG bytes.
+    """Write one PNG and one SVG for each plot; the same facts give the same SVG bytes.
 
-    ConfigError without matplotlib.
+    Raises ConfigError if matplotlib is not installed.
     """
     try:
         import matplotlib
     except ImportError:
         raise ConfigError(
-            "plots need matplotlib, which is not installed; pip install 'packprep[plots]'"
+            "plots need matplotlib, which is not installed; run pip install 'packprep[plots]'"
         ) from None
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    # Without a salt and with a date, every SVG would be another.
+    # A fixed salt and no date: else each SVG would have other bytes.
     with matplotlib.rc_context(
         {"svg.hashsalt": "packprep", "figure.constrained_layout.use": True, "font.size": 11}
     ):
@@ -84,10 +81,7 @@ def _tokens(facts: Facts, axes: Any) -> None:
 
 
 def _whole_numbers(axes: Any, axis: str, most: int) -> None:
-    """Write the ticks of counts in full, as the texts beside them are.
-
-    12,000,000, not 1.2 and 1e7 in a corner.
-    """
+    """Write tick labels in full: 12,000,000, not 1.2 with 1e7 in a corner."""
     axes.locator_params(axis=axis, nbins=most, integer=True)
     getattr(axes, f"{axis}axis").set_major_formatter("{x:,.0f}")
 

@@ -426,7 +426,7 @@ def test_a_dry_run_predicts_what_is_new(tmp_path: Path, options: dict[str, Any])
     put(tmp_path, 0)
     append(options)
     settings = ("-c", tmp_path / "out" / "build.yaml", "--append", "--dry-run")
-    assert "nothing that is new" in run("build", *settings).out
+    assert "no new sources" in run("build", *settings).out
     put(tmp_path, 1)
     alone = build(
         config(

@@ -16,6 +16,7 @@ from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
+from tests.helpers.tiny_shards import GOLDEN
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_bytes())
 
@@ -128,6 +129,13 @@ def test_a_resharded_output_has_the_bytes_of_a_build_with_that_shard_size(
     result = run("reshard", first, "-o", tmp_path / "cut", "--shard-size", size, "-q")
     assert (result.code, result.out) == (0, "")
     assert read_manifest(tmp_path / "cut").files == read_manifest(direct).files
+
+
+def test_an_output_that_does_not_name_its_sources_can_be_resharded(tmp_path: Path) -> None:
+    result = run("reshard", GOLDEN / "v1-example", "-o", tmp_path / "out", "--shard-size", "1KB")
+    assert (result.code, result.err) == (0, "")
+    assert read_manifest(tmp_path / "out").run["source_paths"] == ["source 0"]
+    assert len(PackedShards(tmp_path / "out")) == len(PackedShards(GOLDEN / "v1-example"))
 
 
 def test_splits_are_merged_one_by_one(tmp_path: Path) -> None:

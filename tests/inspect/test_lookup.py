@@ -98,9 +98,9 @@ def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(out:
     for name, message in (
         ("b.jsonl:20", "b.jsonl has 20 rows, numbered from 0; there is no row 20"),
         ("70", "there is no document 70; the sources have 70 rows, numbered from 0"),
-        ("b.json:1", "b.json is no source of this output; did you mean 'b.jsonl'?"),
-        ("b.jsonl", "'b.jsonl' is not of the form SOURCE:ROW, such as docs/a.jsonl:17"),
-        ("jsonl:1", "jsonl is no source of this output"),
+        ("b.json:1", "this output has no source b.json; did you mean 'b.jsonl'?"),
+        ("b.jsonl", "'b.jsonl' is not SOURCE:ROW, for instance docs/a.jsonl:17"),
+        ("jsonl:1", "this output has no source jsonl"),
     ):
         with pytest.raises(ConfigError) as error:
             document_number(sources, name)
@@ -122,9 +122,7 @@ def test_two_sources_of_one_name_ask_for_more_of_the_path(
         )
     )
     sources = Sources(read_manifest("out"))
-    with pytest.raises(
-        ConfigError, match=r"a\.jsonl is the name of 2 sources \(x/a.jsonl, y/a.jsonl\)"
-    ):
+    with pytest.raises(ConfigError, match=r"a\.jsonl matches 2 sources \(x/a.jsonl, y/a.jsonl\)"):
         document_number(sources, "a.jsonl:0")
     assert document_number(sources, "y/a.jsonl:0") == 1
 
@@ -189,7 +187,7 @@ def test_wrong_usage_of_trace_is_a_sentence(out: Path) -> None:
     packs = read_manifest(out).splits["train"].packs
     assert error_of("trace", "out").startswith("give either --pack or --document")
     assert error_of("trace", "out", "--pack", packs) == (
-        f"split train has {packs} packs, numbered from 0; pack {packs} is not among them"
+        f"split train has no pack {packs}; it has {packs} packs, numbered from 0"
     )
     assert error_of("trace", "out", "--pack", 0, "--segment", 99).startswith("pack 0 has ")
     assert error_of("trace", "out", "--pack", 0, "--split", "test").startswith(
@@ -239,5 +237,5 @@ def test_sources_that_do_not_add_up_are_refused(out: Path, tmp_path: Path) -> No
     data["sources"][1]["first_document"] = 49
     (tmp_path / "other").mkdir()
     changed = write_manifest(tmp_path / "other", data, manifest.run)
-    with pytest.raises(FormatError, match="are not the sums"):
+    with pytest.raises(FormatError, match="is not the number of documents"):
         Sources(changed)

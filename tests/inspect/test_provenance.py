@@ -34,5 +34,5 @@ def test_rows_are_named_by_path_or_by_the_number_of_the_source() -> None:
 
 
 def test_first_documents_that_are_no_sums_are_refused() -> None:
-    with pytest.raises(FormatError, match="not the sums of documents before"):
+    with pytest.raises(FormatError, match="not the number of documents before"):
         Sources(manifest((0, 3), (4, 2)))

@@ -88,7 +88,7 @@ def test_ids_that_another_tokenizer_gave_are_found_though_every_digest_is_right(
         f"data-00000-of-00001.arrow pack {pack} segment 0: 1 ids differ from those of a.jsonl row "
         f"{row}"
     )
-    assert f"first its token {start + 3}: 300 here, " in said
+    assert f"first at token {start + 3}: 300 here, " in said
 
 
 def test_a_document_replaced_by_a_copy_of_another_of_its_length_is_found(here: Path) -> None:

@@ -18,16 +18,18 @@ BATCH = pa.record_batch({"a": list(range(1000))})
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
-    with pa.ipc.new_stream(tmp_path / "a.arrow", BATCH.schema) as writer:
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), BATCH.schema) as writer:
         for _ in range(3):
             writer.write_batch(BATCH)
     return tmp_path / "a.arrow"
 
 
 def read(path: Path) -> tuple[Checked, list[pa.RecordBatch], int]:
-    checked, batches, told = Checked(), list[pa.RecordBatch](), list[int]()
-    read_shard(opener(path), path.name, checked, told.append, lambda schema: None, batches.append)
-    return checked, batches, sum(told)
+    checked, batches, read_bytes = Checked(), list[pa.RecordBatch](), list[int]()
+    read_shard(
+        opener(path), path.name, checked, read_bytes.append, lambda schema: None, batches.append
+    )
+    return checked, batches, sum(read_bytes)
 
 
 def findings(checked: Checked) -> list[str]:
@@ -35,11 +37,11 @@ def findings(checked: Checked) -> list[str]:
 
 
 def test_a_whole_stream_is_handed_on_and_hashed(shard: Path) -> None:
-    checked, batches, told = read(shard)
+    checked, batches, read_bytes = read(shard)
     assert batches == [BATCH] * 3
-    assert (checked.packs, checked.whole, findings(checked)) == (3000, True, [])
+    assert (checked.packs, checked.complete, findings(checked)) == (3000, True, [])
     assert checked.digest == hashlib.sha256(shard.read_bytes()).hexdigest()
-    assert checked.bytes == told == shard.stat().st_size
+    assert checked.bytes == read_bytes == shard.stat().st_size
 
 
 def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(shard: Path) -> None:
@@ -53,9 +55,9 @@ def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(shard: Path
         content[:5000],
     ):
         shard.write_bytes(changed)
-        checked, _, told = read(shard)
+        checked, _, read_bytes = read(shard)
         assert checked.digest == hashlib.sha256(changed).hexdigest()
-        assert checked.bytes == told == len(changed)
+        assert checked.bytes == read_bytes == len(changed)
         assert len(findings(checked)) == 1, (findings(checked), len(changed))
 
 
@@ -66,7 +68,7 @@ def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
     checked = Checked()
     read_shard(opener(shard), "a.arrow", checked, lambda _: None, lambda schema: None, refuse)
     assert findings(checked) == ["a.arrow: column a is of no use"]
-    assert (checked.whole, checked.bytes) == (False, shard.stat().st_size)
+    assert (checked.complete, checked.bytes) == (False, shard.stat().st_size)
 
 
 def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
     )
     for checked in (first, second):
         assert findings(checked) == ["a: it cannot be read: Is a directory"]
-        assert not checked.whole
+        assert not checked.complete
 
 
 def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: Path) -> None:
@@ -91,9 +93,9 @@ def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: 
         def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
             heard.append(done)
 
-    def check(path: Path, told: object) -> Checked:
+    def check(path: Path, read_bytes: object) -> Checked:
         checked = Checked()
-        read_file(opener(path), path.name, checked, told)  # type: ignore[arg-type]
+        read_file(opener(path), path.name, checked, read_bytes)  # type: ignore[arg-type]
         return checked
 
     results = check_in_threads(check, files, 190_000, Heard())

@@ -166,9 +166,9 @@ def test_json_holds_tokens_labels_and_text(here: Path) -> None:
 def test_wrong_usage_is_a_sentence(here: Path) -> None:
     for arguments, message in (
         (("--pack", 0, "--doc", 0), "--pack and --doc exclude each other"),
-        (("--pack", 9), "split train has 3 packs, numbered from 0; pack 9 is not among them"),
+        (("--pack", 9), "split train has no pack 9; it has 3 packs, numbered from 0"),
         (("--doc", 7), "there is no document 7"),
-        (("--doc", "a.jsonl"), "'a.jsonl' is not of the form SOURCE:ROW"),
+        (("--doc", "a.jsonl"), "'a.jsonl' is not SOURCE:ROW"),
     ):
         result = run("show", "out", *arguments)
         assert (result.code, result.out) == (2, "")

@@ -1,6 +1,6 @@
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from packprep.inspect.stats import (
     training_rows,
 )
 from packprep.schemas import read_manifest
+from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
 from tests.helpers.tiny_shards import GOLDEN, RICH, rich_row, write_output
 
@@ -196,6 +197,6 @@ def test_a_source_says_for_what_reasons_it_lost_tokens() -> None:
         },
         "bos_rate": 0.5,
     }
-    assert source_rows({"sources": [source]}) == [
+    assert source_rows(cast("Report", {"sources": [source]})) == [
         ("a", "1,000", "2", "1", "3", "5,000", "3,990", "7 truncated, 99 too_long", "50.00%", "")
     ]

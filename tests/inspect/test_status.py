@@ -100,6 +100,6 @@ def test_the_command_prints_json_and_knows_when_there_is_nothing(
     assert json.loads(run("status", corpus["output"], "--json").out) == status(
         Path(corpus["output"])
     )
-    with pytest.raises(ConfigError, match="no unfinished build; check the path"):
+    with pytest.raises(ConfigError, match="not an unfinished build; check the path"):
         status(tmp_path / "gone")
     assert run("status", tmp_path / "gone").code == 2

@@ -51,7 +51,7 @@ def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
     verdict = verify(tmp_path / "packed")
     assert verdict.sound
     assert verdict.segments >= 3
-    assert verdict.not_checked[1] == "ids against the vocabulary: give --vocab-size"
+    assert verdict.not_checked[1] == "ids against the vocabulary; give --vocab-size to check them"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_pack_dataset_makes_is_sound_when_saved(tmp_path: Path) -> None:
         ),
         (
             {"input_ids": [ROWS["input_ids"][0], [1, 2**40, 2]]},
-            ": column input_ids has numbers that are no int32",
+            ": column input_ids has numbers that do not fit in int32",
         ),
         (
             {"labels": [[-100, -3, *[2] * 6], [1, 1, 2]]},
@@ -130,7 +130,7 @@ def test_a_shard_that_was_cut_off_or_is_missing_is_found(tmp_path: Path) -> None
         "cut off"
     )
     shard.write_bytes(content[: len(content) // 2])
-    assert found(path)[0].startswith(f"{shard.name}: it is no whole Arrow stream after 0 packs")
+    assert found(path)[0].startswith(f"{shard.name}: it is not a valid Arrow stream after 0 packs")
     shard.unlink()
     assert found(path) == [f"{shard.name}: it is missing; state.json lists it"]
 

@@ -210,16 +210,16 @@ def test_swapped_shards_are_named_with_what_they_should_hold(out: Path) -> None:
     (out / second).rename(out / first)
     (out / "kept").rename(out / second)
     said = found(out)
-    assert any(line.startswith(f"{first}: it holds what {second} should hold") for line in said)
-    assert any(line.startswith(f"{second}: it holds what {first} should hold") for line in said)
+    assert any(line.startswith(f"{first}: it has the content of {second}") for line in said)
+    assert any(line.startswith(f"{second}: it has the content of {first}") for line in said)
 
 
 def test_a_duplicated_shard_is_named_and_so_are_the_documents_that_stand_twice(out: Path) -> None:
     first, second = shard_paths(out)[:2]
     shutil.copy(out / first, out / second)
     said = found(out)
-    assert any(line.startswith(f"{second}: it holds what {first} should hold") for line in said)
-    assert any("stands in more than one place" in line for line in said)
+    assert any(line.startswith(f"{second}: it has the content of {first}") for line in said)
+    assert any("is in the packs more than once" in line for line in said)
 
 
 def test_a_missing_shard_and_a_surplus_file_are_named(out: Path) -> None:
@@ -232,9 +232,7 @@ def test_a_missing_shard_and_a_surplus_file_are_named(out: Path) -> None:
         f"{first}: it is missing; the manifest lists it with {size} bytes",
         "mine.arrow: it is not in the manifest; expected nothing else in the directory",
     ]
-    assert verdict.not_checked == [
-        "the ledger, and whether documents are lost: not every shard could be read"
-    ]
+    assert verdict.not_checked == ["the ledger and lost documents: not every shard could be read"]
 
 
 def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifest_agrees(
@@ -269,7 +267,7 @@ def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifes
         line.startswith(f"{shard}: it ends after {ends[2][1]} packs without the end marker")
         for line in said
     )
-    assert any("documents there" in line for line in said)
+    assert any("documents here" in line for line in said)
 
 
 def test_bytes_behind_the_end_of_a_stream_are_found(out: Path) -> None:
@@ -325,7 +323,7 @@ def planted_at(out: Path, column: str, offset: int, value: int) -> tuple[str, An
         ("document_ids", 0, 90, ": the document id is 90; the sources have 90 rows"),
         ("document_ids", 0, -5, ": the document id is -5; expected an input row, or -1 for filler"),
         ("document_starts", 0, -1, ": document_starts has -1; expected 0 or more"),
-        ("document_starts", 0, 5, "begins here at its token 5; what was before is in no pack"),
+        ("document_starts", 0, 5, "begins here at token 5; the tokens before it are in no pack"),
     ],
 )
 def test_a_wrong_value_under_right_digests_is_named_with_file_pack_and_segment(
@@ -353,10 +351,10 @@ def test_a_document_that_is_lost_is_counted_and_its_row_is_named(out: Path) -> N
     plant(out, lose)
     empty = [number for number, text in enumerate(texts(60)) if not text]
     rows = sorted([*empty, document])
-    (said,) = [line for line in found(out) if "documents there" in line]
-    assert f"documents there, {59 - len(empty)} in the shards" in said
+    (said,) = [line for line in found(out) if "documents here" in line]
+    assert f"documents here, {59 - len(empty)} in the shards" in said
     assert said.endswith(
-        f"lost are 1 of the {len(rows)} rows that are in no pack: row {', '.join(map(str, rows))}"
+        f"1 of the {len(rows)} rows that are in no pack are lost: row {', '.join(map(str, rows))}"
     )
 
 
@@ -376,8 +374,7 @@ def test_a_lost_piece_in_the_middle_and_one_at_the_end_of_a_document_are_named(o
     shard, middle = place_of_piece(out, row, 64)
     plant(out, lambda packs: packs.__delitem__(middle), shard)
     assert any(
-        line.endswith(f"a.jsonl row {row}: its tokens 64 to 127 are in no pack")
-        for line in found(out)
+        line.endswith(f"a.jsonl row {row}: tokens 64 to 127 are in no pack") for line in found(out)
     )
 
 
@@ -393,7 +390,7 @@ def test_a_document_whose_last_piece_is_lost_ends_without_eos(out: Path) -> None
     )
     plant(out, lambda packs: packs.__delitem__(number), shard)
     assert any(
-        line.endswith(f"a.jsonl row {row} ends here, at its token {tail}, without EOS")
+        line.endswith(f"a.jsonl row {row} ends here, at token {tail}, without EOS")
         for line in found(out)
     )
 
@@ -403,7 +400,7 @@ def test_a_piece_that_stands_twice_is_named(out: Path) -> None:
     number = next(n for n, pack in enumerate(packs) if pack["document_starts"][0] == 64)
     plant(out, lambda packs: packs.append(packs[number]))
     place = f"{shard_paths(out)[0]} pack {len(packs)} segment 0: a.jsonl row"
-    assert any("stand here again" in line and "its tokens 64 to " in line for line in found(out)), (
+    assert any("are repeated here" in line and ": tokens 64 to " in line for line in found(out)), (
         place
     )
 
@@ -413,7 +410,7 @@ def test_a_document_that_stands_twice_is_named_with_both_places(out: Path) -> No
     number = whole_document(packs)[0]
     plant(out, lambda packs: packs.append(packs[number]))
     shard = shard_paths(out)[0]
-    (said, *_) = [line for line in found(out) if "stands in more than one place" in line]
+    (said, *_) = [line for line in found(out) if "is in the packs more than once" in line]
     assert f"{shard} pack {number} segment" in said
     assert f"{shard} pack {len(packs)} segment" in said
 
@@ -437,7 +434,7 @@ def test_a_document_cut_on_the_left_that_stands_twice_is_named_with_both_places(
     number = next(n for n, pack in enumerate(packs) if pack["document_starts"][0] > 0)
     plant(out, lambda packs: packs.append(packs[number]))
     shard = shard_paths(out)[0]
-    (said,) = [line for line in found(out) if "stands in more than one place" in line]
+    (said,) = [line for line in found(out) if "is in the packs more than once" in line]
     assert said.endswith(f"{shard} pack {number} segment 0 and {shard} pack {len(packs)} segment 0")
 
 
@@ -463,7 +460,7 @@ def test_a_ledger_or_report_that_the_data_contradicts_is_found(out: Path) -> Non
     tokens = int(shard.tokens or 0)
     seal(out, shard.path, int(shard.packs or 0), tokens + 3)
     said = found(out)
-    assert f"{shard.path}: it holds {tokens:,} tokens; the manifest says {tokens + 3:,}" in said
+    assert f"{shard.path}: it has {tokens:,} tokens; the manifest says {tokens + 3:,}" in said
     assert any(line.startswith("manifest.json: the ledger has tokens_packed") for line in said)
 
 
@@ -531,14 +528,14 @@ def test_outputs_that_merge_made_are_sound_and_what_they_do_not_say_is_not_check
     merge([built, tmp_path / "wrapped"], tmp_path / "both")
     verdict = verify(tmp_path / "both", level="full")
     assert verdict.sound, list(map(str, verdict.findings))
-    assert verdict.not_checked[0].startswith("where documents were cut: the outputs merged here")
+    assert verdict.not_checked[0].startswith("cuts of documents: the merged outputs")
     assert verdict.not_checked[1].startswith(
-        "documents against their sources: the manifest does not say on_error, strategy"
+        "documents against their sources: the manifest has no on_error, strategy"
     )
     packs = packs_of(tmp_path / "both")
     number = whole_document(packs)[0]
     plant(tmp_path / "both", lambda packs: packs.append(packs[number]))
-    assert any("stands in more than one place" in line for line in found(tmp_path / "both"))
+    assert any("is in the packs more than once" in line for line in found(tmp_path / "both"))
 
 
 def test_a_label_on_the_first_token_of_a_segment_is_found(corpus: Path, tmp_path: Path) -> None:
@@ -566,7 +563,7 @@ def test_a_damaged_manifest_is_the_one_finding(out: Path) -> None:
     verdict = verify(out)
     (finding,) = verdict.findings
     assert str(finding).startswith("manifest.json: it is not JSON that packprep wrote")
-    assert verdict.not_checked == ["everything else: the manifest says what to check"]
+    assert verdict.not_checked == ["everything else: without a manifest nothing is known of it"]
 
 
 def test_a_lost_manifest_is_a_finding_and_the_shards_are_still_checked(out: Path) -> None:
@@ -574,7 +571,7 @@ def test_a_lost_manifest_is_a_finding_and_the_shards_are_still_checked(out: Path
     verdict = verify(out)
     (finding,) = verdict.findings
     assert str(finding).startswith(
-        "manifest.json: it is missing, and report.json says that packprep built this"
+        "manifest.json: it is missing, but report.json shows that packprep built this"
     )
     assert verdict.tokens > 0
 
@@ -586,7 +583,7 @@ def test_a_folder_with_nothing_to_verify_is_wrong_usage(tmp_path: Path) -> None:
         verify(tmp_path / "nowhere")
     write_output(tmp_path / "out", {"train": [EXAMPLE]})
     (tmp_path / "out" / "manifest.json").unlink()
-    with pytest.raises(InputError, match="leave --level full out"):
+    with pytest.raises(InputError, match="omit --level full"):
         verify(tmp_path / "out", level="full")
 
 

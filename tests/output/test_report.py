@@ -1,7 +1,9 @@
 from collections import Counter
+from typing import cast
 
 from packprep.output.report import percentiles, table
 from packprep.packing.account import Dropped, Sums
+from packprep.schemas.report import Report
 
 
 def test_the_ledger_names_only_reasons_that_dropped_something() -> None:
@@ -63,7 +65,7 @@ def test_the_table_shows_what_was_lost_beside_utilization() -> None:
         "peak_memory_bytes": 10**6,
         "sha256": "f" * 64,
     }
-    rows = dict(table(report))
+    rows = dict(table(cast("Report", report)))
     assert rows["documents"] == "10 (1 empty, 2 null)"
     assert rows["dropped, too_short"] == "5 in 3 documents"
     assert rows["tokens lost"] == "105 (10.500%)"

@@ -1,4 +1,7 @@
+from typing import cast
+
 from packprep.output.summing import summed, summed_report
+from packprep.schemas.report import DocumentsPerPack, Report
 
 
 def test_numbers_are_added_key_by_key_and_tables_inside_tables_too() -> None:
@@ -23,9 +26,12 @@ LEDGER = {
 }
 
 
-def report(rows: int, bos_rate: float, loss_tokens: int) -> dict[str, object]:
+SPREAD: DocumentsPerPack = {"p50": 1, "p95": 1, "max": 1}
+
+
+def report(rows: int, bos_rate: float, loss_tokens: int) -> Report:
     documents = {"in": rows + 3, "empty": 1, "skipped": {"null": 2}, "dropped": {}}
-    return {
+    table = {
         "documents": documents,
         "tokens": LEDGER,
         "tokens_lost": 0,
@@ -46,15 +52,17 @@ def report(rows: int, bos_rate: float, loss_tokens: int) -> dict[str, object]:
         "loss_tokens": loss_tokens,
         "loss_utilization": loss_tokens / 100,
     }
+    return cast("Report", table)
 
 
 def test_rates_are_of_all_documents_with_tokens_and_loss_tokens_are_added() -> None:
-    both = summed_report([report(30, 1.0, 40), report(10, 0.0, 20)], {}, [])
+    both = summed_report([report(30, 1.0, 40), report(10, 0.0, 20)], SPREAD, [])
     assert (both["bos_rate"], both["eos_rate"]) == (0.75, 1.0)
     assert (both["loss_tokens"], both["loss_utilization"]) == (60, 0.3)
 
 
 def test_an_older_report_without_rates_gives_none() -> None:
-    older = {key: value for key, value in report(10, 0.0, 20).items() if key != "bos_rate"}
+    older = report(10, 0.0, 20)
+    del older["bos_rate"]
     for reports in ([older, report(30, 1.0, 40)], [report(30, 1.0, 40), older]):
-        assert "bos_rate" not in summed_report(reports, {}, [])
+        assert "bos_rate" not in summed_report(reports, SPREAD, [])

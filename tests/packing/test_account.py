@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
-from packprep.preview.sweep import CutWindow, WindowDocuments
+from packprep.preview.window_plan import CutWindow, WindowDocuments
 from packprep.reports.facts import lost
 from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
@@ -64,7 +64,7 @@ def test_the_gate_accepts_every_reason_and_the_page_has_words_for_it() -> None:
         words = (
             {} if reason is Dropped.NOT_DRAWN else {f"dropped: {reason.words}": 3}
         )  # not drawn is not lost
-        assert lost({"truncated": 0, "dropped": {reason.value: 3}}) == words
+        assert lost(Sums(dropped=Counter({reason.value: 3})).ledger) == words
 
 
 def test_a_reason_of_a_later_version_is_shown_and_added_as_it_is() -> None:
@@ -108,7 +108,7 @@ def test_sums_of_packs_of_different_lengths_cannot_be_added() -> None:
 
 
 def test_figures_of_empty_sums_show_no_waste_and_no_loss() -> None:
-    nothing = Sums(max_length=8, loss_tokens=0).figures()
+    nothing: dict[str, object] = {**Sums(max_length=8, loss_tokens=0).figures()}
     del nothing["tokens"]
     assert nothing == {
         "bos_rate": 0.0,

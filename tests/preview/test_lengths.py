@@ -10,7 +10,8 @@ import pytest
 
 from packprep import build
 from packprep.inspect.report_file import read_report
-from packprep.preview.lengths import Lengths, read_lengths, write_rate
+from packprep.preview.lengths import read_lengths, write_rate
+from packprep.preview.stored_lengths import Lengths
 from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
@@ -56,6 +57,12 @@ def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {name: getattr(row, name) for name in FIGURES}
 
 
+def built(options: dict[str, Any]) -> dict[str, Any]:
+    """The same of the build."""
+    report = dict(read_report(options["output"]))
+    return {name: report[name] for name in FIGURES}
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -78,8 +85,7 @@ def test_a_plan_of_text_has_exactly_the_figures_of_the_build(
 ) -> None:
     foreseen = figures(corpus, **more)
     build(files.config(**corpus | more))
-    report = read_report(corpus["output"])
-    assert foreseen == {name: report[name] for name in FIGURES}
+    assert foreseen == built(corpus)
 
 
 def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path: Path) -> None:
@@ -90,7 +96,7 @@ def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path:
     }
     foreseen = figures(options)
     build(files.config(**options))
-    assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
+    assert foreseen == built(corpus)
     assert figures(options | {"group_column": None}) != foreseen
 
 
@@ -102,7 +108,7 @@ def test_rows_of_ids_are_planned_as_they_are_built(corpus: dict[str, Any], tmp_p
     }
     foreseen = figures(options)
     build(files.config(**options))
-    assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
+    assert foreseen == built(corpus)
     with read(options, 0.5) as some:
         assert 0 < some.documents < len(rows)
 
@@ -146,7 +152,7 @@ def test_a_token_store_is_filled_by_a_plan_used_by_a_build_and_planned_by_itself
 
     build(files.config(**corpus, keep_tokens=store), progress=Listening())
     assert said == [f"tokens reused from {key}: no text was read"]
-    assert foreseen == {name: read_report(corpus["output"])[name] for name in FIGURES}
+    assert foreseen == built(corpus)
     assert figures(corpus, keep_tokens=store) == foreseen
     for place in (store, key):
         assert figures(corpus, sources=place) == foreseen
@@ -172,7 +178,7 @@ def test_a_damaged_store_is_refused(corpus: dict[str, Any], tmp_path: Path) -> N
     file = next((tmp_path / "store").rglob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-1])
     with (
-        pytest.raises(InputError, match="no whole token store"),
+        pytest.raises(InputError, match="not a complete token store"),
         read(corpus, sources=tmp_path / "store"),
     ):
         pass
@@ -185,9 +191,8 @@ def test_an_output_is_planned_again_with_its_own_figures(
     corpus: dict[str, Any], more: dict[str, Any]
 ) -> None:
     build(files.config(**corpus | more))
-    report = read_report(corpus["output"])
     again = figures(corpus | more, sources=corpus["output"], holdout=0.0)
-    assert again == {name: report[name] for name in FIGURES}
+    assert again == built(corpus)
 
 
 def test_an_output_says_what_it_cannot_bring_back(corpus: dict[str, Any]) -> None:
@@ -216,7 +221,7 @@ def test_an_array_of_lengths_is_one_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.zeros((2, 2), np.int64), r"holds int64 of shape \(2, 2\); expected whole numbers"),
+        (np.zeros((2, 2), np.int64), r"holds int64 of shape \(2, 2\); expected integers"),
         (np.zeros(2), "holds float64 of shape"),
         (np.array([3, -1]), "has -1 tokens in row 1; expected 0 to 2"),
         (np.array([2**31]), "has 2147483648 tokens in row 0"),
@@ -290,7 +295,7 @@ def test_a_sample_without_documents_asks_for_a_larger_one(
 def test_a_store_is_for_all_documents(corpus: dict[str, Any], tmp_path: Path) -> None:
     options = corpus | {"keep_tokens": tmp_path / "store"}
     with (
-        pytest.raises(ConfigError, match="leave out --sample or --keep-tokens"),
+        pytest.raises(ConfigError, match="omit --sample or --keep-tokens"),
         read(options, 0.5),
     ):
         pass

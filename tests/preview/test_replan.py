@@ -37,7 +37,7 @@ def test_the_strategy_of_the_build_gives_the_figures_of_its_report(
         key: getattr(outcome, key)
         for key in ("packs", "bound", "gap", "utilization", "bias", "straggler")
     }
-    assert found == pytest.approx({key: report[key] for key in found}, rel=1e-12)
+    assert found == pytest.approx({key: dict(report)[key] for key in found}, rel=1e-12)
 
 
 def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(

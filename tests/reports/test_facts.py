@@ -1,9 +1,11 @@
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.packing.account import Sums
 from packprep.reports.facts import gather, lost, percent, short, short_names, visible
 from packprep.schemas import FormatError
 from tests.helpers.corpus import build_options, texts
@@ -66,8 +68,8 @@ def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
 
 
 def test_lost_tokens_are_named_in_words() -> None:
-    tokens = {"truncated": 5, "dropped": {"too_short": 2, "remainder": 0, "no_loss_tokens": 3}}
-    assert lost(tokens) == {
+    dropped = Counter({"too_short": 2, "remainder": 0, "no_loss_tokens": 3})
+    assert lost(Sums(truncated=5, dropped=dropped).ledger) == {
         "cut off: longer than a pack": 5,
         "dropped: too short": 2,
         "dropped: no loss tokens": 3,

@@ -96,7 +96,7 @@ def test_the_name_of_a_table_means_all_its_reasons() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"'utilisation' is no number of report.json; did you mean 'utilization'\?",
+        match=r"report\.json has no number 'utilisation'; did you mean 'utilization'\?",
     ):
         resolve_name("utilisation", figures(REPORT))
 
@@ -154,7 +154,7 @@ def test_a_report_that_was_changed_after_the_build_is_refused(tmp_path: Path) ->
         (None, "cannot be read: No such file or directory; expected a report.json or an output"),
         ("{", "is not JSON: .*; expected a report.json"),
         ("[1]", "holds a list; expected a report.json"),
-        ('{"utilization": 1}', "is no report of packprep: it has no report_version"),
+        ('{"utilization": 1}', "is not a report of packprep: it has no report_version"),
     ],
 )
 def test_what_is_no_report_is_refused_with_what_was_expected(

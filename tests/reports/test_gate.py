@@ -42,7 +42,7 @@ BASELINE = figures(REPORT)
 
 
 def changed(**numbers: Any) -> dict[str, Any]:
-    """The report with other numbers; __ stands for a dot."""
+    """The report with other numbers; __ replaces a dot."""
     report = deepcopy(REPORT)
     for name, value in numbers.items():
         table = report
@@ -153,6 +153,14 @@ def test_the_sentence_names_the_sources_a_failure_comes_from_worst_first() -> No
     )
 
 
+def test_a_limit_on_loss_says_how_many_tokens_a_mix_did_not_draw() -> None:
+    report = changed(tokens__dropped={"not_drawn": 1_500})
+    [verdict] = check_figures(report, {}, max_loss=0.01)
+    assert verdict.sentence.endswith(
+        "the limit is at most 1%; this counts 1,500 tokens that the mix did not draw"
+    )
+
+
 def test_a_given_tolerance_replaces_the_default() -> None:
     report = changed(utilization=0.85)
     assert failed(report, "utilization=-0.05") == {}
@@ -165,16 +173,16 @@ def test_a_given_tolerance_replaces_the_default() -> None:
     assert "it may not fall" in failed(report, "utilization=0")["utilization"]
 
 
-def test_a_tolerance_makes_the_gate_hold_what_it_does_not_by_default() -> None:
+def test_a_tolerance_makes_the_gate_check_a_number_that_has_none_by_default() -> None:
     assert "packs was 20 and is 23" in failed(changed(packs=23), "packs=2")["packs"]
     assert "packs was 20 and is 17" in failed(changed(packs=17), "packs=2")["packs"], (
-        "nobody says which way is better"
+        "no rule says which direction is better"
     )
     assert failed(changed(tokens_lost=20), "tokens_lost=+5") == {}
     assert "tokens_lost" in failed(changed(tokens_lost=20), "tokens_lost=+4")
 
 
-def test_bias_is_held_by_its_distance_from_0() -> None:
+def test_bias_is_compared_by_its_distance_from_0() -> None:
     assert failed(changed(bias=0.5), "bias=0") == {}
     assert "it may not change" in failed(changed(bias=0.6), "bias=0")["bias"]
     assert "it may move away from 0 by 0.05" in failed(changed(bias=-0.6), "bias=0.05")["bias"]
@@ -209,9 +217,9 @@ def test_tokens_per_second_is_held_as_a_ratio_only() -> None:
         ("straggler=-0.1", r"straggler gets worse when it rises; write straggler=\+0.1"),
         (
             "utilisation=1",
-            r"'utilisation' is no number of report.json; did you mean 'utilization'\?",
+            r"report\.json has no number 'utilisation'; did you mean 'utilization'\?",
         ),
-        ("tokens.drop=1", r"is no number of report.json; did you mean"),
+        ("tokens.drop=1", r"has no number 'tokens.drop'; did you mean"),
     ],
 )
 def test_a_tolerance_that_cannot_be_meant_is_a_sentence(tolerance: str, message: str) -> None:
@@ -222,8 +230,8 @@ def test_a_tolerance_that_cannot_be_meant_is_a_sentence(tolerance: str, message:
 def test_limits_need_no_baseline() -> None:
     verdicts = check_figures(REPORT, {}, min_utilization=0.95, max_loss=0.01)
     assert [verdict.sentence for verdict in verdicts if not verdict.passed] == [
-        "utilization is 90%; at least 95% is asked for",
-        "tokens_lost_share is 1.5%; at most 1% is asked for",
+        "utilization is 90%; the limit is at least 95%",
+        "tokens_lost_share is 1.5%; the limit is at most 1%",
     ]
     assert all(
         verdict.passed for verdict in check_figures(REPORT, {}, min_utilization=0.9, max_loss=0.015)
@@ -243,14 +251,14 @@ def test_a_number_that_an_older_baseline_lacks_is_named_and_not_held() -> None:
     assert failed(changed(bos_rate=0.0), baseline=older) == {}
     assert not_in_baseline(REPORT, older) == ["bos_rate"]
     with pytest.raises(
-        ConfigError, match="the baseline has no bos_rate; write it anew with --update-baseline"
+        ConfigError, match="the baseline has no bos_rate; update it with --update-baseline"
     ):
         check_figures(REPORT, older, ["bos_rate=0"])
 
 
 def test_a_misspelt_number_in_the_baseline_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"the baseline's 'utilisation' .*; did you mean 'utilization'\?"
+        ConfigError, match=r"the baseline has 'utilisation', .*; did you mean 'utilization'\?"
     ):
         check_figures(REPORT, {"utilisation": 0.9})
 
@@ -286,7 +294,7 @@ def test_a_whole_report_is_a_baseline(tmp_path: Path) -> None:
     [
         (None, "does not exist; write it with --update-baseline"),
         ("nonsense", "is not JSON"),
-        ("{}", "holds no number; expected a baseline"),
+        ("{}", "has no numbers; expected a baseline"),
     ],
 )
 def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, message: str) -> None:

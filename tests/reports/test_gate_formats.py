@@ -27,7 +27,7 @@ VERDICTS = [
         name="tokens_lost_share",
         baseline=None,
         value=0.5,
-        allowed="at most 1% is asked for",
+        allowed="the limit is at most 1%",
         passed=False,
     ),
 ]
@@ -37,7 +37,7 @@ def test_a_row_says_in_words_what_failed() -> None:
     assert rows(VERDICTS) == [
         ("FAILED", "utilization", "90%", "80%", "-10 points", "it may fall by 0.1 points"),
         ("ok", "max_length", "64", "64", "0", "it may not change"),
-        ("FAILED", "tokens_lost_share", "", "50%", "", "at most 1% is asked for"),
+        ("FAILED", "tokens_lost_share", "", "50%", "", "the limit is at most 1%"),
     ]
 
 
@@ -67,7 +67,7 @@ def test_markdown_begins_with_what_failed() -> None:
         f"- :x: {VERDICTS[2].sentence}",
     ]
     assert "| :white_check_mark: | `max_length` | 64 | 64 | 0 | it may not change |" in lines
-    assert "all 1 numbers hold" in markdown("out", VERDICTS[1:2])
+    assert "all 1 numbers passed" in markdown("out", VERDICTS[1:2])
 
 
 def test_a_bar_in_the_name_of_a_source_does_not_break_the_table() -> None:

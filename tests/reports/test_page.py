@@ -12,6 +12,7 @@ import pytest
 
 from packprep.reports.facts import Facts, gather
 from packprep.reports.page import as_data, clip, render, write_page
+from packprep.schemas.report import Report, ReportSource
 from tests.helpers.chromium import Chromium, Visit, find_chromium
 from tests.helpers.tiny_shards import GOLDEN
 
@@ -156,10 +157,11 @@ def test_names_that_look_like_html_or_a_template_are_text(
         "</style></title><svg onload=x>",
     ]
     hostile += ["{{ 7*7 }}", "{% raw %}", "a&amp;b", "\u202egnp", "x" * 300, "\udce9"]
-    report = dict(facts.report)
-    report["sources"] = [
-        source | {"name": name} for source, name in zip(report["sources"], hostile, strict=True)
+    sources: list[ReportSource] = [
+        {**source, "name": name}
+        for source, name in zip(facts.report["sources"], hostile, strict=True)
     ]
+    report: Report = {**facts.report, "sources": sources}
     plain, doctored = (
         Tags(render(facts)),
         Facts(facts.output, facts.manifest, report, facts.measured, facts.outcomes),
@@ -181,15 +183,15 @@ def test_outputs_of_the_first_format_have_a_page(name: str, tmp_path: Path) -> N
     assert ("Tokens trained on" in text) == (name == "v1-rich")
 
 
-def test_the_page_says_what_to_look_at(tmp_path: Path) -> None:
+def test_the_page_names_what_needs_attention(tmp_path: Path) -> None:
     text = Tags(render(gather(built(tmp_path, overflow="truncate", stride=0)))).text
     assert "of the tokens are in no pack:" in text
-    assert "--overflow split would keep long documents." in text
-    assert "packs hold nothing but padding" in text
+    assert "Use --overflow split to keep long documents." in text
+    assert "packs hold only padding" in text
     (tmp_path / "b").mkdir()
     text = Tags(render(gather(built(tmp_path / "b", strategy="greedy", **WHOLE)))).text
     assert "Nothing is lost: every token of the input is in a pack." in text
-    assert re.search(r"There would be [\d,]+ packs with strategy \w+, [\d,]+ fewer", text)
+    assert re.search(r"needs fewer packs: [\d,]+ with strategy \w+, [\d,]+ fewer", text)
 
 
 WHOLE: dict[str, Any] = {
@@ -213,7 +215,7 @@ def test_one_source_without_loss_is_a_line_of_text(tmp_path: Path) -> None:
     text = Tags(render(facts)).text
     tokens, filler = (facts.report["tokens"][key] for key in ("tokens_in", "filler"))
     assert (
-        f"All {tokens:,} tokens of part0.jsonl are in the packs, beside {filler:,} of padding."
+        f"All {tokens:,} tokens of part0.jsonl are in the packs, plus {filler:,} of padding."
         in text
     )
     (tmp_path / "lossy").mkdir()
@@ -225,7 +227,7 @@ def test_the_step_time_of_one_gpu_is_left_out(tmp_path: Path, facts: Facts) -> N
     text = Tags(render(facts)).text
     assert all(word in text for word in words)
     text = Tags(render(gather(built(tmp_path, balance_ranks=1)))).text.split(
-        "Every option that decides the bytes"
+        "All options that affect the bytes"
     )[0]
     assert [word for word in words if word in text] == []
 
@@ -237,7 +239,7 @@ def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
     wanted = tokens["tokens_in"] - aside
     assert f"0 of {wanted:,} are in no pack" in text
     drawn = (
-        f"each of the {wanted:,} tokens drawn for the mix is in a pack; {aside:,} others were "
+        f"all {wanted:,} tokens drawn for the mix are in the packs; {aside:,} others were "
         "not drawn."
     )
     assert f"Nothing is lost: {drawn}" in text

@@ -334,8 +334,8 @@ def test_a_mix_has_its_shares_for_any_number_of_workers_and_every_source_balance
         assert (source["account"]["bos_rate"], source["account"]["eos_rate"]) == (1.0, 1.0), (
             "of the documents drawn"
         )
-    for source in report["sources"]:
-        check_ledger(source["tokens"])
+    for file in report["sources"]:
+        check_ledger(file["tokens"])
     assert [source["asked"] for source in report["mix"]["sources"]] == [
         {"weight": 50},
         {"weight": 30},
@@ -714,5 +714,5 @@ def test_half_a_third_and_a_fifth_of_real_text_are_within_a_thousandth(tmp_path:
     for source in report["mix"]["sources"]:
         assert abs(source["share"] - source["asked_share"]) < 0.001
         check_ledger(source["account"]["tokens"])
-    for source in report["sources"]:
-        check_ledger(source["tokens"])
+    for file in report["sources"]:
+        check_ledger(file["tokens"])

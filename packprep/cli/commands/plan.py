@@ -16,7 +16,7 @@ from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from packprep.preview.lengths import Lengths
+    from packprep.preview.stored_lengths import Lengths
     from packprep.preview.sweep import Row
 
 _SWEPT = ("max_length", "strategy", "overflow")
@@ -212,7 +212,7 @@ def _notes(
 def _as_json(
     measured: "Lengths", rows: Sequence["Row"], rate: float, notes: Sequence[str], batch: int | None
 ) -> dict[str, Any]:
-    from packprep.preview.sweep import best
+    from packprep.preview.goals import best
 
     planned = [
         dataclasses.asdict(row)
@@ -234,7 +234,7 @@ def _print(
     measured: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
 ) -> None:
     from packprep.execute.disk_space import size_text
-    from packprep.preview.sweep import best, ties
+    from packprep.preview.goals import best, ties
 
     goals: dict[int, list[str]] = {}
     equal = ties(rows)

@@ -151,7 +151,7 @@ def test_tolerances_and_limits_are_options(corpus: Path) -> None:
     assert run("check", output, "--max-loss", loss, "--min-utilization", 0.1).code == 0
     result = run("check", output, "--min-utilization", 0.9999)
     assert result.code == 1
-    assert "; at least 99.99% is asked for\n" in result.out
+    assert "; the limit is at least 99.99%\n" in result.out
 
 
 def test_update_baseline_writes_all_numbers_unless_a_limit_fails(corpus: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_workflow_of_the_readme_passes_on_good_data_and_fails_on_worse(tmp_p
     for step in steps:
         done = shell(step)
         assert done.returncode == 0, done.stderr + done.stdout
-    assert "numbers hold" in (tmp_path / "summary.md").read_text()
+    assert "numbers passed" in (tmp_path / "summary.md").read_text()
     worse = steps[1].replace("packprep build", "packprep build --overflow truncate --overwrite")
     assert shell(worse).returncode == 0
     failed = shell(steps[2])

@@ -1,0 +1,105 @@
+"""Rules that the documents of an output follow, from its manifest.
+
+How documents were cut, what was dropped, and which BOS and EOS they have. `verify` checks the
+shards against them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packprep.config.options import options_in
+from packprep.packing.account import Dropped
+from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import Manifest
+
+WHOLE_DOCUMENTS = tuple(reason for reason in Dropped if reason.takes == "whole documents")
+_TAILS = tuple(
+    reason for reason in Dropped if reason.takes == "tails"
+)  # any other reason may take any part
+# Options that say how documents were cut, without filters and labels. A merged output keeps only
+# those that all of its parts agree on.
+_CUTTING = options_in("segments") - {
+    "max_length",
+    "min_len",
+    "max_len",
+    "min_loss_tokens",
+    "train_overlap",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Settings of a manifest on cut documents, and on BOS and EOS.
+
+    bos, eos: id or None. says_ends: the manifest has BOS and EOS. says_cuts: it says how documents
+    were cut; the manifest of a merge may not. repeated: copies beyond the first of documents in a
+    mix. pairs: a document is two segments.
+    """
+
+    bos: int | None
+    eos: int | None
+    says_ends: bool
+    says_cuts: bool
+    max_length: int
+    wrapped: bool
+    overflow: str
+    stride: int
+    continuation_bos: bool
+    cut_left: bool
+    dropped: Mapping[str, int]
+    truncated: int
+    repeated: int
+    pairs: bool
+
+    @staticmethod
+    def from_manifest(manifest: Manifest) -> "Policy":
+        """Read the policy. Raises FormatError for values that no build writes."""
+        options, tokenizer = (
+            manifest.data["inputs"].get("options"),
+            manifest.data["inputs"].get("tokenizer"),
+        )
+        try:
+            ends = {end: tokenizer.get(end) for end in ("bos", "eos")}
+            ids = {end: None if token is None else int(token["id"]) for end, token in ends.items()}
+            return Policy(
+                **ids,
+                says_ends="bos" in tokenizer and "eos" in tokenizer,
+                says_cuts="generations" not in manifest.data["inputs"] or set(options) >= _CUTTING,
+                max_length=manifest.max_length,
+                wrapped=options.get("strategy") == "wrapped",
+                overflow=str(options.get("overflow", "split")),
+                stride=int(options.get("stride", 0)),
+                continuation_bos=bool(options.get("continuation_bos", False)),
+                cut_left=options.get("truncation_side") == "left",
+                dropped=manifest.ledger["dropped"],
+                truncated=manifest.ledger["truncated"],
+                pairs=any(column.name == "pair_ids" for column in manifest.columns),
+                repeated=int(manifest.data.get("repeated", {}).get("documents", 0)),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise FormatError(
+                "manifest.json has inputs that no build writes; restore the file"
+            ) from None
+
+    @property
+    def any_part_may_lack(self) -> bool:
+        """True if any part of any document may be missing.
+
+        Packs (packs_multiple_of) or segments (min_loss_tokens) were dropped, or both sides of
+        pairs were truncated.
+        """
+        return (self.pairs and self.truncated > 0) or bool(
+            set(self.dropped) - {*WHOLE_DOCUMENTS, *_TAILS}
+        )
+
+    @property
+    def one_piece(self) -> bool:
+        """True if each document has at most one segment, wherever the segment starts."""
+        return self.cut_left and not (self.wrapped or self.pairs)
+
+    @property
+    def copies_may_lack_beginnings(self) -> bool:
+        """True if copies of documents cannot be counted by their first segments."""
+        return self.repeated > 0 and (
+            self.any_part_may_lack or (self.cut_left and not self.one_piece)
+        )

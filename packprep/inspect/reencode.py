@@ -1,0 +1,169 @@
+"""Rows of a source, read and encoded again as in the build.
+
+A source is opened only if its digest is right, and read up to the last wanted row.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.chat.build_tokenizer import with_template
+from packprep.config.build_config import BuildConfig
+from packprep.config.options import options_in
+from packprep.engines.parity import choose_engine
+from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
+from packprep.inspect.coverage import Coverage
+from packprep.schemas.files import MANIFEST
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.storage.stores import is_url
+from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.resolve import resolve
+from packprep.sources.source import Source
+from packprep.sources.units import Part
+from packprep.support.arrays import Int32
+from packprep.support.errors import ConfigError
+from packprep.tokens.encode import cut_text, encode_table
+
+# Options that decide which tokens of a text are in packs. A merged output keeps only those that all
+# of its parts agree on.
+SHAPING = options_in("rows", "tokens", "segments")
+
+
+def recorded_config(manifest: Manifest) -> BuildConfig:
+    """The options of the build that shape tokens.
+
+    Raises ConfigError for an option that this packprep does not know.
+    """
+    options = dict(manifest.data["inputs"]["options"])
+    options.pop("planner", None)
+    known = {field.name for field in fields(BuildConfig)}
+    if unknown := sorted(set(options) - known):
+        raise ConfigError(
+            f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
+            "newer one"
+        )
+    arguments = manifest.run.get("given", {})
+    more = {
+        key: arguments[key]
+        for key in ("name", "split", "revision", "tokenizer_revision")
+        if arguments.get(key)
+    }
+    return BuildConfig(**options | more | {"group_column": None})
+
+
+def find_tokenizer(
+    coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
+) -> Tokenizer:
+    """The tokenizer of the build. If rows are token ids, only its BOS and EOS are known."""
+    if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
+        return _with_template(coverage.manifest, config, moved, root)
+    if config.input_ids_column is None:
+        return recorded_tokenizer(
+            coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos
+        )
+    bos, eos = (
+        None if id_ is None else Special("", id_)
+        for id_ in (coverage.policy.bos, coverage.policy.eos)
+    )
+    return Tokenizer(
+        json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0
+    )
+
+
+def _with_template(
+    manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None
+) -> Tokenizer:
+    """The tokenizer with the chat template of the build. Raises ConfigError if it has another."""
+    from packprep.chat.template import load_chat_template
+
+    tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
+    file = manifest.run.get("given", {}).get("chat_template")
+    path = None if file is None else Path(root or "", file)
+    template = load_chat_template(
+        tokenizer, path, date=config.template_date, variables=config.variables()
+    )
+    if template.as_dict() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
+        where = path or "the tokenizer's chat template"
+        raise ConfigError(
+            f"{where} is not the chat template of this output; restore it to compare documents"
+        )
+    return with_template(tokenizer, template)
+
+
+def find_source(
+    manifest: Manifest,
+    number: int,
+    name: str,
+    config: BuildConfig,
+    root: str | Path | None,
+    scratch: Path,
+) -> Source:
+    """Find a source of the build. Raises ConfigError if it is missing or has changed."""
+    recorded = manifest.data["inputs"]["sources"][number]
+    if name == "standard input" and recorded.get("kind") == "json":
+        raise ConfigError("standard input cannot be read again, so its documents were not compared")
+    is_remote = recorded.get("kind") == "hub" or is_url(name)
+    path = name if is_remote else str(Path(root or "", name))
+    if not is_remote and not Path(path).exists():
+        where = (
+            ""
+            if Path(name).is_absolute()
+            else "; run in the folder of the build, or give that folder with --root"
+        )
+        raise ConfigError(f"the source {path} does not exist{where}")
+    sources = resolve(
+        replace(config, sources=({"path": path} | recorded.get("reading", {}),)), scratch
+    )
+    if len(sources) != 1 or sources[0].sha256 != recorded["sha256"]:
+        raise ConfigError(
+            f"the source {path} has changed since the build; its documents were not compared"
+        )
+    return sources[0]
+
+
+def encoded_rows(
+    source: Source,
+    rows: NDArray[np.int64],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    scratch: Path,
+) -> Iterator[tuple[int, Int32]]:
+    """(row, ids with BOS and EOS) of these rows, which ascend.
+
+    A row without usable text has no ids.
+    """
+    columns, engine = ["ids"], None
+    if config.input_ids_column is None:
+        columns = ["text", "trained", "specials"] if config.chats else ["text"]
+        columns += (
+            [f"second_{name}".removesuffix("_text") for name in columns]
+            if config.pair_columns
+            else []
+        )
+        engine = choose_engine(
+            "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
+        )
+    shape = row_shape([source], config, scratch, tokenizer)
+    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
+    first = 0
+    for table in read_rows(source, config, scratch, shape):
+        begin, end = np.searchsorted(rows, [first, first + len(table)])
+        if begin < end:
+            text = table.select(columns).take(rows[begin:end] - first)
+            for place, name in enumerate(columns):
+                if name in ("text", "second"):
+                    text = text.set_column(place, name, text[name].cast(pa.large_string()))
+            if pattern is not None:
+                text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
+            encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
+            for row, ids in zip(rows[begin:end].tolist(), encoded["tokens"], strict=True):
+                yield row, ids.values.to_numpy()
+        first += len(table)
+        if end == len(rows):
+            return

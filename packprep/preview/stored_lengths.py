@@ -1,0 +1,214 @@
+"""Lengths of documents from an array, a token store or a finished output; no tokens are read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
+from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.inspect.histograms import read_windows
+from packprep.packing.account import Sums
+from packprep.preview.window_plan import WindowDocuments, of_lengths
+from packprep.schemas.columns import Column
+from packprep.schemas.manifest import Output, read_manifest
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.hashing import Purpose, drawn, stream
+from packprep.support.redact import redacted
+from packprep.tokens.store import STORED, TokenFile, stored
+from packprep.windows.documents import (
+    carried_columns,
+    file_schema,
+    form_windows,
+    held_out,
+    read_documents,
+)
+
+_OWN = (
+    "tokens",
+    "cu_seqlens",
+    "segment_lengths",
+    *COLUMN_CHOICE,
+)  # columns that a layout adds by itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Lengths to plan.
+
+    origin: the source, in words. tokenizer: has the BOS and EOS of the documents. carried: columns
+    of the documents beside their tokens. share: share of the documents that was drawn, 1 for all.
+    scale: size of the whole relative to the sample. tokenize_seconds: measured or estimated time
+    to tokenize all of the text; None if there is nothing to tokenize.
+    """
+
+    origin: str
+    windows: Sequence[WindowDocuments]
+    tokenizer: Tokenizer
+    carried: Sequence[Column] = ()
+    share: float = 1.0
+    scale: float = 1.0
+    tokenize_seconds: float | None = None
+
+    @property
+    def documents(self) -> int:
+        return sum(len(window.documents) for window in self.windows)
+
+    @property
+    def longest(self) -> int:
+        lengths = [window.documents.length for window in self.windows]
+        return max((int(length.max()) for length in lengths if len(length)), default=0)
+
+
+def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read as an array: {error}; expected a file of numpy.save"
+        ) from None
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
+        content = (
+            f"{values.dtype} of shape {values.shape}"
+            if isinstance(values, np.ndarray)
+            else "several arrays"
+        )
+        raise InputError(
+            f"{path} holds {content}; expected integers, [documents]: the length of each in tokens"
+        )
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) < 2**31:
+        wrong = int(np.flatnonzero((values < 0) | (values >= 2**31))[0])
+        raise InputError(
+            f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
+        )
+    _refuse_groups(path, config)
+    window = of_lengths("train", 0, values.astype(np.int32))
+    return Lengths(
+        origin=redacted(str(path)), windows=_splits([window], config), tokenizer=_policy({})
+    )
+
+
+def _refuse_groups(path: Output, config: BuildConfig) -> None:
+    if config.group_column is not None:
+        raise ConfigError(
+            f"group_column needs a column, but {path} holds lengths only; plan the sources instead"
+        )
+
+
+def lengths_of_output(path: Output, config: BuildConfig) -> Lengths:
+    _refuse_groups(path, config)
+    manifest = read_manifest(path)
+    windows = [
+        of_lengths(packs.split, packs.window, packs.document_lengths().astype(np.int32))
+        for packs in read_windows(path, manifest)
+    ]
+    lost = Sums.of_ledger(manifest.ledger).tokens_lost
+    without = f", without the {lost:,} tokens it lost" if lost else ""
+    return Lengths(
+        origin=redacted(f"{path}{without}"),
+        windows=windows,
+        tokenizer=_policy(manifest.data["inputs"].get("tokenizer", {})),
+        carried=[column for column in manifest.columns if column.name not in _OWN],
+    )
+
+
+def find_store(path: Path) -> Path | None:
+    """The token store at a path, or the only one in a directory of --keep-tokens, or None."""
+    if (path / STORED).exists():
+        return path
+    stores = sorted(child.parent for child in path.glob(f"*/{STORED}")) if path.is_dir() else []
+    if len(stores) > 1:
+        raise InputError(
+            f"{path} has the tokens of {len(stores)} inputs; name one of "
+            f"{', '.join(map(str, stores))}"
+        )
+    return stores[0] if stores else None
+
+
+def lengths_of_store(store: Path, config: BuildConfig) -> Lengths:
+    files = stored(store, digests=False)
+    if files is None:
+        raise InputError(f"{store} is not a complete token store; build with --keep-tokens again")
+    tokenizer = _policy({}) if config.tokenizer is None else load_build_tokenizer(config)
+    return of_files(f"tokens at {store}", store, files, tokenizer, config)
+
+
+def of_files(
+    origin: str,
+    directory: Path,
+    files: Sequence[TokenFile],
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+) -> Lengths:
+    """Lengths of token files, in the windows of a build."""
+    formed = form_windows(files, config)
+    windows = [
+        WindowDocuments("train", number, read_documents(directory, members))
+        for number, members in enumerate(formed)
+    ]
+    if config.group_column is not None and any(
+        window.documents.group is None for window in windows
+    ):
+        raise InputError(
+            f"{directory} was built without --group-column; build it again with that option"
+        )
+    carried = carried_columns(file_schema(directory, files))
+    return Lengths(
+        origin=redacted(origin),
+        windows=_splits(windows, config),
+        tokenizer=tokenizer,
+        carried=carried,
+    )
+
+
+def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[WindowDocuments]:
+    """Windows of each split, in the order of a build."""
+    if not config.holdout:
+        return list(windows)
+    masks = [held_out(window.documents.id, config) for window in windows]
+    train = [window.take(~out) for window, out in zip(windows, masks, strict=True)]
+    return train + [
+        replace(window.take(out), split="validation")
+        for window, out in zip(windows, masks, strict=True)
+    ]
+
+
+def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
+    """Draw a share of the documents. The sample is scaled by tokens, as their total is known."""
+    if share == 1:
+        return lengths
+    windows = [
+        window.take(
+            drawn(
+                stream(config.seed, Purpose.PLAN_LENGTHS, number),
+                np.arange(len(window.documents)),
+                share,
+            )
+        )
+        for number, window in enumerate(lengths.windows)
+    ]
+    total = sum(window.tokens for window in lengths.windows)
+    drawn_tokens = sum(window.tokens for window in windows)
+    scale = scale_of(total, drawn_tokens, share)
+    return replace(lengths, windows=windows, share=share, scale=scale)
+
+
+def scale_of(total: int, sample: int, share: float) -> float:
+    """Size of the whole relative to the sample. Raises InputError for an empty sample."""
+    if not sample:
+        raise InputError(
+            f"a sample of {share:.3%} has no document with tokens; choose a larger --sample"
+        )
+    return total / sample
+
+
+def _policy(facts: Mapping[str, Any]) -> Tokenizer:
+    """A tokenizer that has only the BOS and EOS of a manifest; neither if the manifest has none."""
+    bos, eos = (
+        Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None
+        for end in ("bos", "eos")
+    )
+    return Tokenizer(json=b"{}", sha256="", vocab_size=1, bos=bos, eos=eos, pad_id=0)

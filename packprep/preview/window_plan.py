@@ -1,0 +1,129 @@
+"""Plan of one window from the lengths of its documents, as in a build."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.config.build_config import BuildConfig
+from packprep.packing.account import Dropped, Sums
+from packprep.packing.kernels.gather import Pointers
+from packprep.packing.plan import PackPlan
+from packprep.windows.documents import Documents
+from packprep.windows.placement import Packs
+from packprep.windows.planner import plan_segments, resized, window_seed
+from packprep.windows.segments import DocumentAccount, Segments
+
+
+@dataclass(frozen=True)
+class WindowDocuments:
+    """Documents that are planned together: window `number` of a split."""
+
+    split: str
+    number: int
+    documents: Documents
+
+    @property
+    def tokens(self) -> int:
+        return int(self.documents.length.sum(dtype=np.int64))
+
+    def take(self, kept: NDArray[Any]) -> "WindowDocuments":
+        """Keep the documents of a mask or of an array of indices."""
+        return replace(self, documents=self.documents.take(kept))
+
+    def repeated(self, copies: int) -> "WindowDocuments":
+        return self if copies == 1 else self.take(np.tile(np.arange(len(self.documents)), copies))
+
+
+def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocuments:
+    """A window of documents with known lengths only. length: [documents], tokens, 0 for none."""
+    source = np.zeros(len(length), np.int32)
+    documents = Documents(
+        id=np.arange(len(length)),
+        tokens=Pointers.null(len(length)),
+        length=length,
+        source=source,
+        group=None,
+    )
+    return WindowDocuments(split, number, documents)
+
+
+@dataclass(frozen=True)
+class CutWindow:
+    """Segments of a window that several strategies share. bound: None until a plan computes it."""
+
+    segments: Segments
+    account: DocumentAccount
+    bound: int | None = None
+
+    def plan(self, window: WindowDocuments, config: BuildConfig) -> "Planned":
+        seed = window_seed(config, window.number, int(window.split == "validation"))
+        segments, account, plan = plan_segments(
+            window.documents, self.segments, self.account, config, seed
+        )
+        packs = Packs(
+            documents=window.documents,
+            segments=segments,
+            padded=plan.lengths,
+            order=plan.order,
+            offsets=plan.offsets,
+        )
+        return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned window. bound: packs that no plan can go below."""
+
+    packs: Packs
+    plan: PackPlan
+    account: DocumentAccount
+    bound: int
+
+    def sums(self, config: BuildConfig, change: int = 0) -> Sums:
+        """Sums of the window, as in a build. change: packs to add, or to drop if below 0."""
+        written, account = resized(self.packs, change, config), self.account
+        lengths, padded = written.segments.lengths, written.padded
+        real = (
+            written.order[written.order >= 0] if change else slice(None)
+        )  # without a change, all segments
+        kept, fillers = (
+            int(lengths[real].sum(dtype=np.int64)),
+            int((written.order < 0).sum()) if change else 0,
+        )
+        stored = int(padded[real].sum(dtype=np.int64)) + fillers
+        dropped = Counter[str](
+            {Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()}
+        )
+        dropped[Dropped.REMAINDER] = _sum(lengths) - kept
+        packs, segments = len(written), len(written.order)
+        return Sums(
+            tokens_in=_sum(written.documents.length),
+            overlap=_sum(account.overlap),
+            continuation_bos=_sum(account.continuation_bos),
+            filler=stored - kept,
+            tokens_packed=stored,
+            truncated=_sum(account.truncated),
+            dropped=dropped,
+            segments=segments,
+            max_length=config.max_length,
+            packs=packs,
+            planned=len(self.packs),
+            bound=self.bound,
+            bias=[self.plan.bias * segments],
+            straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
+        )
+
+    @property
+    def cut(self) -> int:
+        """Number of documents in several pieces or with tokens cut off."""
+        segments = self.packs.segments
+        cut = self.account.truncated > 0
+        cut[segments.document[1:][segments.document[1:] == segments.document[:-1]]] = True
+        return int(np.count_nonzero(cut))
+
+
+def _sum(counts: NDArray[Any]) -> int:
+    return int(counts.sum(dtype=np.int64))

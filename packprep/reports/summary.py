@@ -1,0 +1,181 @@
+"""The top of the report page: figures on cards, and findings in sentences."""
+
+from packprep.packing.account import Sums
+from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent
+from packprep.schemas.report import Ledger
+
+_MUCH_LOST = 0.01  # share of the tokens
+
+
+def cards(facts: Facts) -> list[dict[str, str]]:
+    """Cards of the figures: title, figure, note, and state (good, warn, bad or none)."""
+    report, documents = facts.report, facts.report["documents"]
+    lost_tokens, wanted, share = lost_and_drawn(report["tokens"])
+    spread = report["documents_per_pack"]
+    left_out = sum(documents["dropped"].values()) + sum(documents["skipped"].values())
+    excluded = [f"{documents['empty']:,} empty"] if documents["empty"] else []
+    excluded += [f"{left_out:,} left out"] if left_out else []
+    over = (
+        f"{report['gap']:,} more than the proven minimum"
+        if report["gap"] > 0
+        else "the proven minimum"
+    )
+    return [
+        {
+            "title": "Packs are filled to",
+            "figure": percent(report["utilization"]),
+            "note": "of their length; the rest is wasted compute",
+            "state": _state(report["utilization"], 0.98, 0.9),
+        },
+        {
+            "title": "Tokens lost",
+            "figure": percent(share),
+            "note": f"{lost_tokens:,} of {wanted:,} are in no pack",
+            "state": _state(-share, 0, -_MUCH_LOST),
+        },
+        {"title": "Packs", "figure": f"{report['packs']:,}", "note": over, "state": ""},
+        {
+            "title": "Documents",
+            "figure": f"{documents['in']:,}",
+            "state": "",
+            "note": ", ".join(excluded) or "none empty, none left out",
+        },
+        {
+            "title": "Documents in a pack",
+            "figure": f"{spread['p50']:,}",
+            "state": "",
+            "note": f"is the median; 95% of packs have up to {spread['p95']:,}, "
+            f"the maximum is {spread['max']:,}",
+        },
+        *_step_time(facts),
+        *_trained(facts),
+    ]
+
+
+def lost_and_drawn(tokens: Ledger) -> tuple[int, int, float]:
+    """Tokens lost, tokens that should be in the packs, and the share of these that is lost."""
+    drawn = Sums.of_ledger(tokens).drawn
+    return drawn.tokens_lost, drawn.tokens_in, drawn.tokens_lost_share
+
+
+def _step_time(facts: Facts) -> list[dict[str, str]]:
+    """The card of the step time; none for one GPU."""
+    note = f"relative to equal work on each of {facts.ranks} GPUs"
+    card = {
+        "title": "Step time",
+        "figure": f"{facts.report['straggler']:.2f}×",
+        "note": note,
+        "state": "",
+    }
+    return [card] if facts.ranks > 1 else []
+
+
+def _trained(facts: Facts) -> list[dict[str, str]]:
+    """The card of the loss; none without labels."""
+    if (tokens := facts.measured.loss_tokens) is None:
+        return []
+    report = facts.report
+    sums = Sums(loss_tokens=tokens, packs=report["packs"], max_length=report["max_length"])
+    note = f"of the room: {tokens:,} tokens have a label"
+    return [
+        {
+            "title": "Tokens trained on",
+            "figure": percent(sums.loss_utilization),
+            "note": note,
+            "state": "",
+        }
+    ]
+
+
+def _state(value: float, good: float, fair: float) -> str:
+    return "good" if value >= good else "warn" if value >= fair else "bad"
+
+
+def findings(facts: Facts) -> list[dict[str, str]]:
+    """Findings for the reader, worst first.
+
+    Advice is given only if the comparison of strategies supports it.
+    """
+    report = facts.report
+    packs, (lost_tokens, wanted, share) = report["packs"], lost_and_drawn(report["tokens"])
+    sentences: list[tuple[str, str]] = []
+    if lost_tokens:
+        # "dropped: too long" reads as "dropped (too long)" in a sentence.
+        parts = [(*reason.partition(": "), n) for reason, n in lost(report["tokens"]).items()]
+        reasons = ", ".join(f"{n:,} {verb} ({reason})" for verb, _, reason, n in parts)
+        advice = (
+            " Use --overflow split to keep long documents." if report["tokens"]["truncated"] else ""
+        )
+        state = "bad" if share >= _MUCH_LOST else "warn"
+        in_no_pack = f"{percent(share)} of the tokens are in no pack: {reasons}."
+        sentences.append((state, in_no_pack + advice))
+    elif undrawn := not_drawn(report["tokens"]):
+        drawn = (
+            f"all {wanted:,} tokens drawn for the mix are in the packs; {undrawn:,} others were "
+            "not drawn"
+        )
+        sentences.append(("good", f"Nothing is lost: {drawn}."))
+    else:
+        sentences.append(("good", "Nothing is lost: every token of the input is in a pack."))
+    skipped = sum(report["documents"]["skipped"].values())
+    if skipped:
+        reasons = ", ".join(
+            f"{count:,} {reason}" for reason, count in report["documents"]["skipped"].items()
+        )
+        sentences.append(
+            ("warn", f"Rows without usable text were skipped: {reasons.replace('_', ' ')}.")
+        )
+    if only_padding := int(facts.measured.fill.counts[facts.measured.fill.values == 0].sum()):
+        sentences.append(
+            (
+                "warn",
+                f"{only_padding:,} packs hold only padding: they bring the number of packs to a "
+                "multiple of --packs-multiple-of.",
+            )
+        )
+    ours = next(
+        (
+            outcome
+            for outcome in facts.outcomes
+            if outcome.strategy == facts.options.get("strategy")
+        ),
+        None,
+    )
+    others = [outcome for outcome in facts.outcomes if ours is not None and outcome.cut <= ours.cut]
+    fewest = min(others, key=lambda outcome: outcome.packs, default=None)
+    fewer = ours.packs - fewest.packs if ours is not None and fewest is not None else 0
+    if fewest is not None and fewer > 0.005 * packs:
+        fewer_packs = (
+            f"{fewest.packs:,} with strategy {fewest.strategy}, {fewer:,} fewer "
+            f"({percent(fewer / packs)})"
+        )
+        sentences.append(("warn", f"Another strategy needs fewer packs: {fewer_packs}."))
+    elif report["gap"] <= 0:
+        sentences.append(("good", "No plan of these documents has fewer packs."))
+    elif report["gap"] <= 0.001 * packs:
+        most = f"{report['gap']:,} of the packs ({percent(report['gap'] / packs)})"
+        sentences.append(("good", f"No plan can save more than {most}."))
+    mixed = min(
+        (one for one in others if one.packs <= 1.01 * packs),
+        key=lambda one: abs(one.bias),
+        default=None,
+    )
+    if mixed is not None and report["bias"] > 0.5 and mixed.bias < report["bias"] - 0.2:
+        was = f"Packs hold documents of similar length (bias {report['bias']:.2f})"
+        sentences.append(
+            (
+                "warn",
+                f"{was}; strategy {mixed.strategy} mixes lengths better "
+                f"(bias {decimals(mixed.bias)}).",
+            )
+        )
+    if facts.ranks > 1 and report["straggler"] > 1.1:
+        waits = f"GPUs wait for the slowest pack of each step ({report['straggler']:.2f}× the time)"
+        sentences.append(("warn", f"{waits}; --order balanced makes steps more even."))
+    states = {"bad": "Warning", "warn": "Note", "good": "Good"}
+    return [
+        {"state": state, "word": word, "text": text}
+        for state, word in states.items()
+        for finding, text in sentences
+        if finding == state
+    ]

@@ -1,0 +1,164 @@
+"""Types of report.json, the account of a build, as report.schema.json describes it.
+
+They exist for type checkers only: a report is a plain dict, and nothing here checks its values.
+"""
+
+from typing import NotRequired, TypedDict
+
+
+class Ledger(TypedDict):
+    """Tokens by what became of them: the equation that `check_ledger` checks."""
+
+    tokens_in: int
+    overlap: int
+    continuation_bos: int
+    filler: int
+    tokens_packed: int
+    truncated: int
+    dropped: dict[str, int]
+
+
+class TotalLedger(Ledger):
+    """The ledger of all sources, with the special tokens that the build added."""
+
+    bos_added: int
+    eos_added: int
+
+
+# "in" is a keyword, so this one cannot be a class statement.
+DocumentCounts = TypedDict(
+    "DocumentCounts",
+    {
+        "in": int,
+        "empty": int,
+        "skipped": dict[str, int],
+        "dropped": dict[str, int],
+        "cut": int,
+        "cut_characters": int,
+    },
+)
+"""Rows by what became of them. skipped, dropped: rows by reason. cut: rows with shortened text."""
+
+
+class DocumentsPerPack(TypedDict):
+    """Percentiles of the documents and pieces in a pack."""
+
+    p50: int
+    p95: int
+    max: int
+
+
+class ReportSplit(TypedDict):
+    """Counts of one split."""
+
+    packs: int
+    segments: int
+    tokens: int
+
+
+class ReportWindow(ReportSplit):
+    """One window: the documents that were planned together."""
+
+    window: int
+    split: str
+    bound: int
+    gap: int
+    bias: float
+    straggler: float
+
+
+class Rates(TypedDict):
+    """Shares of the documents with tokens that begin with BOS and that end with EOS.
+
+    Older reports have none.
+    """
+
+    bos_rate: NotRequired[float]
+    eos_rate: NotRequired[float]
+
+
+class SourceAccount(Rates):
+    """The account of one input file, or of several."""
+
+    documents: DocumentCounts
+    tokens: Ledger
+    segments: int
+
+
+class ReportSource(SourceAccount):
+    """One input file."""
+
+    name: str
+
+
+class RepeatedCounts(TypedDict):
+    """Copies beyond the first of documents that a mix draws more than once."""
+
+    documents: int
+    tokens: int
+
+
+class MixedSource(TypedDict):
+    """One source of a mix. asked: weight, epochs or max_tokens, or nothing."""
+
+    name: str
+    asked: dict[str, float]
+    asked_share: float
+    share: float
+    trained_tokens: int
+    epochs: float
+    repeated: RepeatedCounts
+    account: SourceAccount
+
+
+class ReportMix(TypedDict):
+    """Shares asked for and achieved. limited_by: the source that limits the size of the mix."""
+
+    limited_by: str | None
+    sources: list[MixedSource]
+
+
+class SumFigures(Rates):
+    """The numbers that follow from sums over all sources and windows.
+
+    Reports of rows without labels have no loss.
+    """
+
+    tokens: TotalLedger
+    tokens_lost: int
+    tokens_lost_share: float
+    max_length: int
+    packs: int
+    segments: int
+    utilization: float
+    loss_tokens: NotRequired[int]
+    loss_utilization: NotRequired[float]
+    bound: int
+    gap: int
+    gap_share: float
+    bias: float
+    straggler: float
+
+
+class InputReport(SumFigures):
+    """The part of a report that the inputs of the build decide."""
+
+    report_version: int
+    documents: DocumentCounts
+    straggler_ranks: int
+    documents_per_pack: DocumentsPerPack
+    splits: dict[str, ReportSplit]
+    windows: list[ReportWindow]
+    sources: list[ReportSource]
+    mix: NotRequired[ReportMix]
+
+
+class Report(InputReport):
+    """The whole of report.json: also its data files and the run that wrote them."""
+
+    bytes: int
+    shards: int
+    seconds: dict[str, float]
+    tokens_per_second: float
+    peak_memory_bytes: int
+    sha256: str
