@@ -1,19 +1,19 @@
-"""Engines: what turns text into token ids. One small protocol, three implementations of it.
+"""Engines turn text into token ids: one small protocol, three implementations.
 
-A batch of text comes in as an Arrow array, flat ids and offsets go out; no document becomes a list
-of Python ints except inside `tokenizers`, which has no other way out (16 of its 1100 ns per token).
+Input is a batch of text as an Arrow array, output flat ids and offsets. No document becomes a list
+of Python ints, except inside `tokenizers`, which offers nothing else (16 of its 1100 ns per token).
 
     hf         `tokenizers`, the reference: reads every tokenizer.json; 2-4 MB per core-second
     fastokens  BPE, exact on every code point tried; 30-130 MB, SentencePiece BPE 2-8
     gigatoken  BPE, newer Unicode tables; 40-160 MB, SentencePiece BPE 10
 
-Every engine lets several threads call it at once: all three release the interpreter lock and guard
-their own caches, so none stands behind a lock here (tests/engines/test_backends.py holds them to
-it, with cold caches). gigatoken uses the cores inside a call too; fastokens is told not to, because
-threads that wait for each other's pieces and a cache more cost a build 2 to 10 % of its cycles.
-`tokenizers` is told not to by the command line (TOKENIZERS_PARALLELISM), and has threads from here:
-what one of its own made, another one frees, which was 8 % of the time of a build. A fast engine is
-trusted only after `packprep.engines.parity` has compared it with `hf`.
+Several threads may call an engine at once: all three release the interpreter lock and guard their
+caches, so none needs a lock here (tests/engines/test_backends.py checks that with cold caches).
+gigatoken also uses several cores inside a call. fastokens is set not to: threads that wait for each
+other and one more cache cost a build 2 to 10 % of its cycles. `tokenizers` is set not to by the
+command line (TOKENIZERS_PARALLELISM) and gets its threads from here: with threads of its own, one
+frees the memory of another, which was 8 % of the time of a build. A fast engine is trusted only
+after `packprep.engines.parity` has compared it with `hf`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ EngineName = Literal["hf", "fastokens", "gigatoken"]
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
-# Characters of a call: `tokenizers` holds about 65 bytes per token until it is over.
+# Characters of a call: `tokenizers` holds about 65 bytes per token until the call returns.
 SUB_BATCH = 1 << 19
 SUB_BATCH_PIECES = 8192
-# Longer documents are cut: whole, one keeps a single core busy and needs 130 times its size while
-# it is encoded.
+# Longer documents are cut: a whole one would keep a single core busy and need 130 times its size in
+# memory while it is encoded.
 PIECE_BYTES = 1 << 18
 
 
@@ -56,8 +56,7 @@ os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read at the first call in
 class Engine(Protocol):
     """Text in, ids out. `encode` may be called by several threads at once on one engine.
 
-    name and version say what made the ids; notes are sentences for the user that encoding gave rise
-    to, each once.
+    name, version: of the library. notes: sentences for the user about encoding, each once.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Engine(Protocol):
     notes: list[str]
 
     def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
-        """Token ids of each document, only those that the text itself gives: no BOS or EOS.
+        """Token ids of the text of each document, without BOS and EOS.
 
         texts: string or large_string array without nulls, [documents]. Returns ids int32 [tokens],
         possibly read-only, and offsets int64 [documents + 1]: document i is
@@ -76,10 +75,8 @@ class Engine(Protocol):
 class HfEngine:
     """`tokenizers`, about SUB_BATCH characters a call.
 
-    Documents over PIECE_BYTES go in pieces (`packprep.engines.cut_points`).
-
-    Calls are made by as many threads as `tokenizers` would have of its own: RAYON_NUM_THREADS, or
-    one for each core.
+    Documents over PIECE_BYTES are encoded in pieces (`packprep.engines.cut_points`). As many threads
+    call it as `tokenizers` would use itself: RAYON_NUM_THREADS, or one for each core.
     """
 
     name = "hf"
@@ -114,7 +111,7 @@ class HfEngine:
             encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
         ids = array.array("I")
         for encoding in encodings:
-            ids.fromlist(encoding.ids)  # the cheapest way out: 16 ns per token, np.array 25
+            ids.fromlist(encoding.ids)  # the fastest conversion: 16 ns per token, np.array 25
         return (
             documents,
             [len(encoding) for encoding in encodings],
@@ -140,7 +137,7 @@ class HfEngine:
             yield pieces, documents
 
     def _pieces(self, texts: pa.Array) -> Iterator[tuple[int, str]]:
-        """Every document in order, whole or cut."""
+        """Documents in order, whole or in pieces."""
         starts = text_starts(texts)
         long = np.diff(starts) > PIECE_BYTES
         last = 0
@@ -161,7 +158,7 @@ class HfEngine:
     def _may_cut(self) -> bool:
         """True if long documents may be cut.
 
-        Looking may read the whole vocabulary, so only when there is one.
+        Evaluated only for a long document, because it may read the whole vocabulary.
         """
         reason = cut_points.why_not(self._tokenizer)
         note = f"documents over {PIECE_BYTES:,} bytes are encoded whole and on one core: {reason}"
@@ -171,7 +168,7 @@ class HfEngine:
 
 
 class FastokensEngine:
-    """`fastokens`: two flat buffers out, used as they are."""
+    """`fastokens`: returns two flat buffers, which are used without a copy."""
 
     name = "fastokens"
 
@@ -197,9 +194,9 @@ class FastokensEngine:
 
 
 class GigatokenEngine:
-    """`gigatoken`, which has no switch for special tokens in text.
+    """`gigatoken`, which cannot switch off special tokens in text.
 
-    It never sees them unless they are parsed.
+    They are removed from its tokenizer.json, unless they are to be parsed.
     """
 
     name = "gigatoken"
@@ -208,7 +205,7 @@ class GigatokenEngine:
         gigatoken, self.version = _package(self.name)
         _package(
             self.name, "awkward"
-        )  # what its results are made of: 0.2 s to import, not inside the first call
+        )  # type of its results; 0.2 s to import, not in the first call
         with _as_sentence(f"gigatoken {self.version} cannot read this tokenizer.json"):
             text = tokenizer_json.decode()
             self._tokenizer = gigatoken.Tokenizer.from_json(
@@ -236,7 +233,7 @@ def load_engine(
 ) -> Engine:
     """The engine of this name for this tokenizer.
 
-    Truncation and padding kept in the file are switched off.
+    Truncation and padding in the file are switched off.
 
     parse_special_tokens: False keeps text that spells a special token as text, True gives that
     token's id. Raises ConfigError for an unknown engine or one that is not installed, InputError
@@ -266,11 +263,11 @@ def text_starts(texts: pa.Array) -> NDArray[np.int64]:
 
 
 def as_int32(ids: NDArray[np.uint32]) -> Ids:
-    """The same memory as int32; an id of 2^31 or more would turn negative, so it is an error."""
+    """The same memory as int32. An id of 2^31 or more would become negative, so it is an error."""
     signed = ids.view(np.int32)
     if len(signed) and signed.min() < 0:
         raise InputError(
-            f"the tokenizer gave the id {int(ids.max()):,}; ids must be below {2**31:,}"
+            f"the tokenizer returned the id {int(ids.max()):,}; ids must be below {2**31:,}"
         )
     return signed
 
@@ -287,7 +284,7 @@ def _package(engine: str, module: str | None = None) -> tuple[Any, str]:
 
 
 @contextmanager
-def _as_sentence(what: str) -> Iterator[None]:
+def _as_sentence(fault: str) -> Iterator[None]:
     """Turn any error of a Rust engine into InputError.
 
     They raise bare Exception, and a panic is a BaseException.
@@ -298,7 +295,7 @@ def _as_sentence(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise InputError(
-            f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            f"{fault}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
 
 
@@ -313,7 +310,7 @@ def added_tokens(tokenizer_json: bytes) -> list[dict[str, Any]]:
 
 
 def _without_specials(tokenizer_json: str) -> str:
-    """The same tokenizer.json with the special ones gone from its `added_tokens`."""
+    """The tokenizer.json without the special ones of its `added_tokens`."""
     start, stop = _added_tokens_span(tokenizer_json)
     tokens = json.loads(tokenizer_json[start:stop] or "[]")
     kept = [token for token in tokens if not token.get("special")]
@@ -327,7 +324,7 @@ def _added_tokens_span(tokenizer_json: str) -> tuple[int, int]:
 
     Quotes inside JSON strings are escaped, so only the key can match.
     """
-    found = re.search(r'"added_tokens"\s*:\s*(?=\[)', tokenizer_json)
-    if found is None:
+    match = re.search(r'"added_tokens"\s*:\s*(?=\[)', tokenizer_json)
+    if match is None:
         return 0, 0
-    return found.end(), json.JSONDecoder().raw_decode(tokenizer_json, found.end())[1]
+    return match.end(), json.JSONDecoder().raw_decode(tokenizer_json, match.end())[1]

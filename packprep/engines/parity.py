@@ -30,8 +30,9 @@ from packprep.support.hashing import Purpose, drawn, stream
 # the reference.
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
 
-# Text that a thread encodes before another takes its place: fastokens keeps up to 100 MB of words
-# for each thread, and what a new one lacks costs less than 1 % of the instructions of a build.
+# Text that a thread encodes before another one replaces it: fastokens caches up to 100 MB of words
+# for each thread. The empty cache of a new thread costs less than 1 % of the instructions of a
+# build.
 THREAD_BYTES = 24 << 20
 
 Reference = Callable[[], Engine]
@@ -39,11 +40,11 @@ Reference = Callable[[], Engine]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """The engine a build uses and what spoke for it.
+    """The engine of a build, and why it was chosen.
 
-    reference gives the `hf` engine, loaded at the first call and then always the same one, for all
-    threads. gate goes into the manifest's `run` part; notes are sentences for the user. threads are
-    those that call the engine in a build.
+    reference: returns the `hf` engine, loaded at the first call and shared by all threads. gate: for
+    the `run` part of the manifest. notes: sentences for the user. threads: those that call the engine
+    in a build.
     """
 
     engine: Engine
@@ -55,7 +56,7 @@ class EngineChoice:
 
 @dataclass(frozen=True)
 class EngineDifference:
-    """The shortest text found on which two engines differ, and what each made of it."""
+    """A text, as short as possible, on which two engines differ, and the ids of both."""
 
     text: str
     ids: list[int]
@@ -88,9 +89,9 @@ def choose_engine(
     candidates = _candidates(tokenizer_json) if requested == "auto" else [requested]
     if candidates == ["hf"]:
         return _choice(reference(), reference, "reference", [])
-    fast, note = _load_first(candidates, requested, tokenizer_json, parse_special_tokens)
+    fast, refusal = _load_first(candidates, requested, tokenizer_json, parse_special_tokens)
     if fast is None:
-        return _choice(reference(), reference, "no fast engine", [note])
+        return _choice(reference(), reference, "no fast engine", [refusal])
 
     texts = probes(added_tokens(tokenizer_json))
     documents = list(_sampled(sample))
@@ -112,19 +113,19 @@ def choose_engine(
     }
     if difference is None:
         return _choice(fast, reference, "equal", [], **measured)
-    said = f"engine {fast.name} {fast.version} differs from the reference: {difference}"
+    note = f"engine {fast.name} {fast.version} differs from the reference: {difference}"
     if requested != "auto":
-        raise InputError(f"{said}; use --engine hf or auto")
+        raise InputError(f"{note}; use --engine hf or auto")
     rejected = {"rejected": f"{fast.name} {fast.version}", "difference": str(difference)}
     return _choice(
-        reference(), reference, "different", [f"{said}; the engine is hf"], **rejected, **measured
+        reference(), reference, "different", [f"{note}; the engine is hf"], **rejected, **measured
     )
 
 
 def trusted_engine(
     name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False
 ) -> EngineChoice:
-    """The engine that another process of the same build has chosen, without comparing it again."""
+    """The engine that another process of this build has chosen, not compared again."""
     reference = _load_once(
         lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens)
     )
@@ -137,7 +138,7 @@ def trusted_engine(
 def first_difference(
     engine: Engine, reference: Engine, texts: Sequence[str]
 ) -> EngineDifference | None:
-    """First difference between two engines' ids, narrowed down; None where they are the same."""
+    """First difference between two engines' ids, on a text as short as possible; None if equal."""
     array = pa.array(texts, pa.large_string())
     bad = unequal(*engine.encode(array), *reference.encode(array))
     return _narrowed(engine, reference, texts[bad[0]]) if len(bad) else None
@@ -148,7 +149,7 @@ def unequal(
 ) -> NDArray[np.int64]:
     """Documents that differ between two encodings of the same texts.
 
-    int64, rising, empty where every id is equal.
+    int64, ascending; empty if all ids are equal.
     """
     documents = len(expected_offsets) - 1
     if len(offsets) != documents + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
@@ -160,9 +161,9 @@ def unequal(
         return np.unique(np.searchsorted(offsets, tokens, side="right") - 1)
     bad = np.diff(offsets) != np.diff(expected_offsets)
     for document in np.flatnonzero(~bad):
-        mine = ids[offsets[document] : offsets[document + 1]]
+        ours = ids[offsets[document] : offsets[document + 1]]
         theirs = expected[expected_offsets[document] : expected_offsets[document + 1]]
-        bad[document] = not np.array_equal(mine, theirs)
+        bad[document] = not np.array_equal(ours, theirs)
     return np.flatnonzero(bad)
 
 
@@ -181,13 +182,13 @@ def verify_batch(
 
     Returns how many documents were compared, 0 for `hf` itself.
 
-    ids, offsets: what `engine` gave for texts. documents: their numbers, int64 [documents]; with
-    seed and share they alone decide which are compared, so batches and workers do not matter.
+    ids, offsets: result of `engine` for texts. documents: their numbers, int64 [documents]. Only
+    these, seed and share decide which documents are compared, so batches and workers do not matter.
     share: 0 (none) to 1 (all). Raises InputError naming the first document whose ids differ.
     """
     if not len(texts) == len(documents) == len(offsets) - 1:
         raise InputError(
-            f"engine {engine.name} {engine.version} gave {len(offsets) - 1} results for "
+            f"engine {engine.name} {engine.version} returned {len(offsets) - 1} results for "
             f"{len(texts)} documents"
         )
     rows = np.flatnonzero(drawn(stream(seed, Purpose.VERIFY_ENGINE), documents, share))
@@ -197,16 +198,16 @@ def verify_batch(
         texts if len(rows) == len(texts) else texts.take(pa.array(rows))
     )
     for row, start, stop in zip(rows, expected_offsets[:-1], expected_offsets[1:], strict=True):
-        mine, theirs = ids[offsets[row] : offsets[row + 1]], expected[start:stop]
-        if not np.array_equal(mine, theirs):
-            raise InputError(_mismatch(engine, reference(), int(documents[row]), mine, theirs))
+        ours, theirs = ids[offsets[row] : offsets[row + 1]], expected[start:stop]
+        if not np.array_equal(ours, theirs):
+            raise InputError(_mismatch(engine, reference(), int(documents[row]), ours, theirs))
     return len(rows)
 
 
 def _candidates(tokenizer_json: bytes) -> list[EngineName]:
     """Fast engines in the order to try.
 
-    BPE with byte fallback comes from SentencePiece, there gigatoken is faster.
+    BPE with byte fallback comes from SentencePiece; gigatoken is faster on it.
     """
     from_sentencepiece = (
         b'"byte_fallback":true' in tokenizer_json or b'"byte_fallback": true' in tokenizer_json
@@ -217,7 +218,7 @@ def _candidates(tokenizer_json: bytes) -> list[EngineName]:
 def _load_first(
     candidates: list[EngineName], requested: str, tokenizer_json: bytes, parse_special_tokens: bool
 ) -> tuple[Engine | None, str]:
-    """The first engine that is installed and reads the tokenizer; or None and why there is none."""
+    """The first engine that is installed and reads the tokenizer; or None and the reason."""
     refusals = []
     for name in candidates:
         try:
@@ -285,15 +286,15 @@ def _narrowed(engine: Engine, reference: Engine, text: str) -> EngineDifference:
     )
 
 
-def _mismatch(engine: Engine, reference: Engine, document: int, mine: Ids, theirs: Ids) -> str:
-    shorter = min(len(mine), len(theirs))
-    at = int(np.argmax(np.append(mine[:shorter] != theirs[:shorter], True)))
-    window = slice(at, at + 4)
+def _mismatch(engine: Engine, reference: Engine, document: int, ours: Ids, theirs: Ids) -> str:
+    shorter = min(len(ours), len(theirs))
+    place = int(np.argmax(np.append(ours[:shorter] != theirs[:shorter], True)))
+    window = slice(place, place + 4)
     return (
-        f"document {document}: from token {at:,} on engine {engine.name} {engine.version} gave "
-        f"{mine[window].tolist()} and {reference.name} {reference.version} "
+        f"document {document}: from token {place:,} on engine {engine.name} {engine.version} gave "
+        f"{ours[window].tolist()} and {reference.name} {reference.version} "
         f"{theirs[window].tolist()} "
-        f"({len(mine):,} and {len(theirs):,} tokens); build with --engine hf"
+        f"({len(ours):,} and {len(theirs):,} tokens); build with --engine hf"
     )
 
 

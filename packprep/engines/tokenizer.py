@@ -161,11 +161,11 @@ def recorded_tokenizer(
         source = str(Path(root or "", given["tokenizer_path"]))
         if not Path(source).exists():
             raise ConfigError(
-                f"the tokenizer {source} does not exist; say with --tokenizer where it is now"
+                f"the tokenizer {source} does not exist; give its new path with --tokenizer"
             )
     if source is None:
         raise ConfigError(
-            "the manifest does not say where the tokenizer is; give it with --tokenizer"
+            "the manifest does not name the tokenizer's path; give it with --tokenizer"
         )
     found = load_tokenizer(source, revision=revision, bos=bos, eos=eos)
     if found.sha256 != (said := manifest.data["inputs"]["tokenizer"].get("sha256")):
@@ -220,7 +220,7 @@ def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     )
     vocab.update((token["content"], token["id"]) for token in parsed.get("added_tokens", []))
     if not vocab or set(map(type, vocab.values())) != {int}:
-        raise ValueError("its vocabulary is empty or gives a token no number")
+        raise ValueError("its vocabulary is empty or has a token without a number")
     if min(vocab.values()) < 0 or max(vocab.values()) >= 2**31 - 1:
         raise ValueError(
             f"its ids go from {min(vocab.values())} to {max(vocab.values())}, beyond 0 to 2^31 - 2"

@@ -1,9 +1,9 @@
-"""An open source: its rows as a `datasets` object in streaming form.
+"""An open source: its rows as a streaming `datasets` object.
 
-An error of its reader becomes a sentence.
+Errors of its reader become a sentence.
 
-Nothing is cached in the user's home (but hub datasets, whose cache is theirs), and no more is read
-than is asked for. Only what cannot be streamed is unpacked into `scratch`.
+Nothing is cached in the user's home, except hub datasets, which `datasets` caches there itself. No
+more is read than is wanted. Only files that cannot be streamed are unpacked into `scratch`.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ from packprep.support.errors import InputError, system_error
 if TYPE_CHECKING:
     from packprep.chat.conversations import ConversationColumns
 
-# Parquet and Arrow are binary: packed once more they shrink a few times, a file of nothing 1,000
+# Parquet and Arrow are binary: compressed again they shrink a few times, a file of zeros 1,000
 # times.
 _UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
 
 
 @contextlib.contextmanager
 def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
-    """Turn the errors of each format's reader into a sentence with the file's name.
+    """Turn errors of a format's reader into a sentence with the file's name.
 
-    read: [rows so far].
+    read: number of rows read so far, in a sequence of one.
     """
     try:
         yield
@@ -57,22 +57,19 @@ def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
         if refused is not None:
             raise OSError(
                 refused.errno, refused.strerror, source.name
-            ) from None  # no fault of the source
-        behind = f" (behind row {read[0] - 1})" if read[0] else ""
-        raise InputError(f"{source.name} {_reason(error, source)}{behind}") from None
+            ) from None  # not a fault of the source
+        place = f" (after row {read[0] - 1})" if read[0] else ""
+        raise InputError(f"{source.name} {_reason(error, source)}{place}") from None
 
 
 @contextlib.contextmanager
 def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
-    """The file to open.
-
-    The source's own, or a plain copy of one that its reader cannot stream as it is.
-    """
-    away = is_url(source.path or "")
-    if source.path is None or not (source.compression or away) or source.format.is_streamed:
+    """The file to open: the source's file, or a plain copy if its reader cannot stream that."""
+    is_remote = is_url(source.path or "")
+    if source.path is None or not (source.compression or is_remote) or source.format.is_streamed:
         yield source.path
         return
-    if away and source.format.is_folder:
+    if is_remote and source.format.is_folder:
         from packprep.sources.remote import fetched
 
         with fetched(source, scratch) as folder:
@@ -87,8 +84,8 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
             copy.write(block)
             if source.compression and copy.tell() > most:
                 raise InputError(
-                    f"{source.name} unpacks to more than {most:,} bytes, which no {source.kind} "
-                    "file does"
+                    f"{source.name} unpacks to more than {most:,} bytes, more than any "
+                    f"{source.kind} file does"
                 )
         copy.flush()
         yield Path(copy.name)
@@ -104,7 +101,7 @@ def open_rows(
 ) -> Any:
     """The rows of a source as a `datasets` object in Arrow format.
 
-    begin: byte of JSON lines where the first begins.
+    begin: byte where the first row to read begins, see `Format.row_begins`.
     """
     names, texts = number_columns(config), text_columns(config)
     typed = bool(names) and source.format.first_types is not None
@@ -140,7 +137,7 @@ def _reason(error: Exception, source: Source) -> str:
     if source.compression and text.startswith("Garbage at byte "):
         end = int(text.rpartition(" ")[2])
         return (
-            f"is whole up to byte {end:,}, and what follows is neither gzip nor padding with "
+            f"is intact up to byte {end:,}, and what follows is neither gzip nor padding with "
             "zeros; "
             f"remove it (head -c {end}) or fetch the file again"
         )
@@ -150,7 +147,7 @@ def _reason(error: Exception, source: Source) -> str:
 
 
 def _damaged_at(source: Source) -> int:
-    """Byte of a compressed file by which its reader stumbled; it reads some ahead."""
+    """Byte of a compressed file at which its reader fails, or a few after it: it reads ahead."""
     with source.raw() as file:
         plain = unpacking(file, source.compression)
         with contextlib.suppress(OSError, pa.ArrowException):

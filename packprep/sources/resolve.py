@@ -262,7 +262,7 @@ def _walked(path: Path, config: BuildConfig) -> list[Path]:
         for name in subfolders:
             if (link := Path(folder, name)).is_symlink():  # following could go round in circles
                 raise InputError(
-                    f"{link} is a link to a folder; give the folder as a source of its own, or "
+                    f"{link} is a link to a folder; pass the folder as a separate source, or "
                     "move it here"
                 )
         files += [

@@ -1,10 +1,10 @@
-"""The input cut into units.
+"""The input cut into units: runs of documents with a fixed amount of text.
 
-Runs of documents of a fixed amount of text, never of a number that workers decide.
+Their size never depends on the number of workers.
 
-A unit is what is shuffled. It is read and tokenized in slices, so that work starts before a unit is
-read to its end and the memory of one slice serves the next. Documents are numbered over the whole
-input, rows without usable text included, so a number always names its row.
+Units are shuffled. A unit is read and tokenized in slices, so that work starts before the unit is
+read to its end, and so that slices reuse memory. Documents are numbered over the whole input,
+including rows without usable text, so a number always names its row.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ from packprep.sources.source import Source
 from packprep.support.errors import InputError
 from packprep.support.problems import problem_at, reasons_in
 
-# Text of a slice: 64 MB at once took a sixth more time, most of it to get fresh memory from the
-# system. 16 MB take as long as 8 and leave larger holes in freed memory; each file of tokens is a
-# mapping, of which a system allows 65,530.
+# Text of a slice. 64 MB took a sixth more time, mostly to get new memory from the system. 16 MB
+# take as long as 8 and leave larger holes in freed memory. Much smaller slices would be too many
+# token files: each is mapped, and a system allows 65,530 mappings.
 SLICE_BYTES = 8_000_000
 
 
@@ -44,8 +44,8 @@ class Part:
 class Slice(Extent):
     """A run of documents tokenized by one task.
 
-    table: the columns of reading.py without `problem`, [documents]; null text or no ids where the
-    row was skipped. first_rows: of each part, the row of its source that it begins with.
+    table: the columns of reading.py without `problem`, [documents]; a skipped row has null text or
+    no ids. first_rows: of each part, its first row in its source.
     """
 
     table: pa.Table
@@ -60,9 +60,9 @@ class Slice(Extent):
 class Start(Position):
     """The slice that reading begins with.
 
-    before: bytes of text in the slices of its unit before it. rows: of each source, read before.
-    source: the first that is opened: all rows of those before it are read.
-    begin: a row of it that reading may begin with, not behind the next one, and its byte.
+    before: bytes of text in earlier slices of its unit. rows: of each source, already read.
+    source: the first one to open; all rows of earlier sources are read.
+    begin: a row of that source, and its byte, at which reading may begin: at most the next row.
     """
 
     before: int = 0
@@ -97,7 +97,7 @@ def read_slices(
 
 @dataclass(frozen=True, kw_only=True)
 class SlicePieces(Extent):
-    """A slice as it is cut out of the input.
+    """A slice as cut from the input.
 
     pieces: its tables, each with the number of its source. before: see `Start`.
     """
@@ -109,7 +109,7 @@ class SlicePieces(Extent):
 def cut_rows(
     rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: Start
 ) -> Iterator[SlicePieces]:
-    """The slices that tables of rows make, see `read_slices`."""
+    """Slices of tables of rows, see `read_slices`."""
     pending: list[tuple[int, pa.Table]] = []
     unit, number, first = start.unit, start.slice, start.first_document
     size, before = 0, start.before  # text of this slice, and of the slices of its unit before it
@@ -149,26 +149,25 @@ def clipped(
     read: Callable[[Source, RowPlace], Iterator[pa.Table]],
     start: Start,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Tables of rows with the number of their source, up to `limit`.
+    """Tables of rows, each with the number of its source, up to `limit`.
 
-    The first bad row stops unless skipped.
-
-    An entry of `sources` may have a limit of its own, over all its files.
-    read: gives the rows of a source from a place on, tables with a column `problem`.
+    The first bad row is an error, unless bad rows are skipped. An entry of `sources` may have its
+    own limit, over all its files.
+    read: reads the rows of a source from a place on, as tables with a column `problem`.
     """
     done = start.rows
     left = None if config.limit is None else config.limit - sum(done)
-    of_entry: dict[int, int] = {}
+    left_of_entry: dict[int, int] = {}
     for number, source in enumerate(sources):
-        if (own := source.reading.get("limit")) is not None:
+        if (entry_limit := source.reading.get("limit")) is not None:
             before = done[number] if number < len(done) else 0
-            of_entry[source.entry] = of_entry.get(source.entry, own) - before
+            left_of_entry[source.entry] = left_of_entry.get(source.entry, entry_limit) - before
     if left == 0:
         return
     for number, source in enumerate(sources[start.source :], start.source):
         begin = start.begin if number == start.source else BEGIN
         row, skip = begin.row, done[number] if number < len(done) else 0
-        if of_entry.get(source.entry) == 0:
+        if left_of_entry.get(source.entry) == 0:
             continue
         for table in read(source, begin):
             if row < skip:
@@ -177,9 +176,9 @@ def clipped(
                     continue
                 table = table.slice(len(table) - (row - skip))
                 row = skip
-            if (own := of_entry.get(source.entry)) is not None:
-                table = table.slice(0, own)
-                of_entry[source.entry] = own - len(table)
+            if (entry_left := left_of_entry.get(source.entry)) is not None:
+                table = table.slice(0, entry_left)
+                left_of_entry[source.entry] = entry_left - len(table)
             if left is not None:
                 table = table.slice(0, left)
                 left -= len(table)
@@ -189,13 +188,13 @@ def clipped(
             row += len(table)
             if left == 0:
                 return
-            if of_entry.get(source.entry) == 0:
+            if left_of_entry.get(source.entry) == 0:
                 break
 
 
 def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
-    at = pc.index(pc.is_valid(table["problem"]), True).as_py()
-    raise bad_row(source, first_row + at, problem_at(table["problem"], at).detail)
+    place = pc.index(pc.is_valid(table["problem"]), True).as_py()
+    raise bad_row(source, first_row + place, problem_at(table["problem"], place).detail)
 
 
 def bad_row(source: Source, row: int, detail: str) -> InputError:
@@ -206,10 +205,7 @@ def bad_row(source: Source, row: int, detail: str) -> InputError:
 
 
 def _fill(table: pa.Table, room: int) -> tuple[int, int]:
-    """Number of rows that reach `room` bytes of text, and their bytes.
-
-    All of them if they don't.
-    """
+    """Number of rows that reach `room` bytes of text, and their bytes; all rows if they do not."""
     ends = np.cumsum(row_bytes(table))
     taken = int(np.searchsorted(ends, room)) + 1
     return (taken, int(ends[taken - 1])) if taken <= len(ends) else (len(ends), int(ends[-1]))
@@ -218,7 +214,7 @@ def _fill(table: pa.Table, room: int) -> tuple[int, int]:
 def row_bytes(table: pa.Table) -> NDArray[np.int64]:
     """Size of each row as units and windows count it, int64 [documents].
 
-    A table may hold it as a column `size`.
+    Taken from the column `size` where the table has one.
     """
     if "size" in table.column_names:
         sizes: NDArray[np.int64] = table["size"].to_numpy()
@@ -236,16 +232,13 @@ def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Four bytes for each id of each document, int64 [documents].
-
-    What units and windows count in place of text.
-    """
+    """Size of documents that are token ids: four bytes for each id, int64 [documents]."""
     lengths: NDArray[np.int64] = 4 * pc.list_value_length(ids).to_numpy().astype(np.int64)
     return lengths
 
 
 def _slice(cut: SlicePieces, read: Counter[int]) -> Slice:
-    """read: rows of each source that came before; those of this slice are added."""
+    """Make the slice. read: rows of each source so far; those of this slice are added."""
     rows: Counter[int] = Counter()
     skipped: dict[int, Counter[str]] = {}
     for source, table in cut.pieces:
@@ -255,7 +248,7 @@ def _slice(cut: SlicePieces, read: Counter[int]) -> Slice:
         Part(source, count, dict(sorted(skipped[source].items())))
         for source, count in sorted(rows.items())
     )
-    # One text type for all formats: some readers give 64-bit offsets.
+    # One text type for all formats: some readers return 64-bit offsets.
     tables = [table.drop_columns(["problem"]) for _, table in cut.pieces]
     schema = pa.schema(
         [
@@ -273,16 +266,16 @@ def _slice(cut: SlicePieces, read: Counter[int]) -> Slice:
 
 
 def ranges(sizes: NDArray[np.int64], limit: int, *, at_most: bool = False) -> list[tuple[int, int]]:
-    """Neighbouring items cut into ranges that reach `limit`.
+    """Ranges (first, last) of neighbouring items whose sizes reach `limit`.
 
-    Or that stay within it where one item does.
+    at_most: ranges that do not exceed `limit`, unless a single item does.
     """
     ends = np.cumsum(sizes)
-    found, first = [], 0
+    cuts, first = [], 0
     while first < len(ends):
         goal = limit + (int(ends[first - 1]) if first else 0)
         last = int(np.searchsorted(ends, goal, side="right" if at_most else "left")) + (not at_most)
         last = min(max(last, first + 1), len(ends))
-        found.append((first, last))
+        cuts.append((first, last))
         first = last
-    return found
+    return cuts

@@ -329,7 +329,7 @@ def _check_ids(ids: Ids, tokenizer: Tokenizer) -> None:
     """No id of an engine is cut off where token files have narrower ones."""
     if tokenizer.id_type == np.uint16 and len(ids) and int(ids.max()) >= 1 << 16:
         raise InputError(
-            f"the engine gave the id {ids.max():,}, but the vocabulary has "
+            f"the engine returned the id {ids.max():,}, but the vocabulary has "
             f"{tokenizer.vocab_size:,}; use --engine hf"
         )
 

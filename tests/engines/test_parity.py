@@ -367,7 +367,7 @@ def test_a_document_cut_short_and_a_document_missing_are_found() -> None:
     short[2] -= 1
     with pytest.raises(InputError, match="document 9: from token"):
         verify_batch(engine, ids[:-1], short, texts, numbers, lambda: reference, share=1.0)
-    with pytest.raises(InputError, match=r"gave 1 results for 2 documents"):
+    with pytest.raises(InputError, match=r"returned 1 results for 2 documents"):
         verify_batch(engine, ids, offsets[:2], texts, numbers, lambda: reference, share=1.0)
 
 

@@ -163,7 +163,7 @@ def test_tokenizer_objects_are_taken_as_they_are(tmp_path: Path) -> None:
         ("not json", "Expecting value"),
         ('{"model": {}}', "it has no 'vocab'"),
         ('{"model": {"vocab": {}}}', "its vocabulary is empty"),
-        ('{"model": {"vocab": {"a": "x"}}}', "gives a token no number"),
+        ('{"model": {"vocab": {"a": "x"}}}', "has a token without a number"),
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: str, sentence: str) -> None:

@@ -22,7 +22,7 @@ LIMIT = 5_000  # bytes of a row at most, in all of these builds
 AT = 25  # number of the bad row among the good ones
 
 _LARGE = f"has more than {LIMIT:,} bytes (--max-row-size)"
-_NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
+_NUL = "contains a NUL byte; save it as UTF-8 text"
 
 
 @dataclass(frozen=True, kw_only=True)

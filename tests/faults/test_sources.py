@@ -75,7 +75,7 @@ def test_a_link_to_a_folder_is_named_and_never_left_out(tmp_path: Path, folder: 
     (tmp_path / "elsewhere").mkdir()
     (folder / "more").symlink_to(tmp_path / "elsewhere")
     assert refused(tmp_path, folder) == (
-        f"{folder / 'more'} is a link to a folder; give the folder as a source of its own, or move "
+        f"{folder / 'more'} is a link to a folder; pass the folder as a separate source, or move "
         "it here"
     )
 

@@ -115,7 +115,7 @@ def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     out = here / "out"
     said = [str(finding) for finding in verify(out, level="full").findings]
-    assert said == ["the tokenizer tok does not exist; say with --tokenizer where it is now"]
+    assert said == ["the tokenizer tok does not exist; give its new path with --tokenizer"]
     said = [
         str(finding) for finding in verify(out, level="full", tokenizer=str(here / "tok")).findings
     ]
@@ -238,7 +238,7 @@ def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) ->
     run_part = {key: value for key, value in manifest.run.items() if key != "given"}
     unnamed = write_manifest(here / "out", manifest.data, run_part)
     with pytest.raises(
-        ConfigError, match="does not say where the tokenizer is; give it with --tokenizer"
+        ConfigError, match="does not name the tokenizer's path; give it with --tokenizer"
     ):
         recorded_tokenizer(unnamed)
     assert (
@@ -268,5 +268,5 @@ def test_the_command_says_how_many_were_tokenized_again(here: Path) -> None:
     result = run("verify", "out", "--level", "full", "--sample", 5)
     assert (result.code, result.out.splitlines()[0]) == (
         1,
-        "tokenizer  the tokenizer tok does not exist; say with --tokenizer where it is now",
+        "tokenizer  the tokenizer tok does not exist; give its new path with --tokenizer",
     )

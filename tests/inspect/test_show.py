@@ -125,7 +125,7 @@ def test_raw_ids_need_no_tokenizer_and_head_shows_the_first_tokens(here: Path) -
     result = run("show", "out")
     assert (result.code, result.out) == (2, "")
     assert result.err == (
-        "packprep: the tokenizer tok does not exist; say with --tokenizer where it is now\n"
+        "packprep: the tokenizer tok does not exist; give its new path with --tokenizer\n"
     ) or result.err.startswith("packprep: tok holds no tokenizer.json")
     assert "The cat" in run("show", "out", "--tokenizer", "moved.json").out
 

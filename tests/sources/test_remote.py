@@ -131,7 +131,7 @@ def test_a_saved_dataset_in_s3_is_read_as_one_here(
     Store(f"{bucket}/saved").delete(
         [name for name in Store(f"{bucket}/saved").list() if name.endswith("-of-00002.arrow")]
     )
-    with pytest.raises(InputError, match=r"saved is not whole: .*arrow is missing"):
+    with pytest.raises(InputError, match=r"saved is incomplete: .*arrow is missing"):
         build(BuildConfig(sources=(f"{bucket}/saved",), output="no", **own))
 
 

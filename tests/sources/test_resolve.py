@@ -203,7 +203,7 @@ def test_a_saved_dataset_with_a_file_missing_is_named(here: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk("saved")
     next(Path("saved").glob("data-*.arrow")).unlink()
     with pytest.raises(
-        InputError, match=r"saved is not whole: saved/data-00000-of-00001\.arrow cannot be read"
+        InputError, match=r"saved is incomplete: saved/data-00000-of-00001\.arrow cannot be read"
     ):
         resolved("saved")
     (here / "saved" / "state.json").write_text("{}")

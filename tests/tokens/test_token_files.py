@@ -202,7 +202,7 @@ def test_an_id_that_two_bytes_do_not_hold_is_an_error_and_not_another_id(policy:
     far = EngineChoice(engine=Far(), reference=lambda: load_engine("hf", policy.json), gate={})
     with pytest.raises(
         InputError,
-        match=r"the engine gave the id 65,543, but the vocabulary has [\d,]+; use --engine hf",
+        match=r"the engine returned the id 65,543, but the vocabulary has [\d,]+; use --engine hf",
     ):
         encode_table(
             unit_of(["text"]).table, np.arange(1), far, policy, BuildConfig(verify_engine=0.0)

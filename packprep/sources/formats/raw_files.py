@@ -16,7 +16,7 @@ from packprep.sources.formats.gzip_reader import GzipReader
 COMPRESSED = {"gz": "gzip", "zst": "zstd"}
 _BUFFER = 1 << 20
 # UTF-16 without its mark is valid UTF-8 full of NULs, and so are most binary files.
-NUL = "holds a NUL, as text in UTF-8 does not; save it as UTF-8"
+NUL = "contains a NUL byte; save it as UTF-8 text"
 
 
 def suffixes(name: str) -> tuple[str, str]:

@@ -73,7 +73,7 @@ def test_a_nul_is_no_text() -> None:
     assert rows(b"text,id\nb\0,2\nc,\0\n") == [
         {
             "text": None,
-            "problem": "bad_utf8: 'text' holds a NUL, as text in UTF-8 does not; save it as UTF-8",
+            "problem": "bad_utf8: 'text' contains a NUL byte; save it as UTF-8 text",
         },
         {"text": "c", "problem": None},
     ]

@@ -66,7 +66,7 @@ def test_bytes_that_are_not_utf8_are_a_finding_of_their_row_and_line() -> None:
 
 def test_utf16_is_a_finding_with_its_mark_and_without() -> None:
     assert rows("ab".encode("utf-16"))[0]["problem"] == "bad_utf8: line 1 is not UTF-8"
-    nul = "bad_utf8: line 2 holds a NUL, as text in UTF-8 does not; save it as UTF-8"
+    nul = "bad_utf8: line 2 contains a NUL byte; save it as UTF-8 text"
     assert [row["problem"] for row in rows(b"a\n" + "b".encode("utf-16-le"))] == [None, nul]
 
 
