@@ -75,8 +75,8 @@ class Engine(Protocol):
 class HfEngine:
     """`tokenizers`, about SUB_BATCH characters a call.
 
-    Documents over PIECE_BYTES are encoded in pieces (`packprep.engines.cut_points`). As many threads
-    call it as `tokenizers` would use itself: RAYON_NUM_THREADS, or one for each core.
+    Documents over PIECE_BYTES are encoded in pieces (`packprep.engines.cut_points`). As many
+    threads call it as `tokenizers` would use itself: RAYON_NUM_THREADS, or one for each core.
     """
 
     name = "hf"

@@ -1,6 +1,7 @@
 """A table of rows to a table of tokens.
 
-Text, conversations or token ids, with BOS and EOS, in batches by bytes.
+Rows are text, conversations or token ids. BOS and EOS are added. Text is encoded in batches of
+BATCH_BYTES.
 """
 
 import re
@@ -26,21 +27,21 @@ from packprep.support.ahead import ahead
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
 
-# Text given to an engine at once. The memory of one batch serves the next; four times as much took
-# 1.6 times the page faults.
+# Text of one call of an engine. A batch reuses the memory of the one before; four times as much
+# text took 1.6 times the page faults.
 BATCH_BYTES = 1 << 20
 
 # Columns of rows that become tokens and labels.
 READ = ("text", "ids", "trained", "specials", "second", "second_trained", "second_specials")
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 class Encoded(NamedTuple):
     """Rows as tokens.
 
-    table: as a token file has it. verified: documents compared with the reference. problems: of
-    rows that could not be encoded, by place; they have no tokens.
+    table: with the columns of a token file. verified: documents compared with the reference.
+    problems: of rows that could not be encoded, by row; they have no tokens.
     """
 
     table: pa.Table
@@ -56,12 +57,12 @@ def encode_table(
     config: BuildConfig,
     stop: threading.Event | None = None,
 ) -> Encoded:
-    """`text` to `tokens`, list<int32> with BOS and EOS, other columns kept.
+    """Replace `text` by `tokens`, list<int32> with BOS and EOS; keep other columns.
 
     Null text has no tokens.
 
-    numbers: [documents], which decide what is compared with the reference. engine: None where the
-    table has `ids` in place of text.
+    numbers: of the documents, [documents]; they decide which ones are compared with the reference.
+    engine: None where the table has `ids` in place of text.
     """
     if config.pair_columns:
         sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
@@ -89,43 +90,38 @@ def _encode(
         return ids, offsets, _verify(engine, ids, offsets, text, numbers[first:last], config)
 
     verified, sizes = 0, text_bytes(table["text"])
-    made = _Ended(tokenizer, int(sizes.sum()))
+    ended = _EndedIds(tokenizer, int(sizes.sum()))
     for size, (ids, offsets, compared) in _in_batches(encode, sizes, engine, config, stop):
         verified += compared
-        made.add(ids, offsets, size)
+        ended.add(ids, offsets, size)
     return Encoded(
-        table.drop_columns(["text"]).append_column("tokens", _lists(*made.all())), verified
+        table.drop_columns(["text"]).append_column("tokens", _lists(*ended.joined())), verified
     )
 
 
 def load_kernels(tokenizer: Tokenizer) -> None:
-    """Load numba and the code it has compiled before.
-
-    Otherwise the first batch would wait for them a quarter of a second.
-    """
-    _Ended(tokenizer, 1).add(np.frombuffer(bytes(4), np.int32), np.array([0, 1]), 1)
+    """Load numba and its compiled code, so that the first batch need not wait 0.25 s for them."""
+    _EndedIds(tokenizer, 1).add(np.frombuffer(bytes(4), np.int32), np.array([0, 1]), 1)
 
 
 def _in_batches(
-    encode: Callable[[int, int], _Made],
+    encode: Callable[[int, int], _Result],
     sizes: NDArray[np.int64],
     engine: EngineChoice,
     config: BuildConfig,
     stop: threading.Event | None,
-) -> Iterator[tuple[int, _Made]]:
-    """Results of encode(first, last) for BATCH_BYTES of rows after another.
-
-    Each with its bytes of text.
+) -> Iterator[tuple[int, _Result]]:
+    """Results of encode(first, last) for batches of BATCH_BYTES, each with its bytes of text.
 
     sizes: bytes of text of each row.
     """
 
-    def make(first: int, last: int, size: int) -> tuple[int, _Made]:
+    def make(first: int, last: int, size: int) -> tuple[int, _Result]:
         if stop is not None and stop.is_set():
             raise CancelledError
         return size, encode(first, last)
 
-    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, _Made]]":
+    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, _Result]]":
         return engine.threads.submit(config.num_proc, batch[2], make, *batch)
 
     batches = [
@@ -142,7 +138,7 @@ def _verify(
     numbers: NDArray[np.int64],
     config: BuildConfig,
 ) -> int:
-    """Documents of a batch that were compared with the reference."""
+    """Compare a share of a batch with the reference; return the number of documents compared."""
     return verify_batch(
         engine.engine,
         ids,
@@ -155,17 +151,15 @@ def _verify(
     )
 
 
-class _Ended:
-    """Ids of batches one behind the other, each document with its BOS and EOS.
+class _EndedIds:
+    """Ids of all batches in one array, each document with its BOS and EOS.
 
-    The only copy until they are written.
-
-    Made batch by batch, so that the engine gets the memory of one batch's ids again for the next
-    one's.
+    This is the only copy before they are written. Each batch is added at once, so that the engine
+    can reuse its memory for the next batch.
     """
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        """size: of all batches that come, in the unit of `add`."""
+        """size: of all batches together, in the unit of `add`."""
         self._ends = _end_ids(tokenizer)
         self._tokenizer = tokenizer
         self._left = size
@@ -180,8 +174,8 @@ class _Ended:
         first, new = int(self._offsets[-1][-1]), int(wider[-1])
         self._left -= size
         if first + new > len(self._ids):
-            # Room for the rest as if it were like this batch, and a little more: what is never
-            # filled costs nothing.
+            # Room for the rest if it is like this batch, and a little more: unused room costs
+            # nothing.
             grown = np.empty(
                 first + new + int(1.1 * new * self._left / max(size, 1)), self._ids.dtype
             )
@@ -190,14 +184,14 @@ class _Ended:
         add_ends(ids, offsets, wider, bos, eos, self._ids[first : first + new])
         self._offsets.append(wider[1:] + first)
 
-    def all(self) -> tuple[NDArray[Any], Offsets]:
-        """Ids [tokens], and where documents lie in them [documents + 1]."""
+    def joined(self) -> tuple[NDArray[Any], Offsets]:
+        """Ids [tokens] and offsets of documents in them [documents + 1]."""
         offsets = np.concatenate(self._offsets)
         return self._ids[: offsets[-1]], offsets
 
 
 def _sides(table: pa.Table) -> pa.Table:
-    """Both sides of pairs as rows, 2 [documents]: first, second, first, second, ..."""
+    """Both sides of pairs as rows, [2 x documents]: first, second, first, second, ..."""
     names = [name for name in ("text", "trained", "specials") if name in table.column_names]
     seconds = ["second" if name == "text" else f"second_{name}" for name in names]
     both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
@@ -206,10 +200,7 @@ def _sides(table: pa.Table) -> pa.Table:
 
 
 def _joined(table: pa.Table, sides: Encoded) -> Encoded:
-    """Rows of pairs joined again.
-
-    The ids of both sides one behind the other, and how many the first has.
-    """
+    """Rows of pairs: the ids of both sides one after the other, and the length of the first."""
     rest = table.drop_columns([name for name in READ if name in table.column_names])
     for name in sides.table.column_names:
         values, offsets = _flat(one_array(sides.table[name]))
@@ -242,29 +233,29 @@ def _encode_chats(
         batch = table.slice(first, last - first).combine_chunks()
         if not isinstance(tokenizer, ChatTokenizer):
             prompted = encode_prompted(batch, engine.engine, tokenizer.json)
-            sides = np.repeat(numbers[first:last], 2)  # both of a row are compared, or none
+            sides = np.repeat(numbers[first:last], 2)  # both sides of a row are compared, or none
             compared = _verify(
                 engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config
             )
             return first, prompted.tokens, compared // 2
-        made = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
-        # A row that spells special tokens has other ids than the engines give: the template's only
-        # are parsed.
+        chats = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
+        # The ids of a row that spells special tokens differ from those of an engine: only special
+        # tokens of the template are parsed.
         is_plain = batch["specials"].is_null().to_numpy()
-        plain, lengths = np.flatnonzero(is_plain), np.diff(made.offsets)
-        ids = made.ids if is_plain.all() else made.ids[np.repeat(is_plain, lengths)]
+        plain, lengths = np.flatnonzero(is_plain), np.diff(chats.offsets)
+        ids = chats.ids if is_plain.all() else chats.ids[np.repeat(is_plain, lengths)]
         text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain))
         offsets = np.append(0, np.cumsum(lengths[plain]))
-        return first, made, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
+        return first, chats, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
 
     tokens, masks, verified = [], [], 0
     problems: dict[int, Problem] = {}
-    for _, (first, made, compared) in _in_batches(
+    for _, (first, chats, compared) in _in_batches(
         encode, text_bytes(table["text"]), engine, config, stop
     ):
-        problems |= {first + row: problem for row, problem in made.problems.items()}
-        _check_ids(made.ids, tokenizer)
-        ids, trained, offsets = _chat_with_ends(made.ids, made.trained, made.offsets, tokenizer)
+        problems |= {first + row: problem for row, problem in chats.problems.items()}
+        _check_ids(chats.ids, tokenizer)
+        ids, trained, offsets = _chat_with_ends(chats.ids, chats.trained, chats.offsets, tokenizer)
         tokens.append(_lists(ids, offsets))
         masks.append(_lists(trained, offsets))
         verified += compared
@@ -278,9 +269,9 @@ def _encode_chats(
 def _chat_with_ends(
     ids: Ids, trained: NDArray[np.bool_], offsets: Offsets, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
-    """Rows with BOS, untrained, and EOS, trained, where the tokenizer has them.
+    """Add BOS, untrained, and EOS, trained, where the tokenizer has them.
 
-    A template writes them itself.
+    It has none where a chat template writes them.
     """
     bos, eos = _end_ids(tokenizer)
     wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
@@ -293,12 +284,10 @@ def _chat_with_ends(
 
 
 def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
-    """`ids` to `tokens`, with BOS and EOS where they were asked for.
+    """Replace `ids` by `tokens`, with BOS and EOS where wanted; other lists stay aligned.
 
-    Other lists keep in step with them.
-
-    An added BOS has no loss, an added EOS has one where the token before it has; carried columns
-    have 0 there.
+    An added BOS has no loss. An added EOS has one if the token before it has. Carried columns are 0
+    at both.
     """
     bos, eos = _end_ids(tokenizer)
     columns = {name: table[name].combine_chunks() for name in table.column_names}
@@ -306,27 +295,27 @@ def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
     if bos >= 0 or eos >= 0:
         flat = {name: _flat(column) for name, column in lists.items()}
         ids, offsets = flat["ids"]
-        ended = _Ended(tokenizer, 0)
+        ended = _EndedIds(tokenizer, 0)
         ended.add(ids, offsets, 0)
-        tokens, wider = ended.all()
+        tokens, wider = ended.joined()
         lists["ids"] = _lists(tokens, wider)
         full = np.diff(offsets) > 0
         for name, (values, _) in flat.items():
             if name == "ids":
                 continue
-            nothing = NO_LOSS if name == "labels" and values.dtype == np.int32 else 0
-            out = np.full(len(tokens), nothing, values.dtype)
+            fill = NO_LOSS if name == "labels" and values.dtype == np.int32 else 0
+            out = np.full(len(tokens), fill, values.dtype)
             make_room(values, offsets, wider, int(bos >= 0), out)
             if name == "labels" and eos >= 0:
                 last = wider[1:][full] - 1
-                out[last] = np.where(out[last - 1] != nothing, 1 if nothing == 0 else eos, nothing)
+                out[last] = np.where(out[last - 1] != fill, 1 if fill == 0 else eos, fill)
             lists[name] = _lists(out, wider)
     columns |= lists
     return pa.table({"tokens": columns.pop("ids").cast(_list_of_ids(tokenizer))} | columns)
 
 
 def _check_ids(ids: Ids, tokenizer: Tokenizer) -> None:
-    """No id of an engine is cut off where token files have narrower ones."""
+    """Raise InputError for an id that does not fit the id type of token files."""
     if tokenizer.id_type == np.uint16 and len(ids) and int(ids.max()) >= 1 << 16:
         raise InputError(
             f"the engine returned the id {ids.max():,}, but the vocabulary has "
@@ -345,7 +334,7 @@ def _end_ids(tokenizer: Tokenizer) -> tuple[int, int]:
 
 
 def _flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Values and int64 offsets, from 0."""
+    """Values and offsets, int64 from 0."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values: NDArray[Any] = lists.values.to_numpy()[offsets[0] : offsets[-1]]
     return values, offsets - offsets[0]
@@ -362,7 +351,7 @@ def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
 def cut_text(
     table: pa.Table, pattern: "re.Pattern[str]", parts: Sequence[Part]
 ) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
-    """Text up to the first match, and by source how many documents and characters that took."""
+    """Text up to the first match, and documents and characters removed, by source."""
     texts = table["text"].to_pylist()
     matches = [pattern.search(text) if text is not None else None for text in texts]
     short = [

@@ -1,9 +1,9 @@
-"""Receipts of token files, and the store of them that outlasts a build.
+"""Receipts of token files, and the store that keeps token files after a build.
 
-A receipt stands beside its file and says its digest: work counts only where both are there and
-agree. The digest is against damage only (xxh3, 128 bits, ten times as fast as the sha256 that signs
-what leaves the build). The key of a store is a digest of everything that decides token files
-(sources, tokenizer, text options): another max_length or strategy finds them again, another
+A receipt is next to its file and has its digest: a file is used only if both exist and agree. The
+digest protects against damage only (xxh3, 128 bits, ten times as fast as the sha256 that signs an
+output). The key of a store is a digest of everything that decides token files (sources, tokenizer,
+text options): builds with another max_length or strategy use them again, builds with another
 tokenizer cannot.
 """
 
@@ -25,20 +25,20 @@ from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
 
-STORED = "files.json"  # of a store that is finished
+STORED = "files.json"  # in a finished store
 
-STORE_VERSION = 4  # raised when the same inputs would give other token files
+STORE_VERSION = 4  # increased when the same inputs would give other token files
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile(Extent):
     """Receipt of one tokenized slice.
 
-    cut: documents and characters that truncate_at took, by source.
+    cut: number of documents and characters that truncate_at removed, by source.
     """
 
     tokens: int
-    verified: int  # documents that the reference engine encoded too
+    verified: int  # documents that the reference engine encoded as well
     parts: tuple[Part, ...]
     cut: dict[str, tuple[int, int]]
     bytes: int
@@ -88,13 +88,13 @@ def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
     """
     try:
         names = json.loads((directory / STORED).read_bytes())
-        found = [
+        files = [
             read_token_receipt(directory, file_name(int(unit), int(number)), digests=digests)
             for unit, number in names
         ]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return None if None in found else [file for file in found if file]
+    return None if None in files else [file for file in files if file]
 
 
 def committed(directory: Path) -> list[TokenFile]:
@@ -113,7 +113,7 @@ def committed(directory: Path) -> list[TokenFile]:
 
 
 def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) -> Start:
-    """Place where reading resumes after these token files."""
+    """Position at which reading resumes after these token files."""
     if not done:
         return Start()
     last = done[-1]
@@ -131,7 +131,7 @@ def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) ->
 
 
 def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> TokenFile | None:
-    """The receipt of a token file; None without one, or where the file is not as it says.
+    """The receipt of a token file; None without one, or if the file does not match it.
 
     Without digests only its size is compared.
     """
@@ -145,7 +145,7 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
 
 
 def file_xxh3(path: Path) -> str:
-    """Digest of a token file, hex. As fast as the system hands its bytes over."""
+    """Digest of a token file, hex; as fast as the file can be read."""
     digest, block = xxhash.xxh3_128(), bytearray(1 << 20)
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(block):
@@ -154,7 +154,7 @@ def file_xxh3(path: Path) -> str:
 
 
 def parse_receipt(facts: dict[str, Any]) -> TokenFile:
-    """The receipt whose plain JSON values these are."""
+    """The receipt of these JSON values."""
     parts = tuple(Part(**part) for part in facts["parts"])
     cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
     return TokenFile(**facts | {"parts": parts, "cut": cut})

@@ -2,13 +2,13 @@
 
 One slice of a unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
 
-`map` sees a table of text and gives back a table of tokens; no Python int stands between. A token
-file keeps every row of its slice; an empty document and a skipped row have no tokens. Beside it
-lies a receipt with its digest.
+`map` takes a table of text and returns a table of tokens, without any Python int. A token file has
+every row of its slice; an empty document and a skipped row have no tokens. Next to each file is a
+receipt with its digest.
 
-Beside `tokens` a file has what its rows bring: `group` (string), `labels` (list<int32> with NO_LOSS
-where there is no loss, or list<int8>, 1 where there is one), carried columns (lists with a value
-per token, numbers with one per row).
+Other columns of a file, where its rows have them: `group` (string), `labels` (list<int32> with
+NO_LOSS where there is no loss, or list<int8>, 1 where there is one), carried columns (lists with a
+value per token, numbers with one per row).
 """
 
 import contextlib
@@ -38,13 +38,16 @@ from packprep.tokens.store import STORED, TokenFile, file_name, file_xxh3, read_
 
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
-_FEATURES = {"float": "float32", "double": "float64"}  # what Arrow and `datasets` name differently
+_FEATURES = {
+    "float": "float32",
+    "double": "float64",
+}  # types that Arrow and `datasets` name differently
 
 
 class DocumentError(InputError):
-    """A row that cannot be encoded, found only now. source: its number. row: in that source.
+    """A row that cannot be encoded, found only while it is tokenized.
 
-    The caller knows names.
+    source: its number; the caller knows the name. row: in that source.
     """
 
     def __init__(self, source: int, row: int, detail: str) -> None:
@@ -64,11 +67,10 @@ def tokenize(
 ) -> list[TokenFile]:
     """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow.
 
-    What is there is not remade.
+    Existing files are used again.
 
-    before: token files that are there of what comes before `slices`. `report` hears of each new
-    one, in order. elsewhere: makes a token file in another process, in place of a thread of this
-    one.
+    before: existing token files of the input before `slices`. report: called with each new file, in
+    order. elsewhere: makes a token file in another process instead of a thread of this one.
     """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
@@ -76,10 +78,10 @@ def tokenize(
     stop = threading.Event()
     total = 0
     most_tokens = config.tokens_to_read
-    last: int | None = None  # the unit that reaches them
+    last: int | None = None  # the unit that reaches that many tokens
 
     def take(file: TokenFile) -> bool:
-        """False for one that ran ahead of the end."""
+        """Count the file; False if it is after the last unit."""
         nonlocal total, last
         if last is not None and file.unit > last:
             return False
@@ -97,12 +99,12 @@ def tokenize(
             else:
                 file.remove(directory)
 
-    def make(given: Slice) -> TokenFile:
-        if (file := finished_slice(given, directory)) is not None:
+    def make(piece: Slice) -> TokenFile:
+        if (file := finished_slice(piece, directory)) is not None:
             return file
         if elsewhere is not None:
-            return elsewhere(given, stop)
-        return tokenize_slice(given, directory, engine(), tokenizer, config, stop)
+            return elsewhere(piece, stop)
+        return tokenize_slice(piece, directory, engine(), tokenizer, config, stop)
 
     for file in before:
         take(file)
@@ -112,10 +114,10 @@ def tokenize(
     ahead = slices_ahead(config)
     with quiet_datasets(), ThreadPoolExecutor(max(ahead, 1)) as pool:
         try:
-            for given in slices:
-                if last is not None and given.unit > last:
+            for piece in slices:
+                if last is not None and piece.unit > last:
                     break
-                running.append(pool.submit(make, given))
+                running.append(pool.submit(make, piece))
                 collect(ahead)
             collect(0)
         finally:
@@ -126,7 +128,7 @@ def tokenize(
 
 
 def seal(directory: Path, files: Sequence[Extent]) -> None:
-    """Write down that these are the token files of the whole input; see `stored`."""
+    """Record that these are all token files of the input; see `stored`."""
     write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in files]))
 
 
@@ -142,18 +144,18 @@ def slices_ahead(config: BuildConfig) -> int:
 
 
 def slice_memory(config: BuildConfig) -> int:
-    """Seven times its text: the text, its rows, their ids, and the copy that is written."""
+    """Bytes for one slice: seven times its text, for text, rows, ids, and the copy to write."""
     return 7 * min(config.unit_size, SLICE_BYTES)
 
 
-def finished_slice(given: Slice, directory: Path) -> TokenFile | None:
+def finished_slice(piece: Slice, directory: Path) -> TokenFile | None:
     """The receipt of this slice's token file, if it is there."""
-    file = read_token_receipt(directory, file_name(given.unit, given.slice))
-    return file if file and file.extent == given.extent else None
+    file = read_token_receipt(directory, file_name(piece.unit, piece.slice))
+    return file if file and file.extent == piece.extent else None
 
 
 def tokenize_slice(
-    given: Slice,
+    piece: Slice,
     directory: Path,
     engine: EngineChoice | None,
     tokenizer: Tokenizer,
@@ -162,52 +164,55 @@ def tokenize_slice(
 ) -> TokenFile:
     """Write the token file of a slice and its receipt.
 
-    The file appears under its name only when it is whole.
+    The file gets its name only when it is complete.
 
-    engine: None where rows are token ids. stop: set by another thread, ends the work within a batch
-    by CancelledError, so that Ctrl-C need not wait.
+    engine: None where rows are token ids. stop: another thread sets it to end the work within a
+    batch, by CancelledError, so that Ctrl-C need not wait.
     """
     import datasets
 
-    path = directory / file_name(given.unit, given.slice)
-    fingerprint = f"{given.unit:08x}{given.slice:08x}"
+    path = directory / file_name(piece.unit, piece.slice)
+    fingerprint = f"{piece.unit:08x}{piece.slice:08x}"
     cut: dict[str, tuple[int, int]] = {}
     verified = 0
-    parts = given.parts
-    numbers = given.first_document + np.arange(len(given.table))
+    parts = piece.parts
+    numbers = piece.first_document + np.arange(len(piece.table))
     pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
 
     def encode(table: pa.Table) -> pa.Table:
         nonlocal verified, parts
         if pattern is not None:
-            table, counted = cut_text(table, pattern, given.parts)
+            table, counted = cut_text(table, pattern, piece.parts)
             cut.update(counted)
         encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
-        verified, parts = encoded.verified, _with_skipped(given, encoded.problems, config)
+        verified, parts = encoded.verified, _with_skipped(piece, encoded.problems, config)
         return encoded.table
 
-    features = _features(given.table.schema, tokenizer, config)
+    features = _features(piece.table.schema, tokenizer, config)
     temporary = temporary_name(path)
-    rows = datasets.Dataset(datasets.table.InMemoryTable(given.table), fingerprint=fingerprint)
+    rows = datasets.Dataset(datasets.table.InMemoryTable(piece.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
         encode,
         batched=True,
         batch_size=None,
-        remove_columns=[name for name in READ if name in given.table.column_names],
+        remove_columns=[name for name in READ if name in piece.table.column_names],
         features=features,
         keep_in_memory=True,
         load_from_cache_file=False,
         new_fingerprint=fingerprint,
     )
-    made = tokens.data.table
-    # Not by `map`, which opens a file twice: ext4 takes that for one that is replaced and writes it
-    # to disk at once.
-    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
-        writer.write_table(made)
-    count = sum(len(chunk.values) for chunk in made["tokens"].chunks)
-    del tokens, made
+    encoded_table = tokens.data.table
+    # Not written by `map`, which opens a file twice: ext4 then treats it as a replaced file and
+    # writes it to disk at once.
+    with (
+        pa.OSFile(str(temporary), "wb") as file,
+        pa.ipc.new_stream(file, encoded_table.schema) as writer,
+    ):
+        writer.write_table(encoded_table)
+    count = sum(len(chunk.values) for chunk in encoded_table["tokens"].chunks)
+    del tokens, encoded_table
     receipt = TokenFile(
-        **vars(given.extent),
+        **vars(piece.extent),
         tokens=count,
         verified=verified,
         parts=parts,
@@ -215,7 +220,7 @@ def tokenize_slice(
         bytes=temporary.stat().st_size,
         xxh3=file_xxh3(temporary),
     )
-    # Not synced to disk: a file that a power cut damages does not match its receipt and is made
+    # Not synced to disk: after a power cut, a damaged file does not match its receipt and is made
     # again.
     temporary.replace(path)
     write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)))
@@ -223,27 +228,27 @@ def tokenize_slice(
 
 
 def _with_skipped(
-    given: Slice, problems: Mapping[int, Problem], config: BuildConfig
+    piece: Slice, problems: Mapping[int, Problem], config: BuildConfig
 ) -> tuple[Part, ...]:
-    """The parts, with the rows that could not be encoded counted as skipped.
+    """Parts of the slice; rows that could not be encoded are counted as skipped.
 
-    DocumentError where none may be skipped.
+    DocumentError if rows may not be skipped.
     """
     if not problems:
-        return given.parts
-    found, first = [], 0
-    for part, first_row in zip(given.parts, given.first_rows, strict=True):
-        mine = [row for row in sorted(problems) if first <= row < first + part.rows]
-        if mine and config.on_error == "stop":
-            raise DocumentError(part.source, first_row + mine[0] - first, problems[mine[0]].detail)
-        skipped = Counter(part.skipped) + Counter(problems[row].reason for row in mine)
-        found.append(replace(part, skipped=dict(sorted(skipped.items()))))
+        return piece.parts
+    counted, first = [], 0
+    for part, first_row in zip(piece.parts, piece.first_rows, strict=True):
+        bad = [row for row in sorted(problems) if first <= row < first + part.rows]
+        if bad and config.on_error == "stop":
+            raise DocumentError(part.source, first_row + bad[0] - first, problems[bad[0]].detail)
+        skipped = Counter(part.skipped) + Counter(problems[row].reason for row in bad)
+        counted.append(replace(part, skipped=dict(sorted(skipped.items()))))
         first += part.rows
-    return tuple(found)
+    return tuple(counted)
 
 
 def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> Any:
-    """The columns of the token file of a slice with these columns."""
+    """Features of the token file of a slice with these columns."""
     import datasets
 
     features = {"tokens": datasets.Sequence(datasets.Value(tokenizer.id_type.name))}
@@ -265,10 +270,10 @@ def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> A
 
 @contextlib.contextmanager
 def quiet_datasets() -> Iterator[None]:
-    """No progress bar per slice; the bars of the user's own code come back afterwards."""
+    """Switch off progress bars of `datasets`; restore the setting afterwards."""
     import datasets
 
-    # Made once here: opening a file makes this lock and deletes it again, while `map` uses it in
+    # Create this lock once: opening a file would create and delete it while `map` uses it in
     # another thread.
     datasets.utils.tqdm.get_lock()
     shown = datasets.utils.is_progress_bar_enabled()
