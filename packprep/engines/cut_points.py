@@ -1,28 +1,25 @@
-"""Cuts in one huge document that do not change its ids.
+"""Cuts of a large document into pieces for `tokenizers`, which do not change its ids.
 
-With them `tokenizers` can take it in pieces.
+`tokenizers` encodes a document on one thread and needs about 130 bytes per byte of text: 100 MB in
+one row take 40 seconds and 13 GB. Pieces run in parallel, and only a few are in memory at a time.
 
-`tokenizers` encodes a document on one thread and needs some 130 bytes per byte of text for it: 100
-MB in one row is 40 seconds and 13 GB. Cut at the right places, the pieces run in parallel and only
-a few stand in memory at a time.
-
-A cut lies behind a line feed that follows a visible character and precedes a letter: "end of
+A cut is after a line feed that follows a visible character and precedes a letter: "end of
 line.
-|Next line". `why_not` reads the tokenizer and says why such a cut is not proven harmless, or
-None when it is:
+|Next line". `why_not` returns the reason why such a cut is not proven safe for a tokenizer, or
+None if it is. It checks:
 
-- added tokens: none reaches over the cut (no white space before another character) or swallows
-  white space to its left.
-- normalizer: only those that keep a line feed and never look over it, and none that touches the
-  ends of a text; one that makes a space of it may stand before a pre-tokenizer that splits at every
-  white space.
+- added tokens: none spans the cut (no white space before another character) or includes white
+  space to its left.
+- normalizer: only those that keep a line feed and read nothing across it, and none that changes the
+  ends of a text. One that turns it into a space is allowed before a pre-tokenizer that splits at
+  every white space.
 - pre-tokenizer: one of the patterns below, or one that splits at every white space. Each of them
-  ends a piece behind the line feed, by whichever alternative it got there; none has an alternative
-  that continues from a line feed into a letter; none looks behind. The lookahead of `\\s+(?!\\S)`
+  ends a piece after the line feed, whichever alternative matched; none has an alternative that
+  continues from a line feed into a letter; none has a lookbehind. The lookahead of `\\s+(?!\\S)`
   decides only among two or more white spaces, and the visible character before the line feed leaves
   it one.
-- or, where the model sees the text whole (SentencePiece BPE): no entry of the vocabulary has a line
-  feed before another character, so no merge can ever cross the cut, and merges on one side never
+- or, where the model gets the whole text (SentencePiece BPE): no entry of the vocabulary has a line
+  feed before another character, so no merge can cross the cut, and merges on one side never
   depend on the other.
 """
 
@@ -33,8 +30,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Before the line feed a visible ASCII character, an ideograph or its full stop; behind it a letter:
-# ASCII or ideograph. The line feed comes first, because that is what a search then jumps to.
+# Before the line feed: a visible ASCII character, an ideograph or its full stop. After it: a
+# letter, ASCII or ideograph. The line feed is first in the pattern, so that a search jumps to it.
 # U+4E00-U+9F7F, letters always
 _IDEOGRAPH = rb"(?:\xe4[\xb8-\xbf]|[\xe5-\xe8][\x80-\xbf]|\xe9[\x80-\xbd])[\x80-\xbf]"
 _BEFORE = rb"(?:(?<=[!-~]\n)|(?<=\xe3\x80\x82\n)|(?<=" + _IDEOGRAPH + rb"\n))"
@@ -65,20 +62,20 @@ _AT_WHITE_SPACE = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
 def text_pieces(text: memoryview, size: int) -> Iterator[memoryview]:
     """UTF-8 text in pieces of at least `size` bytes, each ending at a cut.
 
-    Where no cut is left, the rest is one piece.
+    If there is no further cut, the rest is one piece.
     """
     start = 0
     while start < len(text):
-        found = _CUT.search(text, start + size)
-        stop = found.end() if found else len(text)
+        cut = _CUT.search(text, start + size)
+        stop = cut.end() if cut else len(text)
         yield text[start:stop]
         start = stop
 
 
 def why_not(tokenizer: Any) -> str | None:
-    """Reason why this `tokenizers.Tokenizer` may not take a document in `pieces`.
+    """Reason why this `tokenizers.Tokenizer` may not encode a document in pieces.
 
-    None when the ids are proven the same.
+    None if the ids are proven to be the same.
     """
     for token in tokenizer.get_added_tokens_decoder().values():
         if token.lstrip or re.search(r"\s\S", token.content):
@@ -117,7 +114,7 @@ def why_not(tokenizer: Any) -> str | None:
 
 
 def _merges_only(model: Any) -> bool:
-    """A BPE whose ids follow from its merges alone, not from where a text begins or ends."""
+    """True for a BPE whose ids depend on merges alone, not on the ends of a text."""
     if type(model).__name__ != "BPE":
         return False
     return not (model.ignore_merges or model.continuing_subword_prefix or model.end_of_word_suffix)
@@ -125,8 +122,8 @@ def _merges_only(model: Any) -> bool:
 
 def _ends_behind_line_feeds(stage: dict[str, Any]) -> bool:
     if stage["type"] == "Split":
-        whole = stage["behavior"] == "Isolated" and not stage["invert"]
-        return bool(whole and stage["pattern"].get("Regex") in _PATTERNS)
+        isolated = stage["behavior"] == "Isolated" and not stage["invert"]
+        return bool(isolated and stage["pattern"].get("Regex") in _PATTERNS)
     return bool(stage["type"] == "ByteLevel" and stage["use_regex"])
 
 

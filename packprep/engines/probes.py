@@ -1,14 +1,13 @@
 """Texts on which tokenizer engines differ.
 
-The parity gate encodes them with both engines before it trusts the fast one.
+The parity gate encodes them with both engines before the fast one is trusted.
 
-About 200 kB and 22,000 code points, fixed but for the tokenizer's own added tokens; the reference
-needs 0.05 to 0.08 CPU-seconds for them. Every text here stands for a way in which an engine can go
-wrong:
+About 200 kB and 22,000 code points, fixed except for the added tokens of the tokenizer; the
+reference needs 0.05 to 0.08 CPU-seconds for them. Each text tests one way in which engines differ:
 
 - Unicode tables of another version. Engines split words by letter, number and white space, and the
   tables behind those classes differ between regex engines. `X's` shows the class of X in the ids:
-  behind a letter or number "'s" is a contraction, behind anything else the apostrophe belongs to X.
+  after a letter or number "'s" is a contraction, after anything else the apostrophe belongs to X.
   One code point of a new alphabet is enough to tell.
 - white space of every kind and length, line ends, NULs, byte order marks, and runs long enough to
   hit a match limit;

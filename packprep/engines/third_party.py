@@ -8,8 +8,8 @@ from pathlib import Path
 from packprep.config.build_config import BuildConfig
 from packprep.support.linux import limit_arenas
 
-# Threads of `tokenizers` are ours (see engines.py), those of numpy would be busy waiting for
-# matrices, `datasets` need not load torch, nor say our errors a second time.
+# `tokenizers` gets its threads from backends.py. Threads of numpy would only spin. `datasets` need
+# not load torch, nor log errors a second time.
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "OPENBLAS_NUM_THREADS": "1",
@@ -21,17 +21,16 @@ _BPE = re.compile(rb'"model"\s*:\s*{\s*"type"\s*:\s*"BPE"')
 
 
 def tell_libraries(**more: str) -> None:
-    """Set what the environment does not say. Libraries read it when they are first imported."""
+    """Set variables that the environment lacks; libraries read them when they are imported."""
     for name, value in (_ENVIRONMENT | more).items():
         os.environ.setdefault(name, value)
 
 
 def share_machine(config: BuildConfig) -> None:
-    """Threads of the tokenizer follow `num_proc`, and one allocator serves all.
+    """Use `num_proc` threads in the tokenizer, and one allocator for all libraries.
 
-    What one part frees the next takes.
-
-    An allocator of Arrow's own was a sixth more memory at four times the text.
+    With one allocator, each library reuses memory that another one freed. With Arrow's own
+    allocator a build of four times the text took a sixth more memory.
     """
     import pyarrow as pa
 
@@ -43,12 +42,12 @@ def share_machine(config: BuildConfig) -> None:
 
 
 def arenas(config: BuildConfig, cores: int) -> int:
-    """Arenas of glibc's malloc for a process that uses so many cores.
+    """Number of arenas of glibc's malloc for a process on this many cores.
 
-    One for every thread was a third more memory. Only `tokenizers` makes so many small pieces that
-    threads which share one wait for each other, up to two thirds of the time: there each of the
-    three kinds of threads that a build has for a core gets its own, and so do the main one and
-    those that load.
+    One for each thread took a third more memory. Only `tokenizers` allocates so many small blocks
+    that threads with a shared arena wait for each other, up to two thirds of the time. With it,
+    each thread gets its own: three kinds of threads for each core, the main thread and the threads
+    that load.
     """
     return max(2, cores) if is_fast(config) else 4 * cores + 4
 
@@ -64,4 +63,4 @@ def is_fast(config: BuildConfig) -> bool:
             is not None
         )
     except OSError:
-        return True  # of the hub, most likely BPE
+        return True  # from the hub, most likely BPE

@@ -1,10 +1,10 @@
-"""The tokenizer file, and which token begins and ends a document.
+"""The tokenizer of a build, with the tokens that begin and end a document.
 
-Files decide *which* token is BOS or EOS, never *whether* a document gets one: `add_bos_token`-like
-flags and the post-processor's own insertion are ignored, so one BOS and one EOS stand around each
-document, never two. Asked in this order: tokenizer_config.json, special_tokens_map.json, the
-post-processor of tokenizer.json. An explicit null, or a post-processor that adds nothing at that
-end, means none. Silence everywhere is an error.
+Files decide *which* token is BOS or EOS, never *whether* a document gets one: flags such as
+`add_bos_token` and tokens inserted by the post-processor are ignored, so that each document has one
+BOS and one EOS, never two. They are looked up in this order: tokenizer_config.json,
+special_tokens_map.json, the post-processor of tokenizer.json. An explicit null, or a post-processor
+that adds nothing at that end, means none. It is an error if no file decides.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Tokenizer:
     """A tokenizer.json with truncation and padding switched off, and the policy for BOS and EOS."""
 
     json: bytes = field(repr=False)
-    sha256: str  # of the tokenizer.json as found
+    sha256: str  # of the tokenizer.json, unchanged
     vocab_size: int  # one more than the largest id, added tokens included
     bos: "Special | None"
     eos: "Special | None"
@@ -45,7 +45,7 @@ class Tokenizer:
     )  # name to Jinja source
 
     def as_dict(self) -> dict[str, Any]:
-        """Facts that enter the identity of a build."""
+        """Facts that are part of the identity of a build."""
         ends = {
             end: token and {"token": token.text, "id": token.id}
             for end, token in self.ends().items()
@@ -57,7 +57,7 @@ class Tokenizer:
 
     @property
     def id_type(self) -> np.dtype[Any]:
-        """Type of the ids in token files: half the bytes where the vocabulary allows it."""
+        """Type of ids in token files: uint16 where the vocabulary allows it, else int32."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.int32)
 
 
@@ -77,7 +77,7 @@ def load_tokenizer(
     A tokenizer.json, a directory with one, a hub name, a `tokenizers.Tokenizer` or a transformers
     fast tokenizer. `bos`, `eos`: "auto", "none" or the token's text.
 
-    Raises InputError where `source` is no tokenizer, ConfigError where BOS or EOS cannot be told.
+    Raises InputError if `source` is not a tokenizer, ConfigError if BOS or EOS is not known.
     """
     name, raw, sides = read_tokenizer_files(source, revision)
     try:
@@ -147,18 +147,17 @@ def recorded_tokenizer(
     bos: str = "auto",
     eos: str = "auto",
 ) -> Tokenizer:
-    """The tokenizer an output was built with, from where it was or from where it has `moved`.
+    """The tokenizer an output was built with, from its recorded path or from `moved`.
 
-    root: where a relative path starts. Raises ConfigError where it cannot be found or is another
-    one.
+    root: folder of a relative path. Raises ConfigError if it is missing or a different one.
     """
-    given = manifest.run.get("given", {})
+    recorded = manifest.run.get("given", {})
     source, revision = (
-        moved or given.get("tokenizer_name"),
-        None if moved else given.get("tokenizer_revision"),
+        moved or recorded.get("tokenizer_name"),
+        None if moved else recorded.get("tokenizer_revision"),
     )
-    if source is None and "tokenizer_path" in given:
-        source = str(Path(root or "", given["tokenizer_path"]))
+    if source is None and "tokenizer_path" in recorded:
+        source = str(Path(root or "", recorded["tokenizer_path"]))
         if not Path(source).exists():
             raise ConfigError(
                 f"the tokenizer {source} does not exist; give its new path with --tokenizer"
@@ -167,20 +166,17 @@ def recorded_tokenizer(
         raise ConfigError(
             "the manifest does not name the tokenizer's path; give it with --tokenizer"
         )
-    found = load_tokenizer(source, revision=revision, bos=bos, eos=eos)
-    if found.sha256 != (said := manifest.data["inputs"]["tokenizer"].get("sha256")):
+    tokenizer = load_tokenizer(source, revision=revision, bos=bos, eos=eos)
+    if tokenizer.sha256 != (expected := manifest.data["inputs"]["tokenizer"].get("sha256")):
         raise ConfigError(
-            f"{source} is not the tokenizer of this output: it has sha256 {found.sha256}, expected "
-            f"{said}"
+            f"{source} is not the tokenizer of this output: it has sha256 {tokenizer.sha256}, "
+            f"expected {expected}"
         )
-    return found
+    return tokenizer
 
 
 def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Text of each token that has a name in the side files.
-
-    The first file that has the name decides.
-    """
+    """Text of each named token of the side files; the first file with the name decides."""
     named = {}
     for key in NAMED_TOKENS:
         file = next((file for file in SIDE_FILES if key in sides.get(file, {})), None)
@@ -190,28 +186,20 @@ def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, str]:
-    """The chat templates by name.
-
-    Files of their own before the key of tokenizer_config.json, which has one or many.
-    """
-    found = sides.get(TEMPLATE_FILE) or sides.get(SIDE_FILES[0], {}).get("chat_template")
-    if isinstance(found, list):
-        found = {
-            entry["name"]: entry["template"]
-            for entry in found
-            if {"name", "template"} <= set(entry)
+    """Chat templates by name: of template files, else of tokenizer_config.json (one or many)."""
+    entry = sides.get(TEMPLATE_FILE) or sides.get(SIDE_FILES[0], {}).get("chat_template")
+    if isinstance(entry, list):
+        entry = {
+            item["name"]: item["template"] for item in entry if {"name", "template"} <= set(item)
         }
-    templates = {"default": found} if isinstance(found, str) else dict(found or {})
+    templates = {"default": entry} if isinstance(entry, str) else dict(entry or {})
     if not all(isinstance(source, str) for source in templates.values()):
-        raise InputError(f"the chat_template of {name} is no text; expected a Jinja template")
+        raise InputError(f"the chat_template of {name} is not text; expected a Jinja template")
     return templates
 
 
 def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
-    """Id of every token, read from the file.
-
-    Loading the tokenizer itself would take up to a second.
-    """
+    """Id of every token, read from the file: loading the tokenizer would take up to a second."""
     tokens = parsed["model"]["vocab"]
     vocab = (
         dict(tokens)
@@ -235,7 +223,7 @@ def _choose(
     sides: Mapping[str, Mapping[str, Any]],
     name: str,
 ) -> tuple[str | None, str | None]:
-    """Text of the token at that end or None, and a line to say about it."""
+    """Text of the token at that end or None, and a note about it or None."""
     if asked == "none":
         return None, None
     if asked != "auto":
@@ -254,19 +242,19 @@ def _choose(
     ]
     some = f" (special tokens: {', '.join(candidates[:8])})" if candidates else ""
     raise ConfigError(
-        f"no file beside {name} says what {end.upper()} is; choose --{end} TOKEN or --{end} "
+        f"no file next to {name} names the {end.upper()} token; choose --{end} TOKEN or --{end} "
         f"none{some}"
     )
 
 
-def _content(token: Any, what: str) -> str | None:
-    """Text of a token in a side file, where it is text, an object with `content`, or null.
+def _content(token: Any, label: str) -> str | None:
+    """Text of a token in a side file, which is text, an object with `content`, or null.
 
-    what: names it in errors.
+    label: its name in errors.
     """
     text = token.get("content") if isinstance(token, dict) else token
     if text is not None and not isinstance(text, str):
-        raise InputError(f"{what} is {str(token)[:60]}; expected the text of a token, or null")
+        raise InputError(f"{label} is {str(token)[:60]}; expected the text of a token, or null")
     return text or None
 
 

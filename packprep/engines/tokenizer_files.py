@@ -25,7 +25,7 @@ NAMED_TOKENS = (
 def read_tokenizer_files(
     source: Any, revision: str | None
 ) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
-    """Name for messages, bytes of tokenizer.json, and the parsed files beside it."""
+    """Name for messages, bytes of tokenizer.json, and the parsed files next to it."""
     if source is None or source == "":
         raise ConfigError(
             "no tokenizer is given; add --tokenizer with a tokenizer.json, a directory or a hub "
@@ -54,13 +54,13 @@ def read_tokenizer_files(
             if (path.parent / name).exists()
         }
         sides[TEMPLATE_FILE] = _template_files(path.parent)
-        return str(source), _content_of(path), sides
+        return str(source), _read_file(path), sides
     except OSError as error:
         raise InputError(f"{error.filename or path} cannot be read: {error.strerror}") from None
 
 
-def _content_of(path: Path) -> bytes:
-    if not path.is_file():  # a pipe would be waited for
+def _read_file(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would block
         raise InputError(
             f"{path} is not a regular file; expected one saved by tokenizers or transformers"
         )
@@ -68,17 +68,14 @@ def _content_of(path: Path) -> bytes:
 
 
 def _template_files(folder: Path) -> dict[str, Any]:
-    """Chat templates that are files of their own.
-
-    chat_template.jinja, and others under additional_chat_templates.
-    """
+    """Chat templates in files: chat_template.jinja, and those in additional_chat_templates."""
     files = {
         path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
     }
     if (folder / TEMPLATE_FILE).exists():
         files["default"] = folder / TEMPLATE_FILE
     try:
-        return {name: _content_of(path).decode() for name, path in files.items()}
+        return {name: _read_file(path).decode() for name, path in files.items()}
     except UnicodeDecodeError:
         raise InputError(
             f"a chat template in {folder} is not UTF-8; expected Jinja templates"
@@ -87,7 +84,7 @@ def _template_files(folder: Path) -> dict[str, Any]:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        loaded = json.loads(_content_of(path))
+        loaded = json.loads(_read_file(path))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -98,7 +95,7 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def _read_object(source: Any) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
-    """transformers is recognised by its attributes and never imported."""
+    """Name, tokenizer.json and side files of an object; transformers is never imported."""
     name = type(source).__name__
     sides: dict[str, dict[str, Any]] = {}
     if hasattr(source, "backend_tokenizer"):
@@ -133,8 +130,8 @@ def _download(name: str, revision: str | None) -> Path:
                 try:
                     hf_hub_download(name, side, revision=revision)
                 except LocalEntryNotFoundError:
-                    # The hub did not answer: the file may be there, unless it is on record here
-                    # that it is not.
+                    # The hub did not answer: the file may exist, unless the cache has recorded that
+                    # it does not.
                     if try_to_load_from_cache(name, side, revision=revision) is None:
                         raise
                 except EntryNotFoundError:

@@ -1,13 +1,11 @@
-"""Numbers that rows bring with them.
+"""Numbers of rows: token ids, labels, masks and carried columns, checked row by row.
 
-Token ids, labels, masks, and the columns that `carry` names, checked row by row.
+A list has a value per token and must be as long as the ids of its row. A plain number belongs to
+the row. Types come from the first rows of the first source: whole numbers keep their type (true and
+false become 1 and 0, those of JSON are int64), floats become float32, and `carry` may name another
+type, "reward:float64". A later row that does not fit is an error with its number.
 
-A list has a value per token and must be as long as the row's ids; a plain number belongs to the
-whole row. Types are the data's: whole numbers keep theirs (true and false become 0 and 1, JSON's
-are int64), floats become float32, and `carry` may say another, "reward:float64". The first rows of
-the first source decide; a later row that does not fit is an error that names it.
-
-What is wrong with a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_CARRY of
+The problem of a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_CARRY of
 problems.py.
 """
 
@@ -42,7 +40,7 @@ _FLOATS = {"float": "float32", "double": "float32"}
 class RowShape:
     """Columns that rows become, the same for every source of a build.
 
-    carried: the columns that `carry` names. vocab_size: token ids are below this. finder: what
+    carried: the columns that `carry` names. vocab_size: token ids are below this. finder:
     renders conversations; None where rows are text or token ids. notes are sentences for the user.
     """
 
@@ -70,7 +68,7 @@ def carry_name(entry: str) -> str:
 def carried_types(
     types: Mapping[str, pa.DataType], config: BuildConfig, where: str
 ) -> tuple[Column, ...]:
-    """The columns that `carry` names, by their types in the first rows.
+    """Carried columns, with their types in the first rows.
 
     where: the source, for messages.
     """
@@ -91,7 +89,7 @@ def carried_types(
         if is_list and config.input_ids_column is None:
             raise InputError(
                 f"{where} has lists in {name!r}: a value per token needs the tokens it belongs to, "
-                "so give --input-ids-column, or carry a plain number per row"
+                "so add --input-ids-column, or carry a plain number per row"
             )
     return tuple(columns)
 
@@ -114,7 +112,7 @@ def _is_number(values: pa.DataType) -> bool:
 
 
 class RowProblems:
-    """First fault of each row of a table."""
+    """The first problem of each row of a table."""
 
     def __init__(self, found: pa.Array) -> None:
         self._found: list[Problem | None] = problems_in(found)
@@ -128,18 +126,16 @@ class RowProblems:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """[rows], whether nothing is wrong."""
+        """True for rows without a problem, [rows]."""
         return np.array([problem is None for problem in self._found], np.bool_)
 
 
 def read_numbers(
     table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems
 ) -> dict[str, Any]:
-    """`ids`, `labels` and carried columns of rows as Arrow arrays of their types.
+    """`ids`, `labels` and carried columns of rows, as Arrow arrays, by their name in token files.
 
-    By name in token files.
-
-    A row with a problem has empty lists and zeros; `problems` says why.
+    A row with a problem has empty lists and zeros. New problems are added to `problems`.
     """
     lists: dict[str, _Lists] = {}
     scalars: dict[str, pa.Array] = {}
@@ -169,9 +165,9 @@ def read_numbers(
 def _labels(
     table: pa.Table, config: BuildConfig, vocab_size: int, ids: "_Lists", problems: RowProblems
 ) -> "_Lists | None":
-    """Labels as ids where rows have them, as a mask where they have only that.
+    """Labels as ids, or as a mask where rows have only that.
 
-    With both, no loss where either says.
+    With both, a token has a loss only if both say so.
     """
     labels = mask = None
     if (name := config.labels_column) is not None:
@@ -186,8 +182,8 @@ def _labels(
     if labels is None or mask is None:
         return labels if labels is not None else mask
     for row in np.flatnonzero(problems.usable):  # lists of other rows may differ in length
-        own = labels.values[labels.offsets[row] : labels.offsets[row + 1]]
-        own[mask.values[mask.offsets[row] : mask.offsets[row + 1]] == 0] = NO_LOSS
+        row_labels = labels.values[labels.offsets[row] : labels.offsets[row + 1]]
+        row_labels[mask.values[mask.offsets[row] : mask.offsets[row + 1]] == 0] = NO_LOSS
     return labels
 
 
@@ -207,7 +203,7 @@ class _Lists:
     ) -> "_Lists":
         """The column's lists as numbers of this type.
 
-        Rows whose values are none, or do not fit, are problems.
+        Rows with values that are not numbers, or do not fit the type, are problems.
         """
         array = column.combine_chunks()
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -224,7 +220,7 @@ class _Lists:
             return nothing
         _add_nulls(array, name, problems)
         array = array.cast(pa.large_list(found.value_type))
-        offsets = array.offsets.to_numpy()  # of a slice of an array they do not begin at 0
+        offsets = array.offsets.to_numpy()  # they do not begin at 0 if the array is a slice
         flat = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         lists = _Lists(np.empty(0), (offsets - offsets[0]).astype(np.int64), name, reason, problems)
         for place in (
@@ -242,12 +238,12 @@ class _Lists:
         self.problems.add(row, self.reason, f"{where}, expected {expected}")
 
     def check(self, wrong: NDArray[np.bool_], expected: str) -> None:
-        """Note the rows of values that are wrong."""
+        """Add a problem for each row with a wrong value."""
         for place in np.flatnonzero(wrong):
             self._add(int(place), self.values[place], expected)
 
     def check_length(self, ids: "_Lists") -> None:
-        """Note the rows that have another number of values than ids."""
+        """Add a problem for each row that has more or fewer values than ids."""
         lengths, expected = np.diff(self.offsets), np.diff(ids.offsets)
         for row in np.flatnonzero(lengths != expected):
             self.problems.add(
@@ -258,7 +254,7 @@ class _Lists:
             )
 
     def array(self, usable: NDArray[np.bool_]) -> pa.Array:
-        """list array, [rows]; empty lists where a row is not usable."""
+        """List array, [rows]; a row that is not usable has an empty list."""
         values, offsets = self.values, self.offsets
         if not usable.all():
             lengths = np.diff(offsets)
@@ -267,28 +263,28 @@ class _Lists:
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
-def _scalars(column: pa.ChunkedArray, of: Column, problems: RowProblems) -> pa.Array:
+def _scalars(column: pa.ChunkedArray, carried: Column, problems: RowProblems) -> pa.Array:
     """A number per row as the column's type, 0 where there is none."""
     array = column.combine_chunks()
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
     def add(row: int, found: Any, expected: str) -> None:
-        problems.add(row, BadRow.BAD_CARRY, f"{of.name!r} is {found}, expected {expected}")
+        problems.add(row, BadRow.BAD_CARRY, f"{carried.name!r} is {found}, expected {expected}")
 
     if pa.types.is_string(array.type):  # of CSV
-        array = _of_text(array, add)
+        array = _parse_text(array, add)
     if not _is_number(array.type):
         for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
             problems.add(
-                int(row), BadRow.NOT_NUMBERS, f"{of.name!r} is {array.type}, expected a number"
+                int(row), BadRow.NOT_NUMBERS, f"{carried.name!r} is {array.type}, expected a number"
             )
         array = pa.nulls(len(array), pa.int8())
-    _add_nulls(array, of.name, problems)
-    return pa.array(_converted(array, of.dtype, add))
+    _add_nulls(array, carried.name, problems)
+    return pa.array(_converted(array, carried.dtype, add))
 
 
 def text_type(column: pa.ChunkedArray) -> pa.DataType:
-    """The type of the numbers that a column of text spells; text where it spells something else."""
+    """Type of the numbers written in a column of text; its own type if one is not a number."""
     for wanted in (pa.int64(), pa.float64()):
         try:
             column.cast(wanted)
@@ -298,10 +294,10 @@ def text_type(column: pa.ChunkedArray) -> pa.DataType:
     return column.type
 
 
-def _of_text(array: pa.Array, add: Any) -> pa.Array:
-    """Numbers that texts spell, of the type that holds all of them.
+def _parse_text(array: pa.Array, add: Any) -> pa.Array:
+    """Numbers written as text, in a type that holds all of them.
 
-    add(row, text, expected) hears of other texts.
+    Calls add(row, text, expected) for each other text.
     """
     kind = text_type(array)
     if kind != array.type:
@@ -325,28 +321,32 @@ def _add_nulls(array: pa.Array, name: str, problems: RowProblems) -> None:
 def _converted(values: pa.Array, dtype: str, add: Any) -> NDArray[Any]:
     """Values as another type, 0 for null.
 
-    add(place, value, expected) hears of each that does not fit.
+    Calls add(place, value, expected) for each that does not fit.
     """
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
-    given: NDArray[Any] = values.fill_null(0).to_numpy()
+    numbers: NDArray[Any] = values.fill_null(0).to_numpy()
     wanted = np.dtype(dtype)
-    if given.dtype.kind == "f":
-        for place in np.flatnonzero(~np.isfinite(given)):
-            add(int(place), given[place], "a finite number")
-        given = np.where(np.isfinite(given), given, 0)
+    if numbers.dtype.kind == "f":
+        for place in np.flatnonzero(~np.isfinite(numbers)):
+            add(int(place), numbers[place], "a finite number")
+        numbers = np.where(np.isfinite(numbers), numbers, 0)
     if wanted.kind == "f":
         with np.errstate(over="ignore"):
-            made = given.astype(wanted)
-        for place in np.flatnonzero(~np.isfinite(made)):
-            add(int(place), given[place], f"a number that {dtype} holds")
-        return np.where(np.isfinite(made), made, 0)
+            converted = numbers.astype(wanted)
+        for place in np.flatnonzero(~np.isfinite(converted)):
+            add(int(place), numbers[place], f"a number that {dtype} holds")
+        return np.where(np.isfinite(converted), converted, 0)
     bounds = np.iinfo(wanted)
-    if given.dtype.kind == "f":
-        fits = (given >= bounds.min) & (given < float(bounds.max) + 1) & (given == np.floor(given))
+    if numbers.dtype.kind == "f":
+        fits = (
+            (numbers >= bounds.min)
+            & (numbers < float(bounds.max) + 1)
+            & (numbers == np.floor(numbers))
+        )
     else:
-        fits = (given >= bounds.min) & (given <= bounds.max)
+        fits = (numbers >= bounds.min) & (numbers <= bounds.max)
     if not fits.all():
         for place in np.flatnonzero(~fits):
-            add(int(place), given[place], f"a whole number from {bounds.min:,} to {bounds.max:,}")
-        given = np.where(fits, given, 0)
-    return given.astype(wanted)
+            add(int(place), numbers[place], f"a whole number from {bounds.min:,} to {bounds.max:,}")
+        numbers = np.where(fits, numbers, 0)
+    return numbers.astype(wanted)

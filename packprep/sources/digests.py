@@ -1,9 +1,7 @@
-"""Digests of sources, which decide what a build is.
+"""Digests of sources, part of the identity of a build.
 
-Read once, several files at a time, at 1.5 to 2 GB/s and core.
-
-They are kept where reading them again would be dear. What is under way ends within a block of bytes
-at Ctrl-C.
+Each file is read once, several at a time, at 1.5 to 2 GB/s per core. Digests are kept, so that a
+file is not read again for its digest. Hashing stops within a block of bytes at Ctrl-C.
 """
 
 import hashlib
@@ -21,17 +19,16 @@ from packprep.schemas.canonical import canonical_json
 from packprep.schemas.storage.writing import write_file
 from packprep.support.progress import Progress
 
-_BLOCK = (
-    8 << 20
-)  # hashed at once: with smaller ones the thread mostly waits for its turn beside one that imports
+# Hashed at once: with smaller blocks the thread mostly waits for the GIL while another one imports.
+_BLOCK = 8 << 20
 _WRITTEN_EVERY = 10.0  # seconds
 _AT_ONCE = 8  # files, unless there are fewer cores
-_Named = TypeVar("_Named")
-_Made = TypeVar("_Made")
+_File = TypeVar("_File")
+_Result = TypeVar("_Result")
 
 
 class _Hashed:
-    """Bytes hashed and to be hashed, as far as they are known, told to whom it concerns."""
+    """Count of bytes hashed and of all bytes known so far, reported to the current progress."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress, self._lock = progress, threading.Lock()
@@ -55,7 +52,7 @@ _stop = threading.Event()
 
 @contextmanager
 def heard(progress: Progress) -> Iterator[None]:
-    """Tell `progress` what is hashed."""
+    """Report hashing to `progress`."""
     global _hashed
     _hashed = _Hashed(progress)
     try:
@@ -65,11 +62,11 @@ def heard(progress: Progress) -> Iterator[None]:
 
 
 def hash_in_threads(
-    make: Callable[[_Named], _Made], files: Sequence[_Named], size: int, at_once: int | None = None
-) -> list[_Made]:
-    """make(file) of all files, which hash them, in order; the first error in that order is raised.
+    make: Callable[[_File], _Result], files: Sequence[_File], size: int, at_once: int | None = None
+) -> list[_Result]:
+    """Results of make(file), which hashes a file, in order; raises the first error in that order.
 
-    size: bytes of all of them. at_once: default, as many as there are cores, eight at most.
+    size: bytes of all files. at_once: files at a time; default: the number of cores, at most eight.
     """
     _hashed.expect(size)
     try:
@@ -77,7 +74,7 @@ def hash_in_threads(
             try:
                 return list(pool.map(make, files))
             except BaseException:
-                _stop.set()  # or leaving the pool waits until all that has begun is read
+                _stop.set()  # or leaving the pool waits until all started files are read
                 raise
     finally:
         _stop.clear()
@@ -111,16 +108,14 @@ class _Known:
                 write_file(self._path, canonical_json(self.digests))
 
 
-_known: _Known | None = None  # digests by path, size and time of change; None: they are not kept
+_known: _Known | None = None  # by path, size and time of change; None: digests are not kept
 
 
 @contextmanager
 def remembered(path: Path) -> Iterator[None]:
-    """Keep digests of files in `path`.
+    """Keep digests of files in `path`, for other processes and for a resumed build.
 
-    So they are not read for that by every process, or again after a kill.
-
-    A file counts as the same while its size and its time of change, or its version in a store, are.
+    A file is the same while its size and time of change, or its version in a store, are.
     """
     global _known
     _known = _Known(path)
@@ -153,7 +148,7 @@ def remembered_digest(path: Path) -> str:
 
 
 def digest_of_stream(file: Any, size: int) -> str:
-    """sha256 of all that `file.readinto` gives. size: about how many bytes that will be."""
+    """sha256 of the rest of a file. size: its bytes, about."""
     digest, block = hashlib.sha256(), bytearray(max(min(_BLOCK, size), 1))
     while read := file.readinto(block):
         digest.update(memoryview(block)[:read])
@@ -169,7 +164,7 @@ def digest_of_files(files: Sequence[Path]) -> str:
 
 
 def together(digests: Sequence[str]) -> str:
-    """The same of digests."""
+    """The digest of one file, or a digest of the digests of several."""
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
     )

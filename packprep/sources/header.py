@@ -1,4 +1,4 @@
-"""Columns of a source, found without reading its rows, as far as its format knows them."""
+"""Columns of a source, without reading all its rows."""
 
 import contextlib
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ from packprep.support.errors import InputError
 
 
 def check_names(
-    source: Source, there: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
+    source: Source, names_found: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
 ) -> None:
-    """InputError unless each wanted column is there once.
+    """Raise InputError unless each wanted column exists once.
 
-    texts: those that an option for text chooses.
+    names_found: of all columns. texts: columns that an option for text chooses.
     """
     for name in wanted:
-        if there.count(name) != 1:
+        if names_found.count(name) != 1:
             options = (
                 "--text-column or --text-template" if name in texts else "the option that names it"
             )
-            if name in texts and {"messages", "conversations"} & set(there):
+            if name in texts and {"messages", "conversations"} & set(names_found):
                 options += ", or --messages-column auto for conversations"
-            found = "has no column" if name not in there else "has more than one column"
-            listed = ", ".join(there) or "none"
+            found = "has no column" if name not in names_found else "has more than one column"
+            listed = ", ".join(names_found) or "none"
             raise InputError(
                 f"{source.name} {found} {name!r}; it has {listed}: choose with {options}"
             )
@@ -35,8 +35,10 @@ def number_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]
     assert source.format.first_types is not None
     types = source.format.first_types(source, names)
     if empty := [name for name in names if pa.types.is_null(types[name])]:
-        there: Sequence[str] = empty
-        with contextlib.suppress(InputError):  # of rows that cannot be parsed: reading them says so
-            there = source.format.columns(source, source.path) or empty
-        check_names(source, there, empty, ())
+        names_found: Sequence[str] = empty
+        with contextlib.suppress(
+            InputError
+        ):  # for rows that cannot be parsed; reading them raises the error
+            names_found = source.format.columns(source, source.path) or empty
+        check_names(source, names_found, empty, ())
     return types

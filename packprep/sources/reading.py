@@ -1,15 +1,15 @@
-"""Rows of a source: every format comes out as Arrow tables with the same columns.
+"""Rows of a source, from every format, as Arrow tables with the same columns.
 
-text     string, the document; null where the row has none to use
-second   string, with `pair_columns`: the other side of the row, null where text is
+text     string, the document; null where the row has no usable one
+second   string, with `pair_columns`: the other side of the row, null where text is null
 ids      list<int32>, in place of text with `input_ids_column`
-problem  what is wrong with the row, null where nothing is: see problems.py
+problem  the fault of the row, null where there is none: see problems.py
 group    string, only with `group_column`: text, or a number or boolean as JSON writes it
-labels   list<int32>, or list<int8> where it is a mask; and columns that `carry` names: see
+labels   list<int32>, or list<int8> where it is a mask; and the columns of `carry`: see
          carried.py
 
-Conversations are text too, rendered; beside it `trained` and `specials` say what is what in it: see
-masks.py.
+Conversations are rendered to text; `trained` and `specials` mark trained parts and special tokens
+in it: see masks.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ TEXT_ROWS = RowShape()
 BESIDE: dict[str, Any] = {
     "tools": "tools",
     "variables": "chat_template_kwargs",
-}  # columns beside a conversation
+}  # other columns that a conversation uses
 
 
 class RowPlace(NamedTuple):
@@ -63,7 +63,7 @@ def read_rows(
     Raises InputError naming the source.
     """
     config = config.reading(source.reading)
-    read = [begin.row]  # rows so far, as an error says
+    read = [begin.row]  # rows so far, for errors
     with readable(source, read), unpacked(source, scratch) as path:
         chats = _conversations(source, path, config, scratch) if config.chats else None
         for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(
@@ -82,7 +82,8 @@ def row_shape(
 ) -> RowShape:
     """Columns that rows become.
 
-    Carried columns typed by the first rows of the first source, conversations by the template.
+    The first rows of the first source decide the types of carried columns, the template decides how
+    conversations are rendered.
     """
     source = sources[0]
     config = config.reading(source.reading)
@@ -129,7 +130,7 @@ def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
 def _conversations(
     source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
 ) -> "ConversationColumns":
-    """Columns of a source that hold its conversations; InputError where it has none."""
+    """Columns of a source that hold its conversations; InputError if it has none."""
     names = source.format.columns(source, path)
     if names is None:
         names = next(open_rows(source, path, config, scratch, None).iter(batch_size=1)).column_names
@@ -139,9 +140,9 @@ def _conversations(
 def find_columns(
     names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
 ) -> "ConversationColumns":
-    """Columns that hold conversations, of these.
+    """Choose the columns that hold conversations.
 
-    any_row: a later row may have tools or variables that these lack.
+    any_row: a later row may have columns of tools or variables that are not in `names`.
     """
     from packprep.chat.conversations import ConversationColumns, find_conversations
 
@@ -167,7 +168,7 @@ def find_columns(
         raise InputError(f"{where}: {error}") from None
     if found is None:
         raise InputError(
-            f"{where} has no conversations that are recognised; it has "
+            f"{where} has no columns that are known to hold conversations; it has "
             f"{', '.join(names) or 'no columns'}: choose with "
             "--messages-column, or --prompt-column and --response-column"
         )
@@ -181,9 +182,9 @@ def _check_columns(
     config: BuildConfig,
     chats: "ConversationColumns | None",
 ) -> None:
-    """InputError unless the wanted columns are there.
+    """Raise InputError if a wanted column is missing.
 
-    Where each row names its columns, only one without a value is looked for, in the first row.
+    Where each row names its columns, only columns without any value are looked up in the first row.
     """
     texts = text_columns(config)
     beside = (chats.tools, chats.variables) if chats is not None else ()

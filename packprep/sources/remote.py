@@ -1,11 +1,9 @@
-"""Sources in a store: s3://bucket/key, a folder or a glob of them.
+"""Sources in a store: s3://bucket/key, a folder or a glob.
 
-They are read where they are.
-
-JSON, CSV and text are streamed each time they are read. Parquet, Arrow and saved datasets, whose
-readers jump about, are fetched into scratch when their turn comes and go away after it: the disk
-holds one for each process that reads. An object counts as the same while its version (an ETag) is;
-one that is replaced under a build ends it.
+JSON, CSV and text are streamed each time they are read. Readers of Parquet, Arrow and saved
+datasets need random access, so these are copied into scratch when they are read, and removed
+afterwards: at most one for each process that reads. An object is the same while its version (an
+ETag) is. A build stops if one of its objects is replaced.
 """
 
 import glob
@@ -34,25 +32,22 @@ from packprep.support.errors import InputError, asked
 from packprep.support.redact import redacted
 
 _BLOCK = 4 << 20
-_AT_ONCE = 8  # objects hashed
+_AT_ONCE = 8  # objects hashed at a time
 _HTTP = ("http", "https", "file", "ftp")
 
 
 def expand_url(url: str, config: BuildConfig) -> list[Source]:
-    """The objects that a URL stands for, sorted bytewise, with their digests.
-
-    InputError where there is none.
-    """
+    """Objects that a URL means, sorted bytewise, with their digests; InputError if none."""
     protocol, _, rest = url.partition("://")
     if protocol in _HTTP:
         raise InputError(
-            f"{url} is an address; packprep reads files, so fetch it first, or pipe it into "
+            f"{url} is an address; packprep reads files, so download it first, or pipe it into "
             "packprep build -"
         )
     if "@" in rest.partition("/")[0]:
         raise InputError(
-            f"{url} holds credentials; put them into the environment or the store's own "
-            "configuration"
+            f"{url} holds credentials; put them into the environment or the configuration of "
+            "the store"
         )
     with asked(InputError):
         store = Store(url)
@@ -72,7 +67,7 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
 def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
     """All files of a known format in a folder.
 
-    But hidden files and the output, which may lie beside the sources.
+    Except hidden files and the output, which may be next to the sources.
     """
     own = (
         tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete"))
@@ -92,7 +87,7 @@ def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> l
 
 
 def _matches(pattern: str) -> list[Source]:
-    """A glob; as on a disk, * and ** leave out what begins with a dot."""
+    """Objects of a glob; as on a disk, * and ** skip names that begin with a dot."""
     parts = pattern.split("/")
     first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
     store, rest = Store("/".join(parts[:first])), "/".join(parts[first:])
@@ -118,7 +113,7 @@ def _sources(files: Mapping[str, Stored]) -> list[Source]:
 
 def _source(url: str, stored: Stored) -> Source:
     if (found := format_of(url)) is None:
-        raise InputError(f"{url} is of no known format; expected {known_endings()}")
+        raise InputError(f"{url} has no known format; expected {known_endings()}")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
     return Source(
@@ -132,7 +127,7 @@ def _source(url: str, stored: Stored) -> Source:
 
 
 def _digest(url: str, stored: Stored) -> str:
-    """sha256 of an object, which is read for that once."""
+    """sha256 of an object; read only if it is not remembered."""
     key = f"{url} {stored.bytes} {stored.version}"
     if stored.version and (known := known_digest(key)) is not None:
         return known
@@ -189,16 +184,13 @@ def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[
             f"{where} lists no data files; expected what save_to_disk writes"
         ) from None
     if missing := [name for name in files if name not in found]:
-        raise InputError(f"{store.url} is not whole: {missing[0]} is missing")
+        raise InputError(f"{store.url} is incomplete: {missing[0]} is missing")
     return files
 
 
 @contextmanager
 def fetched(source: Source, scratch: Path) -> Iterator[Path]:
-    """A copy, in `scratch`, of a saved dataset's folder.
-
-    With the data files that its digest was made of.
-    """
+    """A copy of a saved dataset's folder in `scratch`, with the data files of its digest."""
     store = Store(str(source.path))
     files = _data_files(store, "", store.list())
     versions = dict(zip(files, source.version.split("\n"), strict=True))

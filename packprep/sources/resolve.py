@@ -1,10 +1,8 @@
-"""The sources of a build.
+"""The sources of a build: names on the command line to files with a digest, in a fixed order.
 
-Names on the command line become files with a digest, in a fixed order.
-
-An existing path wins; a name with a known suffix or a glob that matches nothing is an error;
-anything else is a dataset on the hub. Files of a glob or directory are sorted bytewise, so document
-ids never depend on the disk.
+A path that exists is that path. A name with a known suffix, or a glob that matches nothing, is an
+error. Any other name is a dataset on the hub. Files of a glob or directory are sorted bytewise, so
+that document ids never depend on the disk.
 """
 
 import glob
@@ -37,9 +35,9 @@ from packprep.support.redact import redacted
 
 
 def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
-    """The sources of a build in order, each with its digest.
+    """Sources of a build in order, each with its digest.
 
-    Standard input is spooled into `scratch`.
+    Standard input is copied into `scratch`.
     """
     if not config.sources:
         raise InputError(
@@ -75,7 +73,7 @@ def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -
 
 
 def _owners() -> dict[str, list[str]]:
-    """Formats of the sources that an option is for, by the option."""
+    """Formats that have an option of their own, by option."""
     owners: dict[str, list[str]] = {}
     for owner in FORMATS.values():
         for option in sorted(owner.options):
@@ -84,15 +82,12 @@ def _owners() -> dict[str, list[str]]:
 
 
 def _check_repeated(found: list[Source]) -> None:
-    """Refuse a file that two globs of a mix match.
-
-    It would be repeated without a word, and be counted for both.
-    """
+    """Refuse a file that two globs of a mix match: it would silently be repeated."""
     seen = set()
     for source in found:
         columns = [
             source.reading.get(key) for key in PER_SOURCE if key != "limit"
-        ]  # other columns are other text
+        ]  # other columns make another text
         same = (
             os.path.realpath(source.path) if isinstance(source.path, Path) else source.name,
             *columns,
@@ -105,9 +100,9 @@ def _check_repeated(found: list[Source]) -> None:
 
 
 def check_local(config: BuildConfig) -> None:
-    """Raise InputError for a source that is wrong by its name, kind or size.
+    """Raise InputError for a source with a wrong name, kind or size.
 
-    Before a hub is asked, or a byte read.
+    Nothing is read, and the hub is not asked.
     """
     for entry in config.entries():
         reading = config.reading(entry.reading)
@@ -119,10 +114,7 @@ def check_local(config: BuildConfig) -> None:
 
 @contextmanager
 def _readable(label: str) -> Iterator[None]:
-    """Raise InputError for a source that may not be read.
-
-    Faults of the system itself stay as they are.
-    """
+    """Raise InputError for a source that may not be read; keep errors of the system itself."""
     try:
         yield
     except OSError as error:
@@ -148,11 +140,10 @@ def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
 
 
 def _local_files(name: str, config: BuildConfig) -> list[Path]:
-    """The files here that a name of a source stands for.
+    """Local files that the name of a source means.
 
-    None for the hub, a store, standard input or a saved dataset.
-
-    InputError where it can only mean files, and there are none.
+    Empty for the hub, a store, standard input or a saved dataset. InputError if the name can only
+    mean files, and there are none.
     """
     path = Path(name)
     if name == "-" or is_url(name) or _is_saved(path):
@@ -173,7 +164,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
                 raise InputError(f"{match} is a folder, and {name} takes files; match those in it")
         files = [
             match for match in matches if not match.is_dir()
-        ]  # a pipe or a dangling link is not left out
+        ]  # keep pipes and dangling links: they are errors later
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
         return files
@@ -183,10 +174,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
 
 
 def _check_readable(pattern: Path) -> None:
-    """OSError if the pattern leads through a folder that may not be read.
-
-    `glob` just leaves it out.
-    """
+    """Raise OSError if the pattern passes a folder that may not be read: `glob` ignores it."""
     through = [pattern] if pattern.name == "**" else []
     for folders in [*through, *pattern.parents]:
         for folder in filter(os.path.isdir, glob.glob(str(folders), recursive=True)):
@@ -205,9 +193,9 @@ def _file(path: Path) -> Source:
 
 
 def _check_file(path: Path) -> tuple[Format, int]:
-    """Format and bytes of a file that can be a source, as far as that shows without reading it.
+    """Format and size of a file, without reading it.
 
-    InputError for any other.
+    InputError if it cannot be a source.
     """
     found = format_of(path.name)
     try:
@@ -215,7 +203,7 @@ def _check_file(path: Path) -> tuple[Format, int]:
     except UnicodeEncodeError:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
     if found is None:
-        raise InputError(f"{path} is of no known format; expected {known_endings()}")
+        raise InputError(f"{path} has no known format; expected {known_endings()}")
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
     facts = path.stat()
@@ -237,7 +225,7 @@ def _is_saved(path: Path) -> bool:
 
 def _walked(path: Path, config: BuildConfig) -> list[Path]:
     """The files of a known format in a directory, sorted bytewise."""
-    # The output may lie beside the sources: the same command again must find the same files.
+    # The output may be next to the sources: the same command must find the same files again.
     endings = (
         "",
         ".incomplete",
@@ -246,21 +234,20 @@ def _walked(path: Path, config: BuildConfig) -> list[Path]:
         ".appended.incomplete",
         ".appended.replaced",
     )
-    beside = endings if config.output else ()
-    own = {Path(config.output + suffix).absolute() for suffix in beside}
+    outputs = {Path(config.output + ending).absolute() for ending in endings if config.output}
     files = []
 
-    def unreadable(error: OSError) -> None:  # os.walk would leave the folder out
+    def unreadable(error: OSError) -> None:  # os.walk would skip the folder
         raise error
 
     for folder, subfolders, names in os.walk(path, onerror=unreadable):
         subfolders[:] = [
             name
             for name in subfolders
-            if not name.startswith(".") and Path(folder, name).absolute() not in own
+            if not name.startswith(".") and Path(folder, name).absolute() not in outputs
         ]
         for name in subfolders:
-            if (link := Path(folder, name)).is_symlink():  # following could go round in circles
+            if (link := Path(folder, name)).is_symlink():  # following it could loop forever
                 raise InputError(
                     f"{link} is a link to a folder; pass the folder as a separate source, or "
                     "move it here"
@@ -302,7 +289,7 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         return Source(redacted(str(path)), SAVED.name, folder, size, digest_of_files(files))
     except OSError as error:
         raise InputError(
-            f"{path} is not whole: {error.filename} cannot be read: {error.strerror}"
+            f"{path} is incomplete: {error.filename} cannot be read: {error.strerror}"
         ) from None
     except InputError:
         raise

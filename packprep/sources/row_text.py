@@ -1,9 +1,7 @@
-"""Rows that a reader gives, checked and in the columns of reading.py.
+"""Rows of a reader, checked, as the columns of reading.py.
 
-Text, conversations rendered, numbers beside them.
-
-Nothing is cast or guessed: a value that is no text, bytes that are no UTF-8, a text larger than a
-row may be become the row's problem, and the row has no text.
+Nothing is cast or guessed. A value that is not text, bytes that are not UTF-8 and a text that is
+too large become the problem of the row, which then has no text.
 """
 
 import string
@@ -25,16 +23,16 @@ if TYPE_CHECKING:
 
 
 def columns_read(config: BuildConfig, chats: "ConversationColumns | None" = None) -> list[str]:
-    """All columns of the input that a build looks at."""
+    """All columns of the input that a build reads."""
     group = [config.group_column] if config.group_column else []
     texts = text_columns(config) if chats is None else chats.wanted
     return list(dict.fromkeys([*texts, *group, *number_columns(config)]))
 
 
 def text_columns(config: BuildConfig) -> list[str]:
-    """The columns that make the text, in the order of the template.
+    """Columns that make the text, in the order of the template.
 
-    None where rows are token ids or conversations.
+    Empty where rows are token ids or conversations.
     """
     if config.input_ids_column is not None or config.chats:
         return []
@@ -68,9 +66,9 @@ def as_rows(
     *,
     is_utf8: bool = False,
 ) -> pa.Table:
-    """The columns above of a table of rows with the columns `columns_read(config, chats)`.
+    """Columns of reading.py, of rows with the columns `columns_read(config, chats)`.
 
-    is_utf8: whether their reader has seen to it that text is UTF-8.
+    is_utf8: True if the reader has checked that text is UTF-8.
     """
     for name in columns_read(config, chats):
         for chunk in table[name].chunks:
@@ -96,7 +94,7 @@ def as_rows(
 
 
 def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
-    """The rows with these problems, without the text of those that have one."""
+    """Set the problems of rows; rows with a problem lose their text."""
     rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
     for name in {"text", "second"} & set(rows.column_names):
         text = rows[name].combine_chunks()
@@ -108,10 +106,7 @@ def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
 def _conversations(
     table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns"
 ) -> pa.Table:
-    """`text`, `trained` and `specials` of rendered conversations, and their `problem`.
-
-    Perhaps also `group`.
-    """
+    """`text`, `trained`, `specials` and `problem` of rendered conversations."""
     from packprep.chat.masks import render_chats
 
     assert shape.finder is not None
@@ -189,6 +184,6 @@ def as_text(
 
 
 def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa.Array:
-    """`problem` with the texts named that are larger than a row may be."""
+    """The problems, with one for each text that is larger than a row may be."""
     large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
     return with_problem(problem, large, too_large("the text", config.max_row_size))

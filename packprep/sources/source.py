@@ -19,25 +19,24 @@ STDIN = "standard input"  # its name as a source
 class Source:
     """One input file, saved dataset or hub dataset.
 
-    entry: number of the entry of `sources` that it comes from. reading: what that says of how rows
-    are read.
+    entry: number of its entry of `sources`. reading: the options of that entry for reading rows.
     """
 
-    name: str  # as messages, report and manifest name it: redacted
+    name: str  # in messages, report and manifest: redacted
     kind: str  # the name of its format
     path: Path | str | None  # text: a URL
     bytes: int
     sha256: str
     entry: int = 0
     reading: dict[str, Any] = field(default_factory=dict)
-    version: str = ""  # of one in a store
+    version: str = ""  # of an object in a store
 
     def as_dict(self) -> dict[str, Any]:
         """Facts that decide the documents of the source."""
         return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
 
     def described(self) -> dict[str, Any]:
-        """`reading` for a digest, where there is any."""
+        """`reading` for a digest; empty without options."""
         return {"reading": self.reading} if self.reading else {}
 
     @property
@@ -46,7 +45,7 @@ class Source:
 
     @property
     def is_plain(self) -> bool:
-        """True where it holds about as much text as it has bytes."""
+        """True if it has about as many bytes of text as bytes."""
         return not self.compression and self.format.text_per_byte is None
 
     @property
@@ -60,7 +59,7 @@ class Source:
         return suffixes(str(self.path))[1]
 
     def line_of_row(self, row: int) -> int | None:
-        """Line of a row in its file, from 1; None where rows are not lines."""
+        """Line of a row in its file, from 1; None if rows are not lines."""
         find = self.format.line_of_row
         return find(self, row) if find is not None else None
 
@@ -70,5 +69,5 @@ class Source:
         return decompressed(self.path, self.version)
 
     def raw(self) -> io.BufferedReader:
-        """Its bytes as they are."""
+        """Its bytes, still compressed."""
         return opened(str(self.path), self.version)

@@ -88,7 +88,7 @@ def test_when_no_file_says_anything_the_error_names_candidates(tmp_path: Path) -
     with pytest.raises(ConfigError) as raised:
         load_tokenizer(folder)
     assert str(raised.value) == (
-        f"no file beside {folder} says what BOS is; choose --bos TOKEN or --bos none (special "
+        f"no file next to {folder} names the BOS token; choose --bos TOKEN or --bos none (special "
         "tokens: <s>, </s>)"
     )
     assert ends(load_tokenizer(folder, bos="none", eos="</s>")) == (None, EOS)

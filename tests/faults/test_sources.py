@@ -100,7 +100,7 @@ def test_a_file_of_no_known_format_is_named(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(b"x")
         assert refused(tmp_path, tmp_path / name).startswith(
-            f"{tmp_path / name} is of no known format; expected .json"
+            f"{tmp_path / name} has no known format; expected .json"
         )
 
 

@@ -217,7 +217,7 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
             r"none.jsonl: there is no such object and no such folder; check the address",
         ),
         ("{}/data/*.tsv", r"no file matches s3://.*/data/\*.tsv; check the pattern"),
-        ("{}/data/README.md", r"README.md is of no known format; expected"),
+        ("{}/data/README.md", r"README.md has no known format; expected"),
         ("{}/empty/", r"empty holds no file of a known format; expected"),
         ("{}/empty/a.jsonl", r"empty/a.jsonl is empty; expected at least one document"),
         (
@@ -228,7 +228,10 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
             "s3://key:secret@bucket/a.jsonl",
             r"s3://\*\*\*@bucket/a.jsonl holds credentials; put them into",
         ),
-        ("https://example.org/a.jsonl", r"is an address; packprep reads files, so fetch it first"),
+        (
+            "https://example.org/a.jsonl",
+            r"is an address; packprep reads files, so download it first",
+        ),
         (
             "foo://bucket/a.jsonl",
             r"it is not the address of a store: Protocol not known: foo; check the address",

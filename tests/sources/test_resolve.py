@@ -107,7 +107,7 @@ def test_an_existing_path_wins_over_a_pattern_and_over_the_hub(here: Path) -> No
         ("empty.jsonl", "empty.jsonl is empty; expected at least one document"),
         (
             "report.pdf",
-            "report.pdf is of no known format; "
+            "report.pdf has no known format; "
             "expected .jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst)",
         ),
         (

@@ -1,7 +1,4 @@
-"""Columns of Arrow tables as files hold them.
-
-Not damaged, as one array, text as valid UTF-8, groups as text.
-"""
+"""Columns of Arrow tables: checked for damage, as one array, text as UTF-8, groups as text."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +9,7 @@ from packprep.support.problems import BadRow, Problem, with_problem
 def text_column(
     column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool
 ) -> tuple[pa.Array, pa.Array]:
-    """The column as a string array of valid UTF-8, and `problem` with what was wrong filled in."""
+    """The column as a string array of valid UTF-8, and the problems with new ones added."""
     array = one_array(column)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -40,11 +37,11 @@ def text_column(
 
 
 def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The groups of rows as text, and `problem` with what was wrong filled in.
+    """The groups of rows as text, and the problems with new ones added.
 
-    A number is its digits and a boolean the word that JSON has for it, so that groups are the same
-    in every format; a whole float is the integer. Example: [1, 2] and [1.0, 2.0] -> ["1", "2"];
-    [true] -> ["true"]
+    A number is written as digits and a boolean as in JSON, so that groups are the same in every
+    format; a float without a fraction is written as an integer. Example: [1, 2] and [1.0, 2.0]
+    -> ["1", "2"]; [true] -> ["true"]
     """
     array = one_array(column)
     if pa.types.is_dictionary(array.type):
@@ -63,17 +60,17 @@ def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[p
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array, not copied where it is one already."""
+    """The column as one array, without a copy if it is one already."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def sound(array: pa.Array) -> pa.Array:
-    """The same array.
+    """Return the array; raise pa.ArrowInvalid if it is damaged.
 
-    pa.ArrowInvalid where it is damaged: offsets that leave the file crash whatever follows them.
+    Offsets outside of the file would crash code that follows them.
     """
     binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
-    # Of text that is not UTF-8 more is known later.
+    # Bad UTF-8 is found later, with its row.
     (array if binary is None else array.view(binary)).validate(full=True)
     return array
 

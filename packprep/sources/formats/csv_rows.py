@@ -1,11 +1,11 @@
-"""CSV and TSV rows, quoted as RFC 4180 says, every value as text.
+"""CSV and TSV rows, quoted as in RFC 4180, every value as text.
 
 The CSV builder of `datasets` guesses: digits become numbers, a row with fewer fields than the
 header gets empty ones, and a first row with more shifts every column. Here 007 stays 007, and a row
-that does not fit the header is a finding.
+that does not fit the header is reported.
 
-`pyarrow.csv` (26) says less: it takes an open quote, and text behind a closing one, for values,
-counts rows and not lines, and stops at a row that is not UTF-8 where we leave out that row.
+`pyarrow.csv` (26) reports less: it accepts an open quote, and text after a closing one, counts rows
+instead of lines, and stops at a row that is not UTF-8, where we only skip that row.
 
 Each table has the asked columns as strings and `problem` (see problems.py).
 """
@@ -24,7 +24,7 @@ from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array
 
 _ROWS = 1000
-csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below counts by itself
+csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below has its own limit
 
 
 def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
@@ -51,9 +51,9 @@ def _columns(source: Input, path: LocalPath) -> list[str]:
 
 
 class CsvReader:
-    """Rows of a CSV file, each with what is wrong with it.
+    """Rows of a CSV file, each with its problem.
 
-    InputError where a quote is never closed.
+    Raises InputError for a quote that is never closed.
     """
 
     def __init__(self, text: TextIO, delimiter: str, limit: int, source: str) -> None:
@@ -85,15 +85,13 @@ class CsvReader:
             raise self._stop(f"{error}; quote it as CSV does") from None
 
     def rows(self, header: Sequence[str]) -> Iterator[tuple[list[str], Problem | None]]:
-        """Rows that are not blank, each with what is wrong with it."""
+        """Rows that are not blank, each with its problem."""
         while True:
             self._size, self._line = 0, self._reader.line_num + 1
             try:
                 row = next(self._reader, None)
             except csv.Error as error:
-                if "unexpected end" in str(
-                    error
-                ):  # a quote that took all rows behind it: their number is not known
+                if "unexpected end" in str(error):  # the quote includes all later rows
                     raise self._stop(
                         "a quote in this row is never closed; quote it as CSV does"
                     ) from None

@@ -19,9 +19,7 @@ def open_hub(name: str, config: BuildConfig) -> Any:
             name, "README.md", revision=config.revision, repo_type="dataset"
         ) as unreachable:
             return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
-    except (
-        Exception
-    ) as error:  # the loaders' and the hub client's kinds, none of them ours to explain
+    except Exception as error:  # the loaders and the hub client raise many kinds
         reason = unreachable or " ".join(str(error).split())[:200]
         raise InputError(
             f"{name} is no local path and no dataset came from the hub: {reason}"

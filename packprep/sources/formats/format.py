@@ -1,4 +1,4 @@
-"""The record of one file format: everything that reading a source asks of it.
+"""The record of one file format: everything that reading a source needs to know about it.
 
 A new format is a module with its record and the record's name in `registry.py`.
 """
@@ -36,10 +36,9 @@ class Input(Protocol):
 class Wanted:
     """The part of a source that a build reads.
 
-    columns: all that it reads. numbers: those of numbers with their types, in a format with
-    `first_types`. nested: those whose values may be anything. group: one whose values are text,
-    numbers or booleans. begin: the byte where the first row to read begins, see
-    `Format.row_begins`.
+    columns: all columns to read. numbers: columns of numbers and their types, in a format with
+    `first_types`. nested: columns with values of any type. group: a column of text, numbers or
+    booleans. begin: the byte where the first row to read begins, see `Format.row_begins`.
     """
 
     config: BuildConfig
@@ -56,27 +55,27 @@ class Format:
     """One way in which rows are stored.
 
     name: `kind` of its sources in receipts, reports and manifests.
-    endings: of its files' names, without compression and dot; none of what is not a single file.
-    columns: names of the columns, found without reading the rows; None where each table has all.
+    endings: of names of its files, without compression and dot; empty if it is not a single file.
+    columns: names of the columns, without reading the rows; None if each table has all of them.
 
-    One of two says how rows are read. tables: of a format that is read from front to back, from
-    its plain bytes to tables of the wanted columns and `problem`, in row order. open: of one whose
-    reader jumps about in a local file, a `datasets` object of its rows.
+    One of two reads rows. tables: of a format that is read front to back, from its plain bytes to
+    tables of the wanted columns and `problem`, in row order. open: of one that needs random access
+    to a local file, to a `datasets` object of its rows.
 
-    has_own_columns: whether each row names its columns, so that a later row may have others.
-    first_types: Arrow types of columns by the first rows, where the reader must know them; null
-    where none of those has a value.
-    numbers_are_text: whether a number comes as the text that spells it.
-    finds_bad_utf8: whether the reader itself names text that is not UTF-8.
-    line_of_row: line of a row in its file, from 1; None where rows are not lines.
-    row_begins: rows and bytes, at least so many bytes from each other, where reading may begin
-    in a plain file, and how many lines it has.
-    has_row_a_line: whether a file that begins like this has one row a line, so that any run of its
+    has_own_columns: True if each row names its columns, so that a later row may have others.
+    first_types: Arrow types of columns by the first rows, if the reader must know them; null
+    where none of these rows has a value.
+    numbers_are_text: True if numbers are read as text.
+    finds_bad_utf8: True if the reader itself reports text that is not UTF-8.
+    line_of_row: line of a row in its file, from 1; None if rows are not lines.
+    row_begins: rows and their first bytes, at least this many bytes apart, at which reading a plain
+    file may begin, and its number of lines.
+    has_row_a_line: True if a file with this beginning has one row a line, so that any run of its
     lines is a sample of it.
-    count: rows, of a source that knows their number without being read.
-    text_per_byte: text in a byte of a file, about; None where its plain bytes are the text.
-    is_folder: whether it is a folder of files.
-    options: names of options that are for such sources alone.
+    count: number of rows, if it is known without reading the source.
+    text_per_byte: bytes of text in a byte of a file, about; None if its plain bytes are the text.
+    is_folder: True if it is a folder of files.
+    options: names of options for such sources only.
     """
 
     name: str
@@ -98,5 +97,5 @@ class Format:
 
     @property
     def is_streamed(self) -> bool:
-        """True where it is read in place, compressed or in a store."""
+        """True if it is read in place, also compressed or in a store."""
         return self.tables is not None

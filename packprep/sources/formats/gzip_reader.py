@@ -1,9 +1,7 @@
-"""Plain bytes of a gzip file as `gzip` reads it.
+"""Plain bytes of a gzip file, as `gzip` reads it: several members, with zeros after any of them.
 
-Members one after another, and zeros behind any of them.
-
-Tapes pad a file with zeros to a whole block. Arrow's decompressor takes them for a broken member,
-and Python's own is a fifth slower.
+Tapes pad a file with zeros to a full block. The decompressor of Arrow treats them as a damaged
+member, and that of Python is a fifth slower.
 """
 
 import io
@@ -18,8 +16,8 @@ class GzipReader(io.RawIOBase):
     """The plain bytes of an open gzip file, which is closed with this reader.
 
     Raises OSError: "Truncated compressed stream" where the file ends within a member, "zlib: ..."
-    where a member is damaged, and "Garbage at byte N" where something else than zeros and members
-    follows a whole member.
+    where a member is damaged, and "Garbage at byte N" where a member is followed by other bytes
+    than zeros or a member.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -53,14 +51,14 @@ class GzipReader(io.RawIOBase):
                 return len(plain)
 
     def _read_on(self) -> bool:
-        """More of the file; False where it ends, as it may between members only."""
+        """Read more of the file; False at its end, which must not be inside a member."""
         self._packed = self._file.read(_BLOCK)
         if not self._packed and not self._at_start:
             raise OSError("Truncated compressed stream")
         return bool(self._packed)
 
     def _begin(self) -> bool:
-        """Begin a member; False where there is none in what was read so far."""
+        """Begin a member; False if none begins in the bytes read so far."""
         if self._members:
             self._packed = self._packed.lstrip(b"\0")
             if not self._packed:

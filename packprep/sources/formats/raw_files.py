@@ -1,7 +1,6 @@
 """Files as bytes: compressed or plain, and lines of them.
 
-A file is at a path, or at the URL of an object in a store, which must be the one of a certain
-version.
+A file is at a path, or is an object of a certain version at the URL of a store.
 """
 
 import errno
@@ -54,14 +53,14 @@ def unpacking(file: io.BufferedReader, compression: str) -> io.BufferedReader:
 def opened(path: str, version: str) -> io.BufferedReader:
     """The bytes as they are.
 
-    StoreError of EBUSY where an object is not, or no longer, the one of this version.
+    StoreError of EBUSY if an object is missing or has another version.
     """
     if not is_url(path):
-        return Path(path).open("rb", buffering=_BUFFER)
+        return io.BufferedReader(io.FileIO(path), _BUFFER)
     store = Store(path)
-    if (found := store.find("")) is None:
+    if (stored := store.find("")) is None:
         raise StoreError(errno.EBUSY, "it is gone", path)
-    if found.version != version:
+    if stored.version != version:
         raise StoreError(errno.EBUSY, "it was replaced by another one", path)
     return store.open("")
 
@@ -69,21 +68,21 @@ def opened(path: str, version: str) -> io.BufferedReader:
 def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
     """Number, from 1, and beginning of every line that is not blank.
 
-    Given before the line is read to its end.
+    Yielded before the line is read to its end.
     """
-    number, said = 1, False
+    number, yielded = 1, False
     while piece := file.readline(1 << 20):
-        if not said and (first := piece.strip()):
+        if not yielded and (first := piece.strip()):
             yield number, first
-            said = True
+            yielded = True
         if piece.endswith(b"\n"):
-            number, said = number + 1, False
+            number, yielded = number + 1, False
 
 
 def escaped_bytes(text: str) -> int:
-    """Offset of the first byte that is not UTF-8, or of the first lone surrogate.
+    """Offset of the first byte that is not UTF-8, or of the first lone surrogate; -1 without one.
 
-    In text decoded with surrogateescape; -1 where there is none.
+    text: decoded with surrogateescape.
     """
     try:
         text.encode()

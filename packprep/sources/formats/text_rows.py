@@ -1,11 +1,11 @@
 """Plain text: a file is one document, or its paragraphs or its lines are documents.
 
-The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and says
-of a byte that is not UTF-8 neither file nor line. Here a row is all that is in memory, and the row
-that is wrong is known.
+The text builder of `datasets` reads a whole file at once, unpacks compressed ones to disk, and
+names neither file nor line of a byte that is not UTF-8. Here only one row is in memory, and a bad
+row is reported with its number.
 
-Line ends \\r\\n and \\r are read as \\n; a byte order mark is no text. Each table has `text` and
-`problem` (see problems.py).
+Line ends \\r\\n and \\r are read as \\n; a byte order mark is not part of the text. Each table has
+`text` and `problem` (see problems.py).
 """
 
 import io
@@ -38,7 +38,7 @@ def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[
 
 
 def _document(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
-    """The whole file, None where it is longer than `limit`, and the line it begins in."""
+    """The whole file, None if it is longer than `limit`, and the line where it begins."""
     whole = text.read(limit + 1)
     if whole:
         yield (whole if len(whole) <= limit else None), 1
@@ -57,7 +57,7 @@ def _lines(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
 
 
 def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
-    """Paragraphs: texts between two line ends in a row, but empty ones."""
+    """Paragraphs: texts between two consecutive line ends, without empty ones."""
     number, rest, endless = 1, "", False
     passed = 0  # line ends of an endless paragraph that are no longer in `rest`
     while block := text.read(BLOCK):
@@ -69,7 +69,7 @@ def _paragraphs(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
             passed, endless = 0, False
         if len(rest) > limit:
             passed += rest[:-1].count("\n")
-            rest, endless = rest[-1:], True  # it may be the first of the two
+            rest, endless = rest[-1:], True  # it may be the first of two line ends
     if rest or endless:
         yield (None if endless or len(rest) > limit else rest), number
 
