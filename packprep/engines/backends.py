@@ -63,7 +63,7 @@ class Engine(Protocol):
     version: str
     notes: list[str]
 
-    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
         """Token ids of the text of each document, without BOS and EOS.
 
         texts: string or large_string array without nulls, [documents]. Returns ids int32 [tokens],
@@ -92,7 +92,7 @@ class HfEngine:
         self._threads = RenewedThreads()
         self.notes: list[str] = []
 
-    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
         """See `Engine.encode`."""
         tokens = np.zeros(len(texts) + 1, np.int64)
         parts: list[Ids] = []
@@ -118,7 +118,7 @@ class HfEngine:
             as_int32(np.frombuffer(ids, np.uint32)),
         )
 
-    def _sub_batches(self, texts: pa.Array) -> Iterator[tuple[list[str], list[int]]]:
+    def _sub_batches(self, texts: pa.Array[Any]) -> Iterator[tuple[list[str], list[int]]]:
         """Pieces of text and the document each belongs to.
 
         SUB_BATCH characters or SUB_BATCH_PIECES at a time.
@@ -136,7 +136,7 @@ class HfEngine:
         if pieces:
             yield pieces, documents
 
-    def _pieces(self, texts: pa.Array) -> Iterator[tuple[int, str]]:
+    def _pieces(self, texts: pa.Array[Any]) -> Iterator[tuple[int, str]]:
         """Documents in order, whole or in pieces."""
         starts = text_starts(texts)
         long = np.diff(starts) > PIECE_BYTES
@@ -147,7 +147,7 @@ class HfEngine:
             if not long[first:last].any():
                 yield from enumerate(texts.slice(first, last - first).to_pylist(), first)
                 continue
-            characters = memoryview(texts.buffers()[2])
+            characters = memoryview(_buffer(texts, 2))
             for document in range(first, last):
                 text = characters[starts[document] : starts[document + 1]]
                 cut = long[document] and self._may_cut
@@ -181,7 +181,7 @@ class FastokensEngine:
         self._split_special_tokens = not parse_special_tokens
         self.notes: list[str] = []
 
-    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
         """See `Engine.encode`."""
         text_starts(texts)
         with _as_sentence(f"fastokens {self.version} cannot encode a text (use the engine hf)"):
@@ -213,7 +213,7 @@ class GigatokenEngine:
             )
         self.notes: list[str] = []
 
-    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
         """See `Engine.encode`."""
         text_starts(texts)
         with _as_sentence(f"gigatoken {self.version} cannot encode a text (use the engine hf)"):
@@ -244,7 +244,7 @@ def load_engine(
     return _ENGINES[name](tokenizer_json, parse_special_tokens=parse_special_tokens)
 
 
-def text_starts(texts: pa.Array) -> NDArray[np.int64]:
+def text_starts(texts: pa.Array[Any]) -> NDArray[np.int64]:
     """Offset of each document in the array's character buffer.
 
     int64 [documents + 1], bytes of UTF-8.
@@ -259,7 +259,15 @@ def text_starts(texts: pa.Array) -> NDArray[np.int64]:
         return np.zeros(1, np.int64)
     width = np.dtype(np.int32 if pa.types.is_string(texts.type) else np.int64)
     skipped = texts.offset * width.itemsize
-    return np.frombuffer(texts.buffers()[1], width, len(texts) + 1, skipped).astype(np.int64)
+    starts = np.frombuffer(_buffer(texts, 1), width, len(texts) + 1, skipped)
+    return starts.astype(np.int64)
+
+
+def _buffer(texts: pa.Array[Any], place: int) -> pa.Buffer:
+    """Buffer of an array of text: 1 has the offsets, 2 the characters."""
+    buffer = texts.buffers()[place]
+    assert buffer is not None
+    return buffer
 
 
 def as_int32(ids: NDArray[np.uint32]) -> Ids:

@@ -171,7 +171,7 @@ def verify_batch(
     engine: Engine,
     ids: Ids,
     offsets: Offsets,
-    texts: pa.Array,
+    texts: pa.Array[Any],
     documents: NDArray[np.int64],
     reference: Reference,
     *,

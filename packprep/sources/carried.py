@@ -9,6 +9,8 @@ The problem of a row is NULL, NOT_NUMBERS, BAD_IDS, BAD_LABELS, BAD_MASK or BAD_
 problems.py.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +48,7 @@ class RowShape:
 
     carried: tuple[Column, ...] = ()
     vocab_size: int = 0
-    finder: "Finder | None" = None
+    finder: Finder | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -114,14 +116,14 @@ def _is_number(values: pa.DataType) -> bool:
 class RowProblems:
     """The first problem of each row of a table."""
 
-    def __init__(self, found: pa.Array) -> None:
+    def __init__(self, found: pa.Array[Any]) -> None:
         self._found: list[Problem | None] = problems_in(found)
 
     def add(self, row: int, reason: BadRow, detail: str) -> None:
         self._found[row] = self._found[row] or Problem(reason, detail)
 
     @property
-    def array(self) -> pa.Array:
+    def array(self) -> pa.Array[Any]:
         return problem_array(self._found)
 
     @property
@@ -138,7 +140,7 @@ def read_numbers(
     A row with a problem has empty lists and zeros. New problems are added to `problems`.
     """
     lists: dict[str, _Lists] = {}
-    scalars: dict[str, pa.Array] = {}
+    scalars: dict[str, pa.Array[Any]] = {}
     if config.input_ids_column is not None:
         name = config.input_ids_column
         ids = _Lists.from_column(table[name], name, "int32", BadRow.BAD_IDS, problems)
@@ -163,8 +165,8 @@ def read_numbers(
 
 
 def _labels(
-    table: pa.Table, config: BuildConfig, vocab_size: int, ids: "_Lists", problems: RowProblems
-) -> "_Lists | None":
+    table: pa.Table, config: BuildConfig, vocab_size: int, ids: _Lists, problems: RowProblems
+) -> _Lists | None:
     """Labels as ids, or as a mask where rows have only that.
 
     With both, a token has a loss only if both say so.
@@ -199,8 +201,8 @@ class _Lists:
 
     @staticmethod
     def from_column(
-        column: pa.ChunkedArray, name: str, dtype: str, reason: BadRow, problems: RowProblems
-    ) -> "_Lists":
+        column: pa.ChunkedArray[Any], name: str, dtype: str, reason: BadRow, problems: RowProblems
+    ) -> _Lists:
         """The column's lists as numbers of this type.
 
         Rows with values that are not numbers, or do not fit the type, are problems.
@@ -242,7 +244,7 @@ class _Lists:
         for place in np.flatnonzero(wrong):
             self._add(int(place), self.values[place], expected)
 
-    def check_length(self, ids: "_Lists") -> None:
+    def check_length(self, ids: _Lists) -> None:
         """Add a problem for each row that has more or fewer values than ids."""
         lengths, expected = np.diff(self.offsets), np.diff(ids.offsets)
         for row in np.flatnonzero(lengths != expected):
@@ -253,7 +255,7 @@ class _Lists:
                 "expected one for each",
             )
 
-    def array(self, usable: NDArray[np.bool_]) -> pa.Array:
+    def array(self, usable: NDArray[np.bool_]) -> pa.Array[Any]:
         """List array, [rows]; a row that is not usable has an empty list."""
         values, offsets = self.values, self.offsets
         if not usable.all():
@@ -263,7 +265,7 @@ class _Lists:
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
-def _scalars(column: pa.ChunkedArray, carried: Column, problems: RowProblems) -> pa.Array:
+def _scalars(column: pa.ChunkedArray[Any], carried: Column, problems: RowProblems) -> pa.Array[Any]:
     """A number per row as the column's type, 0 where there is none."""
     array = column.combine_chunks()
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -283,7 +285,7 @@ def _scalars(column: pa.ChunkedArray, carried: Column, problems: RowProblems) ->
     return pa.array(_converted(array, carried.dtype, add))
 
 
-def text_type(column: pa.ChunkedArray) -> pa.DataType:
+def text_type(column: pa.ChunkedArray[Any]) -> pa.DataType:
     """Type of the numbers written in a column of text; its own type if one is not a number."""
     for wanted in (pa.int64(), pa.float64()):
         try:
@@ -294,7 +296,7 @@ def text_type(column: pa.ChunkedArray) -> pa.DataType:
     return column.type
 
 
-def _parse_text(array: pa.Array, add: Any) -> pa.Array:
+def _parse_text(array: pa.Array[Any], add: Any) -> pa.Array[Any]:
     """Numbers written as text, in a type that holds all of them.
 
     Calls add(row, text, expected) for each other text.
@@ -312,13 +314,13 @@ def _parse_text(array: pa.Array, add: Any) -> pa.Array:
     return pa.array(values, pa.float64())
 
 
-def _add_nulls(array: pa.Array, name: str, problems: RowProblems) -> None:
+def _add_nulls(array: pa.Array[Any], name: str, problems: RowProblems) -> None:
     if array.null_count:
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
             problems.add(int(row), BadRow.NULL, f"the row has no {name!r}")
 
 
-def _converted(values: pa.Array, dtype: str, add: Any) -> NDArray[Any]:
+def _converted(values: pa.Array[Any], dtype: str, add: Any) -> NDArray[Any]:
     """Values as another type, 0 for null.
 
     Calls add(place, value, expected) for each that does not fit.

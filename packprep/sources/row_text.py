@@ -4,6 +4,8 @@ Nothing is cast or guessed. A value that is not text, bytes that are not UTF-8 a
 too large become the problem of the row, which then has no text.
 """
 
+from __future__ import annotations
+
 import string
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from packprep.chat.conversations import ConversationColumns
 
 
-def columns_read(config: BuildConfig, chats: "ConversationColumns | None" = None) -> list[str]:
+def columns_read(config: BuildConfig, chats: ConversationColumns | None = None) -> list[str]:
     """All columns of the input that a build reads."""
     group = [config.group_column] if config.group_column else []
     texts = text_columns(config) if chats is None else chats.wanted
@@ -62,7 +64,7 @@ def as_rows(
     table: pa.Table,
     config: BuildConfig,
     shape: RowShape,
-    chats: "ConversationColumns | None" = None,
+    chats: ConversationColumns | None = None,
     *,
     is_utf8: bool = False,
 ) -> pa.Table:
@@ -93,7 +95,7 @@ def as_rows(
     return rows
 
 
-def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
+def _with_problems(rows: pa.Table, problem: pa.Array[Any]) -> pa.Table:
     """Set the problems of rows; rows with a problem lose their text."""
     rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
     for name in {"text", "second"} & set(rows.column_names):
@@ -104,7 +106,7 @@ def _with_problems(rows: pa.Table, problem: pa.Array) -> pa.Table:
 
 
 def _conversations(
-    table: pa.Table, config: BuildConfig, shape: RowShape, chats: "ConversationColumns"
+    table: pa.Table, config: BuildConfig, shape: RowShape, chats: ConversationColumns
 ) -> pa.Table:
     """`text`, `trained`, `specials` and `problem` of rendered conversations."""
     from packprep.chat.masks import render_chats
@@ -183,7 +185,9 @@ def as_text(
     return pa.table(arrays)
 
 
-def _without_large(text: pa.Array, problem: pa.Array, config: BuildConfig) -> pa.Array:
+def _without_large(
+    text: pa.Array[Any], problem: pa.Array[Any], config: BuildConfig
+) -> pa.Array[Any]:
     """The problems, with one for each text that is larger than a row may be."""
     large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
     return with_problem(problem, large, too_large("the text", config.max_row_size))

@@ -7,10 +7,13 @@ read to its end, and so that slices reuse memory. Documents are numbered over th
 including rows without usable text, so a number always names its row.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -225,13 +228,13 @@ def row_bytes(table: pa.Table) -> NDArray[np.int64]:
     return size + text_bytes(table["second"]) if "second" in table.column_names else size
 
 
-def text_bytes(text: pa.ChunkedArray) -> NDArray[np.int64]:
+def text_bytes(text: pa.ChunkedArray[Any]) -> NDArray[np.int64]:
     """UTF-8 bytes of each document, int64 [documents]; 0 for null."""
     lengths: NDArray[np.int64] = pc.fill_null(pc.binary_length(text), 0).to_numpy().astype(np.int64)
     return lengths
 
 
-def id_bytes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
+def id_bytes(ids: pa.ChunkedArray[Any]) -> NDArray[np.int64]:
     """Size of documents that are token ids: four bytes for each id, int64 [documents]."""
     lengths: NDArray[np.int64] = 4 * pc.list_value_length(ids).to_numpy().astype(np.int64)
     return lengths

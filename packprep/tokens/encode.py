@@ -4,6 +4,8 @@ Rows are text, conversations or token ids. BOS and EOS are added. Text is encode
 BATCH_BYTES.
 """
 
+from __future__ import annotations
+
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,7 +123,7 @@ def _in_batches(
             raise CancelledError
         return size, encode(first, last)
 
-    def submit(batch: tuple[int, int, int]) -> "Future[tuple[int, _Result]]":
+    def submit(batch: tuple[int, int, int]) -> Future[tuple[int, _Result]]:
         return engine.threads.submit(config.num_proc, batch[2], make, *batch)
 
     batches = [
@@ -134,7 +136,7 @@ def _verify(
     engine: EngineChoice,
     ids: Ids,
     offsets: Offsets,
-    text: pa.Array,
+    text: pa.Array[Any],
     numbers: NDArray[np.int64],
     config: BuildConfig,
 ) -> int:
@@ -333,14 +335,14 @@ def _end_ids(tokenizer: Tokenizer) -> tuple[int, int]:
     return bos, eos
 
 
-def _flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _flat(lists: pa.ListArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Values and offsets, int64 from 0."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values: NDArray[Any] = lists.values.to_numpy()[offsets[0] : offsets[-1]]
     return values, offsets - offsets[0]
 
 
-def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
+def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray[Any]:
     if len(values) >= 2**31:
         raise InputError(
             f"the documents of a slice have {len(values):,} tokens, more than an Arrow list holds"
@@ -349,7 +351,7 @@ def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
 
 
 def cut_text(
-    table: pa.Table, pattern: "re.Pattern[str]", parts: Sequence[Part]
+    table: pa.Table, pattern: re.Pattern[str], parts: Sequence[Part]
 ) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
     """Text up to the first match, and documents and characters removed, by source."""
     texts = table["text"].to_pylist()

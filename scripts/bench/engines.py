@@ -4,9 +4,9 @@
     python scripts/bench/engines.py --text books.jsonl.gz --tokenizer gpt2/tokenizer.json
 
 Without --text: the sources of the installed standard library. Without --tokenizer: those in
-../shared/data, or else a byte-level BPE of 32,000 tokens trained on that text here and now. Each
-engine is loaded afresh for each repeat, so that no cache is warm, and called with batches of
---batch-mb by a thread for each core; the median counts. `hf` encodes only the first --reference-mb,
+../shared/data, or else a byte-level BPE of 32,000 tokens trained on that text. Each engine is
+loaded again for each repeat, so that no cache is warm, and called with batches of --batch-mb by a
+thread for each core. Numbers are medians. `hf` encodes only the first --reference-mb,
 and the others are compared with it there, id by id. Columns: seconds to load; text MB per second of
 wall and of CPU; million tokens per second of wall; differing documents.
 """

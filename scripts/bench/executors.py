@@ -4,11 +4,10 @@ CPU of `ray` over `local`, `local` with 1 and 2 workers, flat memory.
 
     python scripts/bench/executors.py overhead|scaling|memory --text FILE --tokenizer DIR
 
-Every build is a process of its own, with units of 1 MB and windows of 8 MB. CPU seconds are those
-of all processes that come of it, Ray's own included, looked at ten times a second; a build of a
-quarter of the text, in which every process has started and loaded what it needs, is subtracted.
-Memory is that of the process that coordinates: what it owns (anonymous), and its peak with the
-files it maps.
+Each build is a separate process, with units of 1 MB and windows of 8 MB. CPU seconds are
+those of all processes that it starts, including Ray's, polled ten times a second. A build of a
+quarter of the text, in which every process starts and loads its libraries, is subtracted. Memory is
+that of the coordinating process: anonymous memory, and its peak with mapped files.
 """
 
 import ctypes

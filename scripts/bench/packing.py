@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """Speed and tightness of every strategy on eight kinds of lengths.
 
-With --peers, other packers beside it.
+With --peers, also of other packers.
 
 \b
 scripts/bench/packing.py                             all strategies, 10 thousand to 1 million
                                                      documents
 scripts/bench/packing.py -n 10M -d a -d b4           10 million documents, two distributions
-scripts/bench/packing.py -n 100k --peers --markdown  and what pip can install of other packers, as a
-                                                     table to paste
+scripts/bench/packing.py -n 100k --peers --markdown  also other packers that pip can install, as a
+                                                     Markdown table
 
 Times are CPU seconds of one process (the median of five runs after a warm-up, so that a busy
 machine matters less), from lengths in memory to the finished plan: order and offsets, packs in
-seeded random order, documents rising in each. Gap is packs over the best lower bound.
+seeded random order, documents ascending in each. Gap is packs over the best lower bound.
 """
 
 import gc

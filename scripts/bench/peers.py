@@ -1,4 +1,4 @@
-"""Programs that a build is compared with, each a process of its own.
+"""Programs that a build is compared with, each in a separate process.
 
 \b
 raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; reading the file is not
@@ -11,7 +11,7 @@ lists                   datasets.map that returns packed Python lists, as block-
                         do, save_to_disk
 
 Prints as JSON the wall and CPU seconds of the work alone, without imports, loading of the tokenizer
-and reading of what is "not counted". CPU seconds include processes that the work started.
+and reading where it is "not counted". CPU seconds include processes that the work started.
 """
 
 import json

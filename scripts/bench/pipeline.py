@@ -1,4 +1,4 @@
-"""The whole build beside its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios.
+"""A build compared with its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios.
 
 Medians of runs.
 
@@ -106,12 +106,12 @@ class _Bench:
                 whole.write(line)
                 gz.write(line)
                 text = json.loads(line)["text"]
-                if number < 20:  # whole books would be a part of the text that is then not counted
+                if number < 20:  # whole books would be text that is subtracted
                     few.write(json.dumps({"text": text[:200]}) + "\n")
                 self.text += len(text.encode())
 
     def quick(self) -> None:
-        """All that takes seconds."""
+        """Measure everything that takes seconds."""
         fast = ["--engine", "fastokens"]
         self._build_net("build fastokens", fast, self.all)
         self._peer("raw-fastokens")
@@ -120,7 +120,7 @@ class _Bench:
         self._replan()
 
     def slow(self, what: str) -> None:
-        """One of what takes minutes."""
+        """Measure one that takes minutes."""
         if what == "build hf":
             self._build_net(what, ["--engine", "hf"], self.all)
         else:
@@ -216,8 +216,8 @@ class _Bench:
                 ]
             )
         click.echo(
-            f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of as many as in "
-            "brackets"
+            f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of the number of "
+            "runs in brackets"
         )
         tables.show(header, lines, markdown)
         packed = [
@@ -226,8 +226,8 @@ class _Bench:
             for run in round_["re-plan"]
         ]
         click.echo(
-            f"re-plan but for the text's sha256: {statistics.median(packed) / 1e6:.1f} M tokens "
-            "per CPU-s"
+            "re-plan without the sha256 of the text: "
+            f"{statistics.median(packed) / 1e6:.1f} M tokens per CPU-s"
         )
         for ours, theirs in _RATIOS:
             if theirs in self.rounds[0]:

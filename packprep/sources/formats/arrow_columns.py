@@ -1,5 +1,9 @@
 """Columns of Arrow tables: checked for damage, as one array, text as UTF-8, groups as text."""
 
+from __future__ import annotations
+
+from typing import Any, cast
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -7,12 +11,10 @@ from packprep.support.problems import BadRow, Problem, with_problem
 
 
 def text_column(
-    column: pa.ChunkedArray, name: str, problem: pa.Array, is_utf8: bool
-) -> tuple[pa.Array, pa.Array]:
+    column: pa.ChunkedArray[Any], name: str, problem: pa.Array[Any], is_utf8: bool
+) -> tuple[pa.Array[Any], pa.Array[Any]]:
     """The column as a string array of valid UTF-8, and the problems with new ones added."""
-    array = one_array(column)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = _decoded(one_array(column))
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         if str(array.type) == "string_view":
             array = array.cast(pa.large_string())
@@ -36,16 +38,16 @@ def text_column(
     return array, problem
 
 
-def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[pa.Array, pa.Array]:
+def group_text(
+    column: pa.ChunkedArray[Any], name: str, problem: pa.Array[Any]
+) -> tuple[pa.Array[Any], pa.Array[Any]]:
     """The groups of rows as text, and the problems with new ones added.
 
     A number is written as digits and a boolean as in JSON, so that groups are the same in every
     format; a float without a fraction is written as an integer. Example: [1, 2] and [1.0, 2.0]
     -> ["1", "2"]; [true] -> ["true"]
     """
-    array = one_array(column)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = _decoded(one_array(column))
     if pa.types.is_nested(array.type):
         wrong = Problem(
             BadRow.BAD_GROUP, f"{name!r} is {array.type}, expected text, a number, true or false"
@@ -59,12 +61,19 @@ def group_text(column: pa.ChunkedArray, name: str, problem: pa.Array) -> tuple[p
     return pc.if_else(whole, digits, array.cast(pa.string())), problem
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
+def _decoded(array: pa.Array[Any]) -> pa.Array[Any]:
+    """The array, or the values of a dictionary array."""
+    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+
+
+def one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     """The column as one array, without a copy if it is one already."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    # The stubs say that chunks combine to a chunked array, too.
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return cast("pa.Array[Any]", array)
 
 
-def sound(array: pa.Array) -> pa.Array:
+def sound(array: pa.Array[Any]) -> pa.Array[Any]:
     """Return the array; raise pa.ArrowInvalid if it is damaged.
 
     Offsets outside of the file would crash code that follows them.

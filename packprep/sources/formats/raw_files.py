@@ -7,12 +7,13 @@ import errno
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from packprep.schemas.storage.store_errors import StoreError
 from packprep.schemas.storage.stores import Store, is_url
 from packprep.sources.formats.gzip_reader import GzipReader
 
-COMPRESSED = {"gz": "gzip", "zst": "zstd"}
+COMPRESSED: dict[str, Literal["gzip", "zstd"]] = {"gz": "gzip", "zst": "zstd"}
 _BUFFER = 1 << 20
 # UTF-16 without its mark is valid UTF-8 full of NULs, and so are most binary files.
 NUL = "contains a NUL byte; save it as UTF-8 text"
