@@ -147,7 +147,7 @@ class HfEngine:
             if not long[first:last].any():
                 yield from enumerate(texts.slice(first, last - first).to_pylist(), first)
                 continue
-            characters = memoryview(_buffer(texts, 2))
+            characters = _buffer(texts, 2)
             for document in range(first, last):
                 text = characters[starts[document] : starts[document + 1]]
                 cut = long[document] and self._may_cut
@@ -259,15 +259,15 @@ def text_starts(texts: pa.Array[Any]) -> NDArray[np.int64]:
         return np.zeros(1, np.int64)
     width = np.dtype(np.int32 if pa.types.is_string(texts.type) else np.int64)
     skipped = texts.offset * width.itemsize
-    starts = np.frombuffer(_buffer(texts, 1), width, len(texts) + 1, skipped)
+    starts: NDArray[Any] = np.frombuffer(_buffer(texts, 1), width, len(texts) + 1, skipped)
     return starts.astype(np.int64)
 
 
-def _buffer(texts: pa.Array[Any], place: int) -> pa.Buffer:
+def _buffer(texts: pa.Array[Any], place: int) -> memoryview:
     """Buffer of an array of text: 1 has the offsets, 2 the characters."""
     buffer = texts.buffers()[place]
     assert buffer is not None
-    return buffer
+    return memoryview(buffer)
 
 
 def as_int32(ids: NDArray[np.uint32]) -> Ids:
