@@ -10,8 +10,8 @@ For each mix of lengths, times forward and backward of attention alone and of a 
 block, over the documents packed into one sequence and over the same documents padded to the
 longest. The padded batch runs torch's fused causal attention with no mask, which is correct
 because padding is at the end: the best that padding can do. The padding ratio is padded tokens over
-real ones. The cost of attention grows with the square of lengths, so its saving can be larger. Times
-are medians, on a GPU of events, on a CPU of the CPU time of one thread.
+real ones. The cost of attention grows with the square of lengths, so its saving can be larger.
+Times are medians, on a GPU of events, on a CPU of the CPU time of one thread.
 """
 
 import statistics
