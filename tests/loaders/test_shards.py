@@ -245,7 +245,7 @@ def test_a_shard_with_other_columns_is_found_at_open(out: Path, tmp_path: Path) 
 
 
 def test_a_stream_cut_at_a_record_batch_is_found_though_arrow_takes_it_for_whole(out: Path) -> None:
-    stream = pa.ipc.open_stream(pa.OSFile(str(out / shard_name(0, 4))))
+    stream = pa.ipc.open_stream(pa.OSFile(str(out / shard_name(0, 4)), "rb"))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, stream.schema) as writer:
         writer.write_batch(stream.read_next_batch())
