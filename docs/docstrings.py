@@ -39,6 +39,7 @@ class PlainDocstrings(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = markdown_of(obj.docstring.value)
-        value = obj.value if isinstance(obj, griffe.Attribute) else None
-        if isinstance(value, griffe.ExprCall) and str(value.function) == OPTION:
-            obj.value = value.arguments[0]
+        if not isinstance(obj, griffe.Attribute):
+            return
+        if isinstance(obj.value, griffe.ExprCall) and str(obj.value.function) == OPTION:
+            obj.value = obj.value.arguments[0]
