@@ -70,7 +70,10 @@ def main(pages: tuple[Path, ...]) -> None:
 
 
 def run(page: Path, sample: Path) -> tuple[list[tuple[int, list[str], list[str]]], list[str]]:
-    """Outputs of a page to replace, and its errors. sample: where all pages keep the sample data."""
+    """Outputs of a page to replace, and its errors.
+
+    sample: where all pages keep the sample data.
+    """
     blocks = load(page)
     for block in blocks:
         if NEW in block.text.splitlines() and block.language == "console":
