@@ -58,27 +58,37 @@ def _trimmed(lines: Sequence[str]) -> list[str]:
 @click.argument("pages", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def main(pages: tuple[Path, ...]) -> None:
     failed = False
-    for page in pages:
-        blocks = load(page.resolve())
-        for block in blocks:
-            if NEW in block.text.splitlines() and block.language == "console":
-                block.attributes.pop("output", None)  # also where it varies
-        check_page(blocks)
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            tempfile.TemporaryDirectory() as cache,
-        ):
-            session = Refresh(Path(folder), Path(cache))
-            with session:
-                for block in blocks:
-                    try:
-                        session.run(block)
-                    except AssertionError as error:
-                        click.echo(error)
-                        failed = True
-        replace(page, session.replaced)
-        click.echo(f"{page}: {len(session.replaced)} outputs replaced")
+    with tempfile.TemporaryDirectory() as sample:
+        for page in pages:
+            outputs, errors = run(page.resolve(), Path(sample) / "sample")
+            for error in errors:
+                click.echo(error)
+            failed |= bool(errors)
+            replace(page, outputs)
+            click.echo(f"{page}: {len(outputs)} outputs replaced")
     sys.exit(failed)
+
+
+def run(page: Path, sample: Path) -> tuple[list[tuple[int, list[str], list[str]]], list[str]]:
+    """Outputs of a page to replace, and its errors.
+
+    sample: where all pages keep the sample data.
+    """
+    blocks = load(page)
+    for block in blocks:
+        if NEW in block.text.splitlines() and block.language == "console":
+            block.attributes.pop("output", None)  # also where it varies
+    check_page(blocks)
+    errors = []
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        session = Refresh(Path(folder), Path(cache), sample)
+        with session:
+            for block in blocks:
+                try:
+                    session.run(block)
+                except AssertionError as error:
+                    errors.append(str(error))
+    return session.replaced, errors
 
 
 def replace(page: Path, outputs: Sequence[tuple[int, list[str], list[str]]]) -> None:
