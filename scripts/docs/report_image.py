@@ -1,4 +1,4 @@
-"""The picture of the report page in README.md: its first screen, of the build that README shows.
+"""The picture of the report page in README.md: its first screen, of code and prose.
 
 Needs a Chromium (CHROMIUM names it, or one on PATH).
 
@@ -24,15 +24,17 @@ IMAGE = ROOT / "docs" / "images" / "report.png"
 
 @click.command(help=__doc__)
 @click.option("--width", default=1280, show_default=True, help="Pixels.")
-@click.option("--height", default=900, show_default=True, help="Pixels.")
+@click.option("--height", default=1000, show_default=True, help="Pixels.")
 def main(width: int, height: int) -> None:
     browser = find_chromium()
     if browser is None:
         raise click.ClickException("no Chromium is on PATH; install one, or name it in CHROMIUM")
     with tempfile.TemporaryDirectory() as folder:
         _packprep(folder, "sample", "data")
-        options = ["--tokenizer", "data/tokenizer", "--max-length", "2048"]
-        _packprep(folder, "build", "data/code.jsonl", "-o", "packed", *options)
+        sources = ["data/code.jsonl", "data/prose.jsonl"]
+        options = ["--tokenizer", "data/tokenizer", "--max-length", "4096", "--min-len", "200"]
+        options += ["--overflow", "truncate"]
+        _packprep(folder, "build", *sources, "-o", "packed", *options)
         _packprep(folder, "report", "packed", "-o", "report.html")
         _picture(browser, Path(folder), width, height)
     click.echo(IMAGE.relative_to(ROOT))
