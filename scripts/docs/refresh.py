@@ -1,4 +1,4 @@
-"""Write the outputs of documentation pages anew: what their commands print now.
+"""Write the outputs of documentation pages again: what their commands print now.
 
 A page is run like in its test, in an empty folder. Outputs that differ are replaced; those that
 hold a line `...` are only reported. `@@` as an output is always replaced, so write it below a new

@@ -25,7 +25,7 @@ from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import locked
 from tests.helpers.command import run
-from tests.helpers.corpus import Heard, failing_after, save_tokenizer, texts, write_jsonl
+from tests.helpers.corpus import RecordedProgress, failing_after, save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
 
 
@@ -53,7 +53,7 @@ def put(tmp_path: Path, *numbers: int) -> None:
 
 def append(options: dict[str, Any], **more: Any) -> tuple[dict[str, Any], list[str]]:
     """The data of the manifest, and what was said."""
-    heard = Heard()
+    heard = RecordedProgress()
     manifest = build(config(append=True, **options | more), progress=heard)
     output = Path(options["output"])
     assert read_manifest(output).data == manifest.data

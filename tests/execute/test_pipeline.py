@@ -20,7 +20,7 @@ from packprep.schemas.canonical import file_digest
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import (
-    Heard,
+    RecordedProgress,
     build_options,
     expected_ids,
     texts,
@@ -234,7 +234,7 @@ def test_kept_tokens_are_reused_for_another_max_length_and_not_for_another_token
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
-    said = Heard()
+    said = RecordedProgress()
     build(BuildConfig(**kept), progress=said)
     assert any(
         "has no tokens of these sources, tokenizer and text options" in line for line in said.lines

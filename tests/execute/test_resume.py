@@ -25,7 +25,7 @@ from packprep.sources.units import read_slices
 from packprep.support import hashing
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens import store, token_files
-from tests.helpers.corpus import Heard, build_options, failing_after, texts, write_jsonl
+from tests.helpers.corpus import RecordedProgress, build_options, failing_after, texts, write_jsonl
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
     options: dict[str, Any],
 ) -> None:
     stop_in(monkeypatch, corpus, place, name, calls, **options)
-    said = Heard()
+    said = RecordedProgress()
     manifest = build(BuildConfig(**corpus | options), progress=said)
     assert manifest.data == undisturbed(corpus, tmp_path, **options)
     assert check_files(Path(corpus["output"]), manifest, "sha256") == []
@@ -119,7 +119,7 @@ def test_text_that_is_tokenized_is_not_read_again(
 
     monkeypatch.setattr(units, "read_rows", seen)
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
-    said = Heard()
+    said = RecordedProgress()
     with monkeypatch.context() as patch:
         patch.setattr(outputs, "publish", lambda *_: None)
         build(BuildConfig(**corpus), progress=said)
@@ -239,7 +239,7 @@ def test_a_staging_folder_without_finished_work_is_replaced_silently(
     (staging / "build.json").write_text(
         '{"inputs": {"options": {}, "sources": [], "tokenizer": {}}}'
     )
-    said = Heard()
+    said = RecordedProgress()
     manifest = build(BuildConfig(**corpus), progress=said)
     assert check_files(Path(corpus["output"]), manifest) == []
     assert not any("incomplete" in line for line in said.lines)
@@ -274,7 +274,7 @@ def test_a_bad_row_costs_no_finished_work_where_the_next_command_skips_it(
     with pytest.raises(InputError, match=r"2\.jsonl row 90"):
         build(BuildConfig(**corpus))
     assert not Path(corpus["output"]).exists()
-    said = Heard()
+    said = RecordedProgress()
     assert build(BuildConfig(**corpus, on_error="skip"), progress=said).data == undisturbed(
         corpus, tmp_path, on_error="skip"
     )
@@ -288,7 +288,7 @@ def test_a_mended_row_starts_over_without_being_asked(
     with pytest.raises(InputError, match=r"2\.jsonl row 90"):
         build(BuildConfig(**corpus))
     write_jsonl(tmp_path / "2.jsonl", texts(90, seed=2))
-    said = Heard()
+    said = RecordedProgress()
     assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
     assert any("starting over" in line and "2.jsonl changed" in line for line in said.lines)
 
@@ -298,7 +298,7 @@ def test_too_little_memory_for_a_window_keeps_the_tokens(
 ) -> None:
     with pytest.raises(StoppedError, match="give more than --max-memory 600MB to resume"):
         build(BuildConfig(**corpus | {"max_memory": 600_000_000}))
-    said = Heard()
+    said = RecordedProgress()
     assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
     assert any("no text was read" in line for line in said.lines)
 
@@ -344,7 +344,7 @@ def test_a_token_store_that_was_interrupted_is_gone_on_with(
     stop_in(monkeypatch, kept, token_files, "file_xxh3", 5)
     made = {path: file_digest(path) for path in (tmp_path / "store").rglob("unit-*.json")}
     assert made
-    said = Heard()
+    said = RecordedProgress()
     assert build(BuildConfig(**kept), progress=said).data == undisturbed(corpus, tmp_path)
     assert any(line.startswith("resuming after ") for line in said.lines)
     assert {path: file_digest(path) for path in made} == made

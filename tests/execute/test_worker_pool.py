@@ -17,7 +17,7 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.schemas import check_files
 from packprep.support.errors import InputError, StoppedError
-from tests.helpers.corpus import Heard, build_options, texts, write_jsonl
+from tests.helpers.corpus import RecordedProgress, build_options, texts, write_jsonl
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_worker_that_dies_once_is_replaced_and_its_slice_retried(
 ) -> None:
     (tmp_path / "order").write_text(what)
     poison(tmp_path, {25: f"<once {tmp_path / 'order'}>"})
-    said = Heard()
+    said = RecordedProgress()
     options = {"unit_timeout": 5} if what == "<hang>" else {}
     isolated = build(BuildConfig(**corpus | options), progress=said)
     assert isolated.data == in_threads(corpus, tmp_path)
@@ -67,7 +67,7 @@ def test_a_slice_that_fails_three_times_stops_the_build_and_names_its_rows(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
     poison(tmp_path, {25: "x <segfault>"})
-    said = Heard()
+    said = RecordedProgress()
     with pytest.raises(StoppedError) as stopped:
         build(BuildConfig(**corpus), progress=said)
     assert len([line for line in said.lines if line.endswith("; trying again")]) == 2
@@ -83,7 +83,7 @@ def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(
     documents = poison(tmp_path, {3: "a <oom> b", 25: "<segfault>", 26: "<segfault> again"})
     with pytest.raises(StoppedError):
         build(BuildConfig(**corpus))
-    said = Heard()
+    said = RecordedProgress()
     manifest = build(BuildConfig(**corpus | {"on_error": "skip"}), progress=said)
     assert any(line.startswith("resuming after ") for line in said.lines)
     output = tmp_path / "out"

@@ -113,7 +113,7 @@ def one_line(problem: Mapping[str, str] | None) -> str | None:
     return None if problem is None else f"{problem['reason']}: {problem['detail']}"
 
 
-class Heard(Silent):
+class RecordedProgress(Silent):
     """Progress that records the lines of a build."""
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: 
         files.append(tmp_path / str(number))
     heard: list[float] = []
 
-    class Heard(Silent):
+    class RecordedProgress(Silent):
         def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
             heard.append(done)
 
@@ -98,7 +98,7 @@ def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: 
         read_file(opener(path), path.name, checked, read_bytes)  # type: ignore[arg-type]
         return checked
 
-    results = check_in_threads(check, files, 190_000, Heard())
+    results = check_in_threads(check, files, 190_000, RecordedProgress())
     assert [result.bytes for result in results] == [number * 1000 for number in range(20)]
     assert max(heard) == pytest.approx(0.19)
     assert heard == sorted(heard)

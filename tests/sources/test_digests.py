@@ -13,7 +13,7 @@ from packprep.sources.digests import (
     remembered_digest,
     together,
 )
-from tests.helpers.corpus import Heard
+from tests.helpers.corpus import RecordedProgress
 
 
 def files(folder: Path, *contents: bytes) -> list[Path]:
@@ -46,7 +46,7 @@ def test_several_files_have_the_digest_of_their_digests(tmp_path: Path) -> None:
 
 
 def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -> None:
-    class Counted(Heard):
+    class Counted(RecordedProgress):
         last: tuple[float, float | None] = (0, 0)
 
         def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:

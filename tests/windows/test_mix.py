@@ -33,7 +33,7 @@ from tests.helpers import documents as made
 from tests.helpers.command import run
 from tests.helpers.corpus import (
     SHARED,
-    Heard,
+    RecordedProgress,
     expected_ids,
     needs_shared_data,
     save_tokenizer,
@@ -490,7 +490,7 @@ def test_other_weights_reuse_the_token_store_and_give_another_output(
         options | {"holdout": 0.1},
     ]
     for number, change in enumerate(changes):
-        progress = Heard()
+        progress = RecordedProgress()
         again = build(config(**change | {"output": tmp_path / f"out-{number}"}), progress=progress)
         assert any("no text was read" in line for line in progress.lines), change
         assert again.identity != first.identity
@@ -501,7 +501,7 @@ def test_other_weights_reuse_the_token_store_and_give_another_output(
 
 def test_weights_of_the_same_shares_are_the_same_build(three: dict[str, Any]) -> None:
     build(config(**three))
-    progress = Heard()
+    progress = RecordedProgress()
     build(config(**amounts(three, {"weight": 5}, {"weight": 3}, {"weight": 2})), progress=progress)
     assert any("nothing to do" in line for line in progress.lines)
 
