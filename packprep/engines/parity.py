@@ -195,7 +195,7 @@ def verify_batch(
     if len(rows) == 0 or engine.name == "hf":
         return 0
     expected, expected_offsets = reference().encode(
-        texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+        texts if len(rows) == len(texts) else texts.take(pa.array(rows, pa.int64()))
     )
     for row, start, stop in zip(rows, expected_offsets[:-1], expected_offsets[1:], strict=True):
         ours, theirs = ids[offsets[row] : offsets[row + 1]], expected[start:stop]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +79,7 @@ def carried_types(
         name = carry_name(entry)
         found = types[name]
         is_list = _is_list(found)
-        values = found.value_type if is_list else found
+        values = cast("pa.ListType[Any]", found).value_type if is_list else found
         if not _is_number(values):
             said = "no value" if pa.types.is_null(values) else str(found)
             raise InputError(
@@ -116,7 +116,7 @@ def _is_number(values: pa.DataType) -> bool:
 class RowProblems:
     """The first problem of each row of a table."""
 
-    def __init__(self, found: pa.Array[Any]) -> None:
+    def __init__(self, found: pa.Array[Any] | pa.ChunkedArray[Any]) -> None:
         self._found: list[Problem | None] = problems_in(found)
 
     def add(self, row: int, reason: BadRow, detail: str) -> None:
@@ -208,7 +208,6 @@ class _Lists:
         Rows with values that are not numbers, or do not fit the type, are problems.
         """
         array = column.combine_chunks()
-        array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
         found, rows = array.type, len(array)
         nothing = _Lists(np.empty(0, dtype), np.zeros(rows + 1, np.int64), name, reason, problems)
         if not _is_list(found) or not (
@@ -221,9 +220,9 @@ class _Lists:
             _add_nulls(array, name, problems)
             return nothing
         _add_nulls(array, name, problems)
-        array = array.cast(pa.large_list(found.value_type))
-        offsets = array.offsets.to_numpy()  # they do not begin at 0 if the array is a slice
-        flat = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        lists_array = cast("pa.LargeListArray[Any]", array.cast(pa.large_list(found.value_type)))
+        offsets = lists_array.offsets.to_numpy()  # they do not begin at 0 if the array is a slice
+        flat = lists_array.values.slice(offsets[0], offsets[-1] - offsets[0])
         lists = _Lists(np.empty(0), (offsets - offsets[0]).astype(np.int64), name, reason, problems)
         for place in (
             np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False)) if flat.null_count else ()
@@ -262,13 +261,15 @@ class _Lists:
             lengths = np.diff(offsets)
             values = values[np.repeat(usable, lengths)]
             offsets = np.append(0, np.cumsum(np.where(usable, lengths, 0)))
-        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+        lists: pa.ListArray[Any] = pa.ListArray.from_arrays(
+            pa.array(offsets.astype(np.int32), pa.int32()), pa.array(values)
+        )
+        return lists
 
 
 def _scalars(column: pa.ChunkedArray[Any], carried: Column, problems: RowProblems) -> pa.Array[Any]:
     """A number per row as the column's type, 0 where there is none."""
     array = column.combine_chunks()
-    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
     def add(row: int, found: Any, expected: str) -> None:
         problems.add(row, BadRow.BAD_CARRY, f"{carried.name!r} is {found}, expected {expected}")
@@ -282,10 +283,11 @@ def _scalars(column: pa.ChunkedArray[Any], carried: Column, problems: RowProblem
             )
         array = pa.nulls(len(array), pa.int8())
     _add_nulls(array, carried.name, problems)
-    return pa.array(_converted(array, carried.dtype, add))
+    scalars: pa.Array[Any] = pa.array(_converted(array, carried.dtype, add))
+    return scalars
 
 
-def text_type(column: pa.ChunkedArray[Any]) -> pa.DataType:
+def text_type(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.DataType:
     """Type of the numbers written in a column of text; its own type if one is not a number."""
     for wanted in (pa.int64(), pa.float64()):
         try:
@@ -293,7 +295,8 @@ def text_type(column: pa.ChunkedArray[Any]) -> pa.DataType:
             return wanted
         except pa.ArrowInvalid:
             continue
-    return column.type
+    kind: pa.DataType = column.type
+    return kind
 
 
 def _parse_text(array: pa.Array[Any], add: Any) -> pa.Array[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -189,5 +189,6 @@ def _without_large(
     text: pa.Array[Any], problem: pa.Array[Any], config: BuildConfig
 ) -> pa.Array[Any]:
     """The problems, with one for each text that is larger than a row may be."""
-    large = pc.fill_null(pc.greater(pc.binary_length(text), config.max_row_size), False)
-    return with_problem(problem, large, too_large("the text", config.max_row_size))
+    sizes = pc.binary_length(cast("pa.LargeStringArray", text))
+    large: pa.Array[Any] = pc.greater(sizes, pa.scalar(config.max_row_size))
+    return with_problem(problem, large.fill_null(False), too_large("the text", config.max_row_size))

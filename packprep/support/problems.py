@@ -69,7 +69,7 @@ def problem_array(problems: Iterable[Problem | None]) -> pa.StructArray:
     return cast(pa.StructArray, pa.array(list(problems), PROBLEM))
 
 
-def problems_in(column: "pa.ChunkedArray[Any]") -> list[Problem | None]:
+def problems_in(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[Problem | None]:
     """Problem of each row; None if nothing is wrong with it."""
     return [
         problem and Problem(BadRow(problem["reason"]), problem["detail"])

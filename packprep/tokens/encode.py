@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -194,11 +194,13 @@ class _EndedIds:
 
 def _sides(table: pa.Table) -> pa.Table:
     """Both sides of pairs as rows, [2 x documents]: first, second, first, second, ..."""
-    names = [name for name in ("text", "trained", "specials") if name in table.column_names]
+    names: list[str] = [
+        name for name in ("text", "trained", "specials") if name in table.column_names
+    ]
     seconds = ["second" if name == "text" else f"second_{name}" for name in names]
     both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
     places = np.arange(2 * len(table)).reshape(2, -1).T.ravel()
-    return both.take(pa.array(places))
+    return both.take(pa.array(places, pa.int64()))
 
 
 def _joined(table: pa.Table, sides: Encoded) -> Encoded:
@@ -246,7 +248,7 @@ def _encode_chats(
         is_plain = batch["specials"].is_null().to_numpy()
         plain, lengths = np.flatnonzero(is_plain), np.diff(chats.offsets)
         ids = chats.ids if is_plain.all() else chats.ids[np.repeat(is_plain, lengths)]
-        text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain))
+        text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain, pa.int64()))
         offsets = np.append(0, np.cumsum(lengths[plain]))
         return first, chats, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
 
@@ -262,9 +264,9 @@ def _encode_chats(
         masks.append(_lists(trained, offsets))
         verified += compared
     rest = table.drop_columns(["text", "trained", "specials"])
-    rest = rest.append_column("tokens", pa.chunked_array(tokens, _list_of_ids(tokenizer)))
+    rest = rest.append_column("tokens", _chunked(tokens, _list_of_ids(tokenizer)))
     if config.train_on != "all":
-        rest = rest.append_column("labels", pa.chunked_array(masks, pa.list_(pa.int8())))
+        rest = rest.append_column("labels", _chunked(masks, pa.list_(pa.int8())))
     return Encoded(rest, verified, problems)
 
 
@@ -335,8 +337,16 @@ def _end_ids(tokenizer: Tokenizer) -> tuple[int, int]:
     return bos, eos
 
 
-def _flat(lists: pa.ListArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Values and offsets, int64 from 0."""
+def _chunked(lists: list[pa.ListArray[Any]], kind: pa.DataType) -> pa.ChunkedArray[Any]:
+    """The lists as one column; the type is needed where there are none."""
+    # The stubs have no list types here.
+    chunks: pa.ChunkedArray[Any] = pa.chunked_array(lists, kind)  # type: ignore[call-overload]
+    return chunks
+
+
+def _flat(array: pa.Array[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Values and offsets of a list array, int64 from 0."""
+    lists = cast("pa.ListArray[Any]", array)
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values: NDArray[Any] = lists.values.to_numpy()[offsets[0] : offsets[-1]]
     return values, offsets - offsets[0]
@@ -347,17 +357,21 @@ def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray[Any
         raise InputError(
             f"the documents of a slice have {len(values):,} tokens, more than an Arrow list holds"
         )
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+    lists: pa.ListArray[Any] = pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32), pa.int32()), pa.array(values)
+    )
+    return lists
 
 
 def cut_text(
     table: pa.Table, pattern: re.Pattern[str], parts: Sequence[Part]
 ) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
     """Text up to the first match, and documents and characters removed, by source."""
-    texts = table["text"].to_pylist()
+    texts: list[str | None] = table["text"].to_pylist()
     matches = [pattern.search(text) if text is not None else None for text in texts]
     short = [
-        text[: match.start()] if match else text for text, match in zip(texts, matches, strict=True)
+        text[: match.start()] if text and match else text
+        for text, match in zip(texts, matches, strict=True)
     ]
     lost = np.array([len(text or "") for text in texts], np.int64) - [
         len(text or "") for text in short

@@ -42,7 +42,7 @@ def _columns(source: Input, path: LocalPath) -> list[str]:
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Not mapped: a file that shrinks while it is read would end the process."""
-    with pa.OSFile(path) as file:
+    with pa.OSFile(path, mode="r") as file:
         if file.read(6) == b"ARROW1":
             reader = pa.ipc.open_file(file)
             yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))

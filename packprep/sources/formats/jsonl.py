@@ -58,7 +58,7 @@ def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str
     source: the file as messages name it.
     """
     rows = [row for row in _first_rows(file, source) if isinstance(row, dict)]
-    types = {}
+    types: dict[str, pa.DataType] = {}
     for name in columns:
         values = [row.get(name) for row in rows]
         try:
@@ -153,7 +153,7 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
         )
         try:
             table = paj.read_json(
-                pa.BufferReader(block),
+                pa.BufferReader(block),  # type: ignore[arg-type]  # not in the stubs
                 read_options=paj.ReadOptions(use_threads=False, block_size=len(block)),
                 parse_options=paj.ParseOptions(
                     explicit_schema=schema, unexpected_field_behavior="ignore"

@@ -16,7 +16,7 @@ def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
     import datasets
     import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
 
-    there = [name for name in wanted.columns if name in pq.read_schema(path).names]
+    there = [name for name in wanted.columns if name in pq.read_schema(str(path)).names]
     # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on
     # the disk.
     checked = pds.ParquetFragmentScanOptions(
@@ -35,7 +35,7 @@ def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
 
 
 def _columns(source: Input, path: LocalPath) -> Sequence[str]:
-    names: list[str] = pq.read_schema(path).names
+    names: list[str] = pq.read_schema(str(path)).names
     return names
 
 

@@ -46,9 +46,9 @@ def unpacking(file: io.BufferedReader, compression: str) -> io.BufferedReader:
         return io.BufferedReader(GzipReader(file), _BUFFER)
     import pyarrow
 
-    return io.BufferedReader(
-        pyarrow.input_stream(file, compression=COMPRESSED[compression]), _BUFFER
-    )
+    stream = pyarrow.input_stream(file, compression=COMPRESSED[compression])
+    # The stubs give `truncate` no argument; reading never calls it.
+    return io.BufferedReader(stream, _BUFFER)  # type: ignore[arg-type]
 
 
 def opened(path: str, version: str) -> io.BufferedReader:
