@@ -113,7 +113,7 @@ def help_of(name: str) -> str:
     parent = click.Context(cli, info_name="packprep", terminal_width=WIDTH)
     command = cli.get_command(parent, name)
     assert command is not None
-    settings = command.context_settings | {"help_option_names": ["-h", "--help"]}
+    settings = {**command.context_settings, "help_option_names": ["-h", "--help"]}
     context = click.Context(
         command, info_name=name, parent=parent, terminal_width=WIDTH, **settings
     )

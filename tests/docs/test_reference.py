@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 import pytest
@@ -59,7 +59,11 @@ def test_the_yaml_spelling_of_an_option_is_read(name: str, tmp_path: Path) -> No
     path.write_text(spelling)
     assert from_yaml(path) == {name: yaml.safe_load(spelling)[name]}
     if isinstance(FIELDS[name].default, (int, float, str, tuple)) and FIELDS[name].default:
-        required = {"sources": ("a.jsonl",), "output": "packed", "tokenizer": "t.json"}
+        required: dict[str, Any] = {
+            "sources": ("a.jsonl",),
+            "output": "packed",
+            "tokenizer": "t.json",
+        }
         config = BuildConfig(**(required | from_yaml(path)))
         default = BuildConfig(**required)
         assert name in ("num_proc", "max_memory") or getattr(config, name) == getattr(default, name)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -73,17 +73,17 @@ class Wrong(HfEngine):
         self.version = "0.0"
         self.spoils = spoils
 
-    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
         ids, offsets = super().encode(texts)
         ids = ids.copy()
-        for row, text in enumerate(texts.to_pylist()):
+        for row, text in enumerate(cast(list[str], texts.to_pylist())):
             if self.spoils(text) and offsets[row] < offsets[row + 1]:
                 ids[offsets[row + 1] - 1] += 1
         return ids, offsets
 
 
 class Failing(Wrong):
-    def encode(self, texts: pa.Array) -> tuple[Ids, Offsets]:
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
         raise InputError("fastokens 0.0 cannot encode a text: match limit exceeded")
 
 
@@ -334,7 +334,7 @@ def test_thousands_of_added_tokens_do_not_make_the_probes_large() -> None:
 # The check during a build.
 
 
-def encode_rows(engine: Engine, texts: list[str]) -> tuple[Ids, Offsets, pa.Array]:
+def encode_rows(engine: Engine, texts: list[str]) -> tuple[Ids, Offsets, pa.Array[Any]]:
     array = pa.array(texts)
     return (*engine.encode(array), array)
 

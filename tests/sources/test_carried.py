@@ -6,7 +6,7 @@ What is read, what is refused, what comes out of a build.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import datasets
 import numpy as np
@@ -84,14 +84,16 @@ def test_the_names_and_types_that_config_knows_are_those_of_the_format() -> None
     ],
     ids=str,
 )
-def test_a_carried_column_has_the_type_of_its_data(values: pa.Array, kind: str, dtype: str) -> None:
+def test_a_carried_column_has_the_type_of_its_data(
+    values: "pa.Array[Any]", kind: str, dtype: str
+) -> None:
     [column] = carried_types(
         {"ids": pa.list_(pa.int64()), "x": values.type}, BuildConfig(**IDS, carry=("x",)), "rows"
     )
     assert (column.kind, column.dtype) == (kind, dtype)
     read_back = read({"ids": pa.array([[5]]), "x": values}, carry=("x",))["x"]
     assert read_back.to_pylist() == [
-        value if kind == "segment" else list(value) for value in values.to_pylist()
+        value if kind == "segment" else list(value) for value in cast(list[Any], values.to_pylist())
     ]
 
 

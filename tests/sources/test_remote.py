@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
     table = pa.table({"text": texts(40, seed=3)})
     pq.write_table(table, folder / "d.parquet")
     (folder / "e.parquet.gz").write_bytes(gzip.compress((folder / "d.parquet").read_bytes()))
-    with pa.ipc.new_stream(folder / "f.arrow", table.schema) as writer:
+    with pa.ipc.new_stream(str(folder / "f.arrow"), table.schema) as writer:
         writer.write_table(table)
     pyarrow.csv.write_csv(table, folder / "g.csv")
     (folder / "h.txt").write_text("hello there\n\nagain" * 20)

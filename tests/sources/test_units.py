@@ -1,7 +1,7 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -113,5 +113,7 @@ def test_units_hold_every_row_once_in_order_and_are_as_small_as_can_be(
         sum(len(unit.table) for unit in found[:number]) for number in range(len(found))
     ]
     for unit in found[:-1]:
-        *before, last = [len(text.encode()) for text in unit.table["text"].to_pylist()]
+        *before, last = [
+            len(text.encode()) for text in cast(list[str], unit.table["text"].to_pylist())
+        ]
         assert sum(before) < size <= sum(before) + last == unit.text_bytes

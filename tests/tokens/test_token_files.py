@@ -4,7 +4,7 @@ import re
 import threading
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,8 +46,8 @@ def unit_of(documents: list[str | None], number: int = 0) -> Slice:
 
 
 def ids_in(path: Path) -> list[list[int]]:
-    found: list[list[int]] = pa.ipc.open_stream(path.read_bytes()).read_all()["tokens"].to_pylist()
-    return found
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    return cast(list[list[int]], table["tokens"].to_pylist())
 
 
 def test_a_token_file_keeps_every_row_and_its_receipt_is_true(
@@ -196,7 +196,7 @@ def test_an_id_that_two_bytes_do_not_hold_is_an_error_and_not_another_id(policy:
         name, version = "far", "0"
         notes: list[str] = []  # noqa: RUF012
 
-        def encode(self, batch: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        def encode(self, batch: "pa.Array[Any]") -> tuple[np.ndarray, np.ndarray]:
             return np.full(len(batch), 65_536 + 7, np.int32), np.arange(len(batch) + 1)
 
     far = EngineChoice(engine=Far(), reference=lambda: load_engine("hf", policy.json), gate={})
@@ -219,7 +219,7 @@ class _Wrong:
         self._engine = load_engine("hf", tokenizer_json)
         self._victim = victim
 
-    def encode(self, batch: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, batch: "pa.Array[Any]") -> tuple[np.ndarray, np.ndarray]:
         ids, offsets = self._engine.encode(batch)
         ids = ids.copy()
         for document, text in enumerate(batch.to_pylist()):

@@ -56,7 +56,11 @@ def built(source: Path) -> list[dict[str, Any]]:
     )
     build(BuildConfig(**options | {"max_length": 16}))
     shards = sorted(output.rglob("*.arrow"))
-    return [row for path in shards for row in pa.ipc.open_stream(path).read_all().to_pylist()]
+    return [
+        row
+        for path in shards
+        for row in pa.ipc.open_stream(path.read_bytes()).read_all().to_pylist()
+    ]
 
 
 def test_a_format_that_is_registered_is_built_from_like_any_other(
