@@ -123,8 +123,7 @@ def test_verify_tokenizes_them_again_and_the_build_prints_a_note(
     )
     assert done.code == 0
     assert (
-        "the tokenizer has no chat template: prompt and response follow each other as they are"
-        in done.err
+        "the tokenizer has no chat template: prompt and response are joined as they are" in done.err
     )
     assert command.run("verify", str(tmp_path / "out"), "--level", "full").code == 0
 
@@ -223,7 +222,8 @@ def test_the_rendering_is_the_two_texts_joined(prompt: str, response: str) -> No
 )
 def test_a_row_of_more_than_two_texts_needs_a_template(row: Conversation) -> None:
     with pytest.raises(
-        RenderError, match="without a chat template a row is two texts, prompt and response; give a"
+        RenderError,
+        match="without a chat template a row must be two texts, prompt and response; give a",
     ):
         PlainFinder([]).render(row)
 
@@ -248,7 +248,9 @@ def test_without_a_template_conversations_and_its_options_are_refused(
     ):
         built(tmp_path, tokenizer, template_variables="{}")
     listed = [{"q": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], "a": "c"}]
-    with pytest.raises(InputError, match=r"row 0 .*without a chat template a row is two texts"):
+    with pytest.raises(
+        InputError, match=r"row 0 .*without a chat template a row must be two texts"
+    ):
         built(tmp_path, tokenizer, listed)
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")

@@ -436,7 +436,7 @@ def test_a_flag_of_the_file_can_be_switched_off(here: Path) -> None:
         ([], "no source is given and there is no packprep.yaml here; see packprep build --help"),
         (
             ["a.jsonl", "--tokenizer", "tok"],
-            "no output is given; add -o with the directory to write",
+            "no output is given; add -o with the directory to write to",
         ),
         (
             ["a.jsonl", "-o", "out"],

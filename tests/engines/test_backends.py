@@ -268,7 +268,9 @@ def test_an_engine_that_is_not_installed_says_what_to_install(
 
 def test_an_id_past_int32_is_an_error_and_not_a_negative_number() -> None:
     assert backends.as_int32(np.array([0, 2**31 - 1], np.uint32)).tolist() == [0, 2**31 - 1]
-    with pytest.raises(InputError, match="returned the id 2,147,483,648; ids must be below 2,147,483,648"):
+    with pytest.raises(
+        InputError, match="returned the id 2,147,483,648; ids must be below 2,147,483,648"
+    ):
         backends.as_int32(np.array([0, 2**31], np.uint32))
 
 

@@ -121,5 +121,5 @@ def test_bins_hold_every_value_once() -> None:
 def test_a_shard_whose_boundaries_do_not_fit_is_refused(tmp_path: Path) -> None:
     row = dict(EXAMPLE[1]) | {"cu_seqlens": [0, 3, 5, 7]}
     write_output(tmp_path / "out", {"train": [[EXAMPLE[0], row]]})
-    with pytest.raises(FormatError, match="boundaries that do not fit"):
+    with pytest.raises(FormatError, match="boundaries that do not match"):
         measure_output(tmp_path / "out")

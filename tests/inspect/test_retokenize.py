@@ -120,8 +120,8 @@ def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
         str(finding) for finding in verify(out, level="full", tokenizer=str(here / "tok")).findings
     ]
     assert said == [
-        f"the source {name} does not exist; run where the build ran, or say with --root where "
-        "paths start"
+        f"the source {name} does not exist; run in the folder of the build, or give that folder "
+        "with --root"
         for name in ("a.jsonl", "b.jsonl.gz")
     ]
     assert verify(out, level="full", root=here).sound

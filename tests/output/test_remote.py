@@ -390,7 +390,7 @@ def test_a_store_that_no_package_opens_is_one_sentence(corpus: dict[str, Any]) -
     fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)
     with pytest.raises(
         ConfigError,
-        match=r"needs a package that is not installed: .*; try pip install packprep\[s3\]",
+        match=r"needs a package that is not installed: .*; run pip install packprep\[s3\]",
     ):
         build(BuildConfig(**corpus | {"output": "nothing://bucket/packed"}))
     with pytest.raises(
@@ -454,7 +454,9 @@ def test_an_output_in_s3_can_be_merged_and_looked_at(
     assert [row[0] for row in rows[0]] == ["32", "64"]
     refused = command.run("reshard", url, "-o", f"{url}-small", "--shard-size", "1MB")
     assert refused.code == 2
-    assert "where only packprep build writes; give a directory, and copy it" in refused.err
+    assert (
+        "only packprep build writes to a store; give a local directory, and copy it" in refused.err
+    )
 
 
 def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(

@@ -154,7 +154,7 @@ def test_a_store_that_cannot_create_is_refused(
 
     monkeypatch.setattr(Store, "create", create)
     with pytest.raises(
-        ConfigError, match=r"lets one object take the place of another .*If-None-Match"
+        ConfigError, match=r"cannot keep two builds apart: it overwrites .*If-None-Match"
     ):
         StoreLock(work, "out is being built", "one")
 

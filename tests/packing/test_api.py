@@ -472,7 +472,7 @@ class TestBalanced:
         ),
         (
             {"lengths": [1], "max_length": 8, "strategy": "wrapped"},
-            "strategy wrapped cuts documents at pack ends",
+            "strategy wrapped cuts documents where packs end",
         ),
         (
             {"lengths": [1], "max_length": 8, "order": "shufle"},
@@ -501,7 +501,7 @@ class TestBalanced:
         ),
         (
             {"lengths": [1, 1], "max_length": 8, "atoms": [4, 4], "groups": [0, 1]},
-            "document 1 is in atom 4 but in another group",
+            "document 1 is in atom 4 but not in the group",
         ),
     ],
 )

@@ -84,4 +84,4 @@ def test_help_of_a_script_is_its_first_lines() -> None:
         env=os.environ | {"COLUMNS": "100"},
     )
     assert done.stdout.startswith("Usage: peers.py [OPTIONS] {raw-hf|raw-fastokens|gigatoken-bin|")
-    assert "Programs that a build is compared with, each a process of its own." in done.stdout
+    assert "Programs that a build is compared with, each in a separate process." in done.stdout

@@ -126,7 +126,7 @@ def test_a_mistyped_tokenizer_is_a_sentence(tmp_path: Path, hub: Hub) -> None:
         [
             "packprep: user/nmae is no local file and no tokenizer came from the hub: there is no "
             "repository of that "
-            "name; check it, or run hf auth login if the repository is private"
+            "name; check the name, or run hf auth login if the repository is private"
         ],
     )
 
@@ -156,7 +156,7 @@ def test_retries_of_the_hub_are_one_line_and_then_the_cache_answers_offline(
     hub.busy = 3
     code, said = build(tmp_path, hub.url, "a.jsonl", "--tokenizer", "user/name")
     assert code == 0
-    assert [line for line in said if "again" in line or "Retry" in line] == [said[0]]
+    assert [line for line in said if "retrying" in line or "Retry" in line] == [said[0]]
     assert said[0].startswith("the hub does not answer, retrying: HTTP Error 503")
     # tokenizer_config.json and the others are on record as there or not there.
     code, said = build(tmp_path, NOWHERE, "a.jsonl", "--tokenizer", "user/name", "--overwrite")
