@@ -280,9 +280,9 @@ def _narrowed(engine: Engine, reference: Engine, text: str) -> EngineDifference:
         if len(bad) == 0 or not text:
             break
         text = parts[bad[0]]
-    whole = pa.array([text], pa.large_string())
+    batch = pa.array([text], pa.large_string())
     return EngineDifference(
-        text, engine.encode(whole)[0].tolist(), reference.encode(whole)[0].tolist()
+        text, engine.encode(batch)[0].tolist(), reference.encode(batch)[0].tolist()
     )
 
 

@@ -262,8 +262,8 @@ def _from_processor(end: str, processor: Mapping[str, Any]) -> str | None:
     """The special token this post-processor puts next to a single sequence at that end."""
     kind = processor.get("type")
     if kind == "Sequence":
-        found = [_from_processor(end, part) for part in processor.get("processors", [])]
-        return next((text for text in found if text), None)
+        texts = [_from_processor(end, part) for part in processor.get("processors", [])]
+        return next((text for text in texts if text), None)
     if kind in ("BertProcessing", "RobertaProcessing"):
         return str(processor["cls" if end == "bos" else "sep"][0])
     if kind == "TemplateProcessing":

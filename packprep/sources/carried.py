@@ -77,13 +77,13 @@ def carried_types(
     columns = []
     for entry in config.carry:
         name = carry_name(entry)
-        found = types[name]
-        is_list = _is_list(found)
-        values = cast("pa.ListType[Any]", found).value_type if is_list else found
+        type_ = types[name]
+        is_list = _is_list(type_)
+        values = cast("pa.ListType[Any]", type_).value_type if is_list else type_
         if not _is_number(values):
-            said = "no value" if pa.types.is_null(values) else str(found)
+            shown = "no value" if pa.types.is_null(values) else str(type_)
             raise InputError(
-                f"{where} has {said} in {name!r} in its first rows, expected numbers or lists of "
+                f"{where} has {shown} in {name!r} in its first rows, expected numbers or lists of "
                 "numbers to carry"
             )
         dtype: Any = entry.removeprefix(name)[1:] or _dtype(values)
@@ -100,9 +100,9 @@ def _dtype(values: pa.DataType) -> str:
     return (_KEPT | _FLOATS).get(str(values), str(values))
 
 
-def _is_list(found: pa.DataType) -> bool:
+def _is_list(type_: pa.DataType) -> bool:
     return any(
-        kind(found)
+        kind(type_)
         for kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     )
 
@@ -116,20 +116,20 @@ def _is_number(values: pa.DataType) -> bool:
 class RowProblems:
     """The first problem of each row of a table."""
 
-    def __init__(self, found: pa.Array[Any] | pa.ChunkedArray[Any]) -> None:
-        self._found: list[Problem | None] = problems_in(found)
+    def __init__(self, column: pa.Array[Any] | pa.ChunkedArray[Any]) -> None:
+        self._problems: list[Problem | None] = problems_in(column)
 
     def add(self, row: int, reason: BadRow, detail: str) -> None:
-        self._found[row] = self._found[row] or Problem(reason, detail)
+        self._problems[row] = self._problems[row] or Problem(reason, detail)
 
     @property
     def array(self) -> pa.Array[Any]:
-        return problem_array(self._found)
+        return problem_array(self._problems)
 
     @property
     def usable(self) -> NDArray[np.bool_]:
         """True for rows without a problem, [rows]."""
-        return np.array([problem is None for problem in self._found], np.bool_)
+        return np.array([problem is None for problem in self._problems], np.bool_)
 
 
 def read_numbers(
@@ -157,8 +157,8 @@ def read_numbers(
         else:
             scalars[column.name] = _scalars(table[column.name], column, problems)
     usable = problems.usable
-    whole = {name: column.array(usable) for name, column in lists.items()}
-    return whole | {
+    columns = {name: column.array(usable) for name, column in lists.items()}
+    return columns | {
         name: pc.if_else(pa.array(usable), values, pa.scalar(0, values.type))
         for name, values in scalars.items()
     }
@@ -208,19 +208,19 @@ class _Lists:
         Rows with values that are not numbers, or do not fit the type, are problems.
         """
         array = column.combine_chunks()
-        found, rows = array.type, len(array)
+        type_, rows = array.type, len(array)
         nothing = _Lists(np.empty(0, dtype), np.zeros(rows + 1, np.int64), name, reason, problems)
-        if not _is_list(found) or not (
-            _is_number(found.value_type) or pa.types.is_null(found.value_type)
+        if not _is_list(type_) or not (
+            _is_number(type_.value_type) or pa.types.is_null(type_.value_type)
         ):
             for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
                 problems.add(
-                    int(row), BadRow.NOT_NUMBERS, f"{name!r} is {found}, expected a list of numbers"
+                    int(row), BadRow.NOT_NUMBERS, f"{name!r} is {type_}, expected a list of numbers"
                 )
             _add_nulls(array, name, problems)
             return nothing
         _add_nulls(array, name, problems)
-        lists_array = cast("pa.LargeListArray[Any]", array.cast(pa.large_list(found.value_type)))
+        lists_array = cast("pa.LargeListArray[Any]", array.cast(pa.large_list(type_.value_type)))
         offsets = lists_array.offsets.to_numpy()  # they do not begin at 0 if the array is a slice
         flat = lists_array.values.slice(offsets[0], offsets[-1] - offsets[0])
         lists = _Lists(np.empty(0), (offsets - offsets[0]).astype(np.int64), name, reason, problems)
@@ -233,9 +233,9 @@ class _Lists:
         lists.values = _converted(flat, dtype, lists._add)
         return lists
 
-    def _add(self, place: int, found: Any, expected: str) -> None:
+    def _add(self, place: int, value: Any, expected: str) -> None:
         row = int(np.searchsorted(self.offsets, place, side="right")) - 1
-        where = f"{self.name!r} has {found} at {place - int(self.offsets[row])}"
+        where = f"{self.name!r} has {value} at {place - int(self.offsets[row])}"
         self.problems.add(row, self.reason, f"{where}, expected {expected}")
 
     def check(self, wrong: NDArray[np.bool_], expected: str) -> None:
@@ -271,8 +271,8 @@ def _scalars(column: pa.ChunkedArray[Any], carried: Column, problems: RowProblem
     """A number per row as the column's type, 0 where there is none."""
     array = column.combine_chunks()
 
-    def add(row: int, found: Any, expected: str) -> None:
-        problems.add(row, BadRow.BAD_CARRY, f"{carried.name!r} is {found}, expected {expected}")
+    def add(row: int, value: Any, expected: str) -> None:
+        problems.add(row, BadRow.BAD_CARRY, f"{carried.name!r} is {value}, expected {expected}")
 
     if pa.types.is_string(array.type):  # of CSV
         array = _parse_text(array, add)

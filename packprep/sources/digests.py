@@ -51,7 +51,7 @@ _stop = threading.Event()
 
 
 @contextmanager
-def heard(progress: Progress) -> Iterator[None]:
+def reporting_to(progress: Progress) -> Iterator[None]:
     """Report hashing to `progress`."""
     global _hashed
     _hashed = _Hashed(progress)

@@ -23,10 +23,10 @@ def check_names(
             )
             if name in texts and {"messages", "conversations"} & set(names_found):
                 options += ", or --messages-column auto for conversations"
-            found = "has no column" if name not in names_found else "has more than one column"
+            problem = "has no column" if name not in names_found else "has more than one column"
             listed = ", ".join(names_found) or "none"
             raise InputError(
-                f"{source.name} {found} {name!r}; it has {listed}: choose with {options}"
+                f"{source.name} {problem} {name!r}; it has {listed}: choose with {options}"
             )
 
 

@@ -158,7 +158,7 @@ def find_columns(
             kind="pair" if prompt else "messages", names=(*prompt, *config.pair_columns), **beside
         )
     try:
-        found = find_conversations(
+        columns = find_conversations(
             names,
             messages_column=None if config.messages_column == "auto" else config.messages_column,
             prompt_column=config.prompt_column,
@@ -166,13 +166,13 @@ def find_columns(
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if found is None:
+    if columns is None:
         raise InputError(
             f"{where} has no columns that are known to hold conversations; it has "
             f"{', '.join(names) or 'no columns'}: choose with "
             "--messages-column, or --prompt-column and --response-column"
         )
-    return replace(found, **BESIDE) if any_row else found
+    return replace(columns, **BESIDE) if any_row else columns
 
 
 def _check_columns(

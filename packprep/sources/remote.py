@@ -54,32 +54,32 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
         alone = None if url.endswith("/") else store.find("")
         if alone is not None:
             return _sources({url: alone})
-        found = store.list()
-        if {"state.json", "dataset_dict.json"} & set(found):
-            return [_saved(store, found, config)]
-        if found:
-            return _folder(store, found, config)
+        listing = store.list()
+        if {"state.json", "dataset_dict.json"} & set(listing):
+            return [_saved(store, listing, config)]
+        if listing:
+            return _folder(store, listing, config)
         if glob.has_magic(url):
             return _matches(url)
     raise InputError(f"{url}: there is no such object and no such folder; check the address")
 
 
-def _folder(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
+def _folder(store: Store, listing: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
     """All files of a known format in a folder.
 
     Except hidden files and the output, which may be next to the sources.
     """
-    own = (
+    output_prefix = (
         tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete"))
         if config.output
         else ()
     )
     files = {
         store.where(name): stored
-        for name, stored in found.items()
+        for name, stored in listing.items()
         if format_of(name) is not None
         and not _hidden(name)
-        and not store.where(name).startswith(own or "\0")
+        and not store.where(name).startswith(output_prefix or "\0")
     }
     if not files:
         raise InputError(f"{store.url} holds no file of a known format; expected {known_endings()}")
@@ -92,14 +92,14 @@ def _matches(pattern: str) -> list[Source]:
     first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
     store, rest = Store("/".join(parts[:first])), "/".join(parts[first:])
     dotted = any(part.startswith(".") for part in parts[first:])
-    found = {
+    matching = {
         store.where(name): stored
         for name, stored in store.glob(rest).items()
         if dotted or not _hidden(name)
     }
-    if not found:
+    if not matching:
         raise InputError(f"no file matches {pattern}; check the pattern")
-    return _sources(found)
+    return _sources(matching)
 
 
 def _hidden(name: str) -> bool:
@@ -112,13 +112,13 @@ def _sources(files: Mapping[str, Stored]) -> list[Source]:
 
 
 def _source(url: str, stored: Stored) -> Source:
-    if (found := format_of(url)) is None:
+    if (format_ := format_of(url)) is None:
         raise InputError(f"{url} has no known format; expected {known_endings()}")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
     return Source(
         redacted(url),
-        found.name,
+        format_.name,
         url,
         stored.bytes,
         _digest(url, stored),
@@ -138,12 +138,12 @@ def _digest(url: str, stored: Stored) -> str:
     return digest
 
 
-def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> Source:
+def _saved(store: Store, listing: Mapping[str, Stored], config: BuildConfig) -> Source:
     """A folder that `save_to_disk` has written, or one split of it."""
     prefix = ""
-    if "dataset_dict.json" in found:
+    if "dataset_dict.json" in listing:
         splits = sorted(
-            name.partition("/")[0] for name in found if re.fullmatch("[^/]+/state.json", name)
+            name.partition("/")[0] for name in listing if re.fullmatch("[^/]+/state.json", name)
         )
         split = config.split or (splits[0] if len(splits) == 1 else None)
         if split not in splits:
@@ -152,15 +152,15 @@ def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> So
                 f"{store.url} has {asked_for}; choose --split from {', '.join(splits)}"
             )
         prefix = f"{split}/"
-    files = _data_files(store, prefix, found)
+    files = _data_files(store, prefix, listing)
     if not prefix and config.split not in (
         None,
         (split := json.loads(store.read("state.json")).get("_split")),
     ):
         raise InputError(f"{store.url} is one dataset, of split {split}; leave --split out")
-    digests = [_digest(store.where(name), found[name]) for name in files]
-    version = "\n".join(found[name].version for name in files)
-    size = sum(found[name].bytes for name in files)
+    digests = [_digest(store.where(name), listing[name]) for name in files]
+    version = "\n".join(listing[name].version for name in files)
+    size = sum(listing[name].bytes for name in files)
     return Source(
         redacted(store.url),
         SAVED.name,
@@ -171,7 +171,7 @@ def _saved(store: Store, found: Mapping[str, Stored], config: BuildConfig) -> So
     )
 
 
-def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[str]:
+def _data_files(store: Store, prefix: str, listing: Mapping[str, Stored]) -> list[str]:
     where = store.where(f"{prefix}state.json")
     try:
         listed = [
@@ -183,7 +183,7 @@ def _data_files(store: Store, prefix: str, found: Mapping[str, Stored]) -> list[
         raise InputError(
             f"{where} lists no data files; expected what save_to_disk writes"
         ) from None
-    if missing := [name for name in files if name not in found]:
+    if missing := [name for name in files if name not in listing]:
         raise InputError(f"{store.url} is incomplete: {missing[0]} is missing")
     return files
 

@@ -22,7 +22,7 @@ from packprep.config.options import PER_SOURCE
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.stores import is_url
-from packprep.sources.digests import digest_of_files, hash_in_threads, heard
+from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
 from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
@@ -43,26 +43,26 @@ def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None
         raise InputError(
             "no source is given; name files, a directory, - for standard input or a hub dataset"
         )
-    with heard(progress or Silent()):
+    with reporting_to(progress or Silent()):
         return _resolved(config, scratch)
 
 
 def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
-    found: list[Source] = []
+    sources: list[Source] = []
     for number, entry in enumerate(config.entries()):
         reading = config.reading(entry.reading)
         with _readable(entry.label):
             files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
         _check_keys(entry.reading, files, f"source {entry.label}: ")
-        found += [replace(source, entry=number, reading=entry.reading) for source in files]
-    _check_keys({key: getattr(config, key) for key in _owners()}, found)
+        sources += [replace(source, entry=number, reading=entry.reading) for source in files]
+    _check_keys({key: getattr(config, key) for key in _owners()}, sources)
     if is_mix(config.entries()):
-        _check_repeated(found)
-    return found
+        _check_repeated(sources)
+    return sources
 
 
-def _check_keys(options: dict[str, Any], found: list[Source], where: str = "") -> None:
-    kinds = {source.kind for source in found}
+def _check_keys(options: dict[str, Any], sources: list[Source], where: str = "") -> None:
+    kinds = {source.kind for source in sources}
     for key, owners in _owners().items():
         if options.get(key) is not None and not kinds.intersection(owners):
             listed = " and ".join(sorted(owners))
@@ -81,10 +81,10 @@ def _owners() -> dict[str, list[str]]:
     return owners
 
 
-def _check_repeated(found: list[Source]) -> None:
+def _check_repeated(sources: list[Source]) -> None:
     """Refuse a file that two globs of a mix match: it would silently be repeated."""
     seen = set()
-    for source in found:
+    for source in sources:
         columns = [
             source.reading.get(key) for key in PER_SOURCE if key != "limit"
         ]  # other columns make another text
@@ -188,8 +188,8 @@ def _files(paths: Sequence[Path]) -> list[Source]:
 
 
 def _file(path: Path) -> Source:
-    found, size = _check_file(path)
-    return Source(redacted(str(path)), found.name, path, size, digest_of_files([path]))
+    format_, size = _check_file(path)
+    return Source(redacted(str(path)), format_.name, path, size, digest_of_files([path]))
 
 
 def _check_file(path: Path) -> tuple[Format, int]:
@@ -197,12 +197,12 @@ def _check_file(path: Path) -> tuple[Format, int]:
 
     InputError if it cannot be a source.
     """
-    found = format_of(path.name)
+    format_ = format_of(path.name)
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
-    if found is None:
+    if format_ is None:
         raise InputError(f"{path} has no known format; expected {known_endings()}")
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
@@ -211,7 +211,7 @@ def _check_file(path: Path) -> tuple[Format, int]:
         raise InputError(f"{path} is not a regular file; to read a pipe use - for standard input")
     if facts.st_size == 0:
         raise InputError(f"{path} is empty; expected at least one document")
-    return found, facts.st_size
+    return format_, facts.st_size
 
 
 def _dangling(path: Path) -> InputError:

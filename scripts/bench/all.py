@@ -127,6 +127,7 @@ included, warm, median of five. The last column says how much faster the first r
     Benchmark(
         name="attention",
         title="A training step",
+        arguments=("--width", "512", "--heads", "8", "--kv-heads", "2", "--repeats", "5"),
         quick=("--width", "64", "--heads", "2", "--only", "mix of eight"),
         prose="""\
 Forward and backward over documents packed into one sequence, against the same documents padded

@@ -56,9 +56,11 @@ def group_text(
     if not pa.types.is_floating(array.type):
         return array.cast(pa.string()), problem
     array = array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
-    whole = pc.and_(pc.equal(array, pc.floor(array)), pc.less(pc.abs(array), pa.scalar(2.0**63)))
-    digits = pc.if_else(whole, array, pa.scalar(0, array.type)).cast(pa.int64()).cast(pa.string())
-    return pc.if_else(whole, digits, array.cast(pa.string())), problem
+    integral = pc.and_(pc.equal(array, pc.floor(array)), pc.less(pc.abs(array), pa.scalar(2.0**63)))
+    digits = (
+        pc.if_else(integral, array, pa.scalar(0, array.type)).cast(pa.int64()).cast(pa.string())
+    )
+    return pc.if_else(integral, digits, array.cast(pa.string())), problem
 
 
 def _decoded(array: pa.Array[Any]) -> pa.Array[Any]:

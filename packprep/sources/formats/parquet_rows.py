@@ -16,7 +16,7 @@ def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
     import datasets
     import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
 
-    there = [name for name in wanted.columns if name in pq.read_schema(str(path)).names]
+    names = [name for name in wanted.columns if name in pq.read_schema(str(path)).names]
     # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on
     # the disk.
     checked = pds.ParquetFragmentScanOptions(
@@ -29,7 +29,7 @@ def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
         data_files=[glob.escape(str(path))],
         cache_dir=str(wanted.scratch),
         batch_size=ROWS_PER_TABLE,
-        columns=there or None,
+        columns=names or None,
         fragment_scan_options=checked,
     )
 

@@ -39,9 +39,9 @@ def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[
 
 def _document(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
     """The whole file, None if it is longer than `limit`, and the line where it begins."""
-    whole = text.read(limit + 1)
-    if whole:
-        yield (whole if len(whole) <= limit else None), 1
+    content = text.read(limit + 1)
+    if content:
+        yield (content if len(content) <= limit else None), 1
 
 
 def _lines(text: TextIO, limit: int) -> Iterator[tuple[str | None, int]]:
