@@ -8,9 +8,9 @@ from packprep.sources import digests
 from packprep.sources.digests import (
     digest_of_files,
     hash_in_threads,
-    heard,
     remembered,
     remembered_digest,
+    reporting_to,
     together,
 )
 from tests.helpers.corpus import RecordedProgress
@@ -55,7 +55,7 @@ def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -
 
     paths = files(tmp_path, *(bytes([number]) * 1000 for number in range(20)))
     counted = Counted()
-    with heard(counted):
+    with reporting_to(counted):
         made = hash_in_threads(remembered_digest, paths, 20_000)
     assert made == [sha256(path.read_bytes()) for path in paths]
     assert counted.last == (0.02, 0.02)
