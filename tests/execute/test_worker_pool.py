@@ -116,7 +116,7 @@ def test_a_row_that_hangs_or_grows_is_found(corpus: dict[str, Any], tmp_path: Pa
     build(BuildConfig(**corpus | options))
     line = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
     assert line["row"] == 12
-    assert "MB of memory, where" in line["reason"]
+    assert "MB of memory, more than its share of" in line["reason"]
 
 
 def test_bad_input_in_a_worker_is_the_sentence_it_is_in_a_thread(
