@@ -123,7 +123,7 @@ PACKED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "garbage behind it": (
         lambda data: data + b"garbage" * 9,
         r"does not decompress by byte [\d,]+: .*"
-        r"|is intact up to byte [\d,]+, but the bytes after it are neither gzip nor zeros; "
+        r"|is intact up to byte [\d,]+, and what follows is neither gzip nor padding with zeros; "
         r"remove it \(head -c \d+\) or fetch the file again",
     ),
     "not compressed at all": (
