@@ -5,7 +5,6 @@
 - A line `<!-- include PATH -->` is replaced by that file of the checkout without its title.
 - A line `<!-- api PACKAGE -->` is replaced by all public names of the package, for mkdocstrings;
   names in the table above it become links to them.
-- The navigation names all planned pages; those that are not written yet are left out.
 """
 
 import importlib
@@ -64,21 +63,6 @@ def with_api(markdown: str) -> str:
         result.append(_FIRST_CELL.sub(linked, table))
         result.append("\n\n".join(f"::: {package}.{name}" for name in names))
     return "".join(result)
-
-
-def written(nav: Any, folder: Path) -> Any:
-    """The part of a navigation whose pages exist."""
-    if isinstance(nav, str):
-        return nav if (folder / nav).exists() else None
-    if isinstance(nav, dict):
-        kept = {title: part for title, entry in nav.items() if (part := written(entry, folder))}
-        return kept or None
-    return [part for entry in nav if (part := written(entry, folder))]
-
-
-def on_config(config: Any) -> Any:
-    config.nav = written(config.nav, Path(config.docs_dir))
-    return config
 
 
 def on_page_markdown(markdown: str, **settings: Any) -> str:
