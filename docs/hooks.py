@@ -5,8 +5,10 @@
 - A line `<!-- include PATH -->` is replaced by that file of the checkout without its title.
 - A line `<!-- api PACKAGE -->` is replaced by all public names of the package, for mkdocstrings;
   names in the table above it become links to them.
+- A block that shows a line of more than 100 characters, such as an error, wraps its lines.
 """
 
+import html
 import importlib
 import re
 from pathlib import Path
@@ -17,6 +19,11 @@ _FILE = re.compile(r"\sfile=(\"[^\"]*\")")
 _INCLUDE = re.compile(r"^<!-- include ([\w./-]+) -->$", re.MULTILINE)
 _API = re.compile(r"^<!-- api ([\w.]+) -->$", re.MULTILINE)
 _FIRST_CELL = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
+_OUTPUT = re.compile(
+    r'<div class="(?=language-(?:console|text) )([^"]*)">(<pre>.*?</pre>)', re.DOTALL
+)
+_TAG = re.compile(r"<[^>]+>")
+_WIDTH = 100  # characters of the widest line that does not wrap: the tables of packprep fit
 _LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 
 
@@ -63,6 +70,22 @@ def with_api(markdown: str) -> str:
         result.append(_FIRST_CELL.sub(linked, table))
         result.append("\n\n".join(f"::: {package}.{name}" for name in names))
     return "".join(result)
+
+
+def with_wrapped_lines(page: str) -> str:
+    """The page in HTML; blocks of console and text with long lines have the class `wrapped`."""
+
+    def marked(block: re.Match[str]) -> str:
+        lines = html.unescape(_TAG.sub("", block[2])).splitlines()
+        if max(map(len, lines), default=0) <= _WIDTH:
+            return block[0]
+        return f'<div class="wrapped {block[1]}">{block[2]}'
+
+    return _OUTPUT.sub(marked, page)
+
+
+def on_page_content(content: str, **settings: Any) -> str:
+    return with_wrapped_lines(content)
 
 
 def on_page_markdown(markdown: str, **settings: Any) -> str:

@@ -51,6 +51,21 @@ def test_public_names_are_listed_and_linked_from_the_table_above() -> None:
     ]
 
 
+def test_blocks_with_lines_of_more_than_100_characters_wrap() -> None:
+    page = '<div class="language-{} highlight"><pre><code>a\n<span>{}</span>\n</code></pre></div>'
+    wide = "&lt;" * 100  # 100 characters on the screen
+    for language, line, wraps in (
+        ("console", wide, False),
+        ("console", wide + "x", True),
+        ("text", wide + "x", True),
+        ("python", wide + "x", False),
+    ):
+        result = hooks.with_wrapped_lines(page.format(language, line))
+        assert result == page.format(language, line).replace(
+            'class="', 'class="wrapped ' if wraps else 'class="', 1
+        )
+
+
 def test_the_navigation_names_every_page_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     nav = text.split("\nnav:\n")[1].split("\nvalidation:")[0]
