@@ -5,7 +5,8 @@
 - A line `<!-- include PATH -->` is replaced by that file of the checkout without its title.
 - A line `<!-- api PACKAGE -->` is replaced by all public names of the package, for mkdocstrings;
   names in the table above it become links to them.
-- A block that shows a line of more than 100 characters, such as an error, wraps its lines.
+- A block that shows a sentence of more than 100 characters, such as an error, wraps its lines. One
+  with a wide table does not.
 """
 
 import html
@@ -23,7 +24,7 @@ _OUTPUT = re.compile(
     r'<div class="(?=language-(?:console|text) )([^"]*)">(<pre>.*?</pre>)', re.DOTALL
 )
 _TAG = re.compile(r"<[^>]+>")
-_WIDTH = 100  # characters of the widest line that does not wrap: the tables of packprep fit
+_WIDTH = 100  # characters of the widest sentence that does not wrap
 _LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 
 
@@ -73,11 +74,12 @@ def with_api(markdown: str) -> str:
 
 
 def with_wrapped_lines(page: str) -> str:
-    """The page in HTML; blocks of console and text with long lines have the class `wrapped`."""
+    """The page in HTML; blocks of console and text with long sentences have the class `wrapped`."""
 
     def marked(block: re.Match[str]) -> str:
         lines = html.unescape(_TAG.sub("", block[2])).splitlines()
-        if max(map(len, lines), default=0) <= _WIDTH:
+        long = [line for line in lines if len(line) > _WIDTH]
+        if not long or any("  " in line.strip() for line in long):  # two spaces: columns
             return block[0]
         return f'<div class="wrapped {block[1]}">{block[2]}'
 

@@ -297,6 +297,13 @@ class Stages:
             if not has_packs and not (
                 self.one_split_does and (shards or split != self.job.splits[-1])
             ):
+                if dropped := -sum(changes):
+                    larger = "" if split == "train" else "a larger holdout, "
+                    raise InputError(
+                        f"packs_multiple_of {self.job.config.packs_multiple_of:,} drops all packs "
+                        f"of the split {split} ({dropped:,}); choose {larger}--remainder fill or a "
+                        "smaller packs_multiple_of"
+                    )
                 raise InputError(
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"

@@ -51,12 +51,13 @@ def test_public_names_are_listed_and_linked_from_the_table_above() -> None:
     ]
 
 
-def test_blocks_with_lines_of_more_than_100_characters_wrap() -> None:
+def test_blocks_with_sentences_of_more_than_100_characters_wrap() -> None:
     page = '<div class="language-{} highlight"><pre><code>a\n<span>{}</span>\n</code></pre></div>'
     wide = "&lt;" * 100  # 100 characters on the screen
     for language, line, wraps in (
         ("console", wide, False),
         ("console", wide + "x", True),
+        ("console", wide + "  x", False),  # a table
         ("text", wide + "x", True),
         ("python", wide + "x", False),
     ):

@@ -1,6 +1,7 @@
 import functools
 import json
 import operator
+import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -343,6 +344,26 @@ def test_nothing_left_after_filters_is_an_error_and_no_output(corpus: dict[str, 
     with pytest.raises(InputError, match="no document is left"):
         build(BuildConfig(**corpus, min_len=10_000))
     assert not Path(corpus["output"]).exists()
+
+
+def test_a_split_with_fewer_packs_than_their_multiple_is_an_error_that_names_it(
+    corpus: dict[str, Any],
+) -> None:
+    few = corpus | {"holdout": 0.02, "packs_multiple_of": 1000}
+    with pytest.raises(InputError) as error:
+        build(BuildConfig(**few))
+    assert re.fullmatch(
+        r"packs_multiple_of 1,000 drops all packs of the split train \(\d+\); choose --remainder "
+        "fill or a smaller packs_multiple_of",
+        str(error.value),
+    )
+    with pytest.raises(InputError) as error:
+        build(BuildConfig(**few | {"packs_multiple_of": 8}))
+    assert re.fullmatch(
+        r"packs_multiple_of 8 drops all packs of the split validation \(\d\); choose a larger "
+        "holdout, --remainder fill or a smaller packs_multiple_of",
+        str(error.value),
+    )
 
 
 def test_truncate_at_cuts_text_and_counts_characters(

@@ -644,7 +644,7 @@ BOMBS = {
     ),
     "a.json.zst": (
         b'[{"text": "a"}, {"text": "',
-        "row 1: it is not JSON, or has more than 8,000,000 bytes",
+        "row 1: invalid JSON, or more than 8,000,000 bytes",
     ),
     "a.csv.zst": (b"text\na\n", "line 3: the row has more than 8,000,000 bytes"),
     "a.txt.zst": (b"a\n", "row 0: the document in line 1 has more than 8,000,000 bytes"),

@@ -200,7 +200,7 @@ def test_rows_are_numbered_in_their_own_file(tmp_path: Path, folder: Path) -> No
 
 def test_the_last_line_cut_in_half_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(WHOLE + b'{"text": "the la')
-    assert f"{tmp_path / 'a.jsonl'} row 40 (line 41): it is not JSON" in refused(
+    assert f"{tmp_path / 'a.jsonl'} row 40 (line 41): invalid JSON" in refused(
         tmp_path, tmp_path / "a.jsonl"
     )
 

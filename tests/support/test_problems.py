@@ -14,7 +14,7 @@ from packprep.support.problems import (
     with_problem,
 )
 
-WRONG = Problem(BadRow.BAD_JSON, "it is not JSON: a colon: and one more")
+WRONG = Problem(BadRow.BAD_JSON, "invalid JSON: a colon: and one more")
 
 
 def test_reason_and_detail_stay_apart_whatever_is_in_the_detail() -> None:
@@ -25,7 +25,7 @@ def test_reason_and_detail_stay_apart_whatever_is_in_the_detail() -> None:
 
 def test_a_reason_that_is_not_in_the_enum_fails_at_once_in_place_of_being_counted() -> None:
     column = pa.chunked_array(
-        [pa.array([{"reason": "bad_jsno", "detail": "it is not JSON"}], PROBLEM)]
+        [pa.array([{"reason": "bad_jsno", "detail": "invalid JSON"}], PROBLEM)]
     )
     for read in (lambda: reasons_in(column), lambda: problem_at(column, 0)):
         with pytest.raises(ValueError, match="'bad_jsno' is not a valid BadRow"):
@@ -34,7 +34,7 @@ def test_a_reason_that_is_not_in_the_enum_fails_at_once_in_place_of_being_counte
 
 def test_a_reason_and_a_detail_in_one_text_are_no_problem() -> None:
     with pytest.raises((pa.ArrowTypeError, pa.ArrowInvalid)):
-        problem_array(["bad_json: it is not JSON"])  # type: ignore[list-item]
+        problem_array(["bad_json: invalid JSON"])  # type: ignore[list-item]
 
 
 def test_the_first_problem_of_a_row_stays() -> None:

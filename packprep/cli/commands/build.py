@@ -42,8 +42,9 @@ class Grouped(click.Command):
             ):
                 groups[getattr(parameter, "group", _HEADINGS[-1])].append(record)
         for heading, records in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(records, col_max=36)
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records, col_max=36)
 
 
 class _Option(click.Option):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from packprep.preview.sweep import Row
 
 _SWEPT = ("max_length", "strategy", "overflow")
+# A plan writes no output and runs on this machine.
+_OUTPUT = ("output", "overwrite", "append", "restart", "shard_size", "shuffle")
+_MACHINES = ("executor", "task_index", "num_tasks", "ray_address", "work_dir")
 _OVERFLOWS = ("split", "truncate", "drop")  # "all"; error gives either their plan or none
 
 
@@ -29,7 +32,7 @@ def _known(key: str) -> tuple[str, ...]:
     return get_args(field.type)
 
 
-@build_options("sources", "output", "overwrite", "shard_size", "shuffle", *_SWEPT)
+@build_options("sources", *_OUTPUT, *_MACHINES, *_SWEPT)
 @click.command(
     "plan",
     cls=Grouped,

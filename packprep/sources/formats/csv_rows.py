@@ -102,7 +102,8 @@ class CsvReader:
             if len(row) == len(header):
                 yield row, None
             elif row:
-                fields = f"{len(row)} fields, the header {len(header)}"
+                count = f"{len(row)} field" + ("s" if len(row) != 1 else "")
+                fields = f"{count}, the header has {len(header)}"
                 yield [], Problem(BadRow.BAD_CSV, f"line {self._reader.line_num} has {fields}")
 
 

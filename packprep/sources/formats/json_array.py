@@ -46,10 +46,10 @@ class JsonArray:
             self._place += 1
             self._row += 1
             if sign not in ("]", ","):
-                raise self._wrong("a comma or the end of the array is missing before it")
+                raise self._wrong("expected a comma or the end of the array before it")
             closed = sign == "]"
         if self._next_sign():
-            raise self._wrong("something follows the end of the array")
+            raise self._wrong("text follows the end of the array")
 
     def _element(self) -> tuple[int, Any]:
         """Begin of the next element, and its value; moves to its end."""
@@ -68,9 +68,11 @@ class JsonArray:
                     reason = (
                         error.msg.removesuffix(" at")
                         if isinstance(error, json.JSONDecodeError)
+                        else "nested too deeply"
+                        if isinstance(error, RecursionError)
                         else error
                     )
-                    raise self._wrong(f"it is not JSON: {reason}{where}") from None
+                    raise self._wrong(f"invalid JSON: {reason}{where}") from None
             else:
                 # At the end of a block, 12 may be the beginning of 123, and 1. that of 1.5.
                 if self._ended or self._text[end : end + 1] not in ("", ".", "e", "E"):
@@ -78,7 +80,7 @@ class JsonArray:
                     return start, value
             if len(self._text) - start > self._limit:
                 raise self._wrong(
-                    f"it is not JSON, or has more than {self._limit:,} bytes (--max-row-size)"
+                    f"invalid JSON, or more than {self._limit:,} bytes (--max-row-size)"
                 )
             self._read()
 

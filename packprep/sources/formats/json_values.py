@@ -80,10 +80,12 @@ def decode_row(row: bytes) -> tuple[Any, Problem | None]:
             )
         return None, Problem(
             BadRow.BAD_JSON,
-            f"it is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}",
+            f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.pos}",
         )
-    except (ValueError, RecursionError) as error:
-        return None, Problem(BadRow.BAD_JSON, f"it is not JSON: {error}")
+    except RecursionError:
+        return None, Problem(BadRow.BAD_JSON, "invalid JSON: nested too deeply")
+    except ValueError as error:
+        return None, Problem(BadRow.BAD_JSON, f"invalid JSON: {error}")
 
 
 def column_value(

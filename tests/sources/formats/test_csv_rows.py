@@ -42,9 +42,9 @@ def test_tabs_separate_where_the_file_is_tsv() -> None:
 
 def test_a_row_that_does_not_fit_the_header_is_a_finding_with_its_line() -> None:
     assert rows(b"id,text\n1,a,b\n2,c\n3\n") == [
-        {"text": None, "problem": "bad_csv: line 2 has 3 fields, the header 2"},
+        {"text": None, "problem": "bad_csv: line 2 has 3 fields, the header has 2"},
         {"text": "c", "problem": None},
-        {"text": None, "problem": "bad_csv: line 4 has 1 fields, the header 2"},
+        {"text": None, "problem": "bad_csv: line 4 has 1 field, the header has 2"},
     ]
 
 

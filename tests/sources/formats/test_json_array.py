@@ -56,16 +56,16 @@ def test_it_gives_what_json_loads_gives_however_the_file_is_cut(
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"[1, 2", "row 2: a comma or the end of the array is missing before it"),
-        (b"[1 2]", "row 1: a comma or the end of the array is missing before it"),
-        (b"[1, ]", "row 1: it is not JSON: Expecting value at character 0"),
-        (b"[", "row 0: it is not JSON: Expecting value at character 0"),
-        (b'[1, {"a": }]', "row 1: it is not JSON: Expecting value at character 6"),
-        (b'[1, "ha', "row 1: it is not JSON: Unterminated string starting at character 0"),
-        (b"[1] [2]", "row 1: something follows the end of the array"),
-        (b"[1]\n{}", "row 1: something follows the end of the array"),
-        (b"[" * 100_000, "row 0: it is not JSON: maximum recursion depth exceeded"),
-        (b"[" + b"9" * 5000 + b"]", "row 0: it is not JSON: Exceeds the limit"),
+        (b"[1, 2", "row 2: expected a comma or the end of the array before it"),
+        (b"[1 2]", "row 1: expected a comma or the end of the array before it"),
+        (b"[1, ]", "row 1: invalid JSON: Expecting value at character 0"),
+        (b"[", "row 0: invalid JSON: Expecting value at character 0"),
+        (b'[1, {"a": }]', "row 1: invalid JSON: Expecting value at character 6"),
+        (b'[1, "ha', "row 1: invalid JSON: Unterminated string starting at character 0"),
+        (b"[1] [2]", "row 1: text follows the end of the array"),
+        (b"[1]\n{}", "row 1: text follows the end of the array"),
+        (b"[" * 100_000, "row 0: invalid JSON: nested too deeply"),
+        (b"[" + b"9" * 5000 + b"]", "row 0: invalid JSON: Exceeds the limit"),
     ],
 )
 def test_what_is_wrong_is_said_of_its_row(data: bytes, sentence: str) -> None:
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_of_its_row(data: bytes, sentence: str) -> None:
 def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
     file = io.BytesIO(b'["a", "' + b"x" * 10_000_000 + b'"]')
     with pytest.raises(
-        InputError, match=r"row 1: it is not JSON, or has more than 1,000 bytes \(--max-row-size\)"
+        InputError, match=r"row 1: invalid JSON, or more than 1,000 bytes \(--max-row-size\)"
     ):
         list(JsonArray(file.read(100), file, json.JSONDecoder(), 1000, "a.json"))
     assert file.tell() <= 100 + json_array.BLOCK_CHARACTERS

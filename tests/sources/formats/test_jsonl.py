@@ -45,14 +45,14 @@ def problem(line: bytes) -> str | None:
         (b'{"text": "\xff"}', "bad_utf8: byte 10 of the line is not UTF-8"),
         (b'{"text": "\\ud800"}', "bad_utf8: 'text' has a lone surrogate"),
         (b'{"text": "a", "text": "b"}', "bad_json: duplicate key 'text'"),
-        (b"nonsense", "bad_json: it is not JSON: Expecting value at character 0"),
+        (b"nonsense", "bad_json: invalid JSON: Expecting value at character 0"),
         (
             b'{"text": "a\x00"}',
-            "bad_json: it is not JSON: Invalid control character at character 11",
+            "bad_json: invalid JSON: Invalid control character at character 11",
         ),
         (
             b'{"text": "half',
-            "bad_json: it is not JSON: Unterminated string starting at character 9",
+            "bad_json: invalid JSON: Unterminated string starting at character 9",
         ),
         (b"[1, 2]", "bad_json: it is a list, expected an object"),
         (b"7", "bad_json: it is a number, expected an object"),
@@ -66,7 +66,7 @@ def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(
     assert (
         found == expected
         if expected
-        else found is not None and found.startswith("bad_json: it is not JSON")
+        else found is not None and found.startswith("bad_json: invalid JSON")
     )
 
 
@@ -95,7 +95,7 @@ def test_an_array_and_an_object_over_many_lines_are_rows_too() -> None:
     assert texts_of(json.dumps(values[0], indent=1).encode()) == ["a"]
     assert texts_of(b"[]") == []
     with pytest.raises(
-        InputError, match="row 1: a comma or the end of the array is missing before it"
+        InputError, match="row 1: expected a comma or the end of the array before it"
     ):
         texts_of(b'[{"text": "a"}')
 
@@ -165,7 +165,7 @@ def test_a_good_line_stays_good_beside_a_bad_one(line: bytes) -> None:
 @pytest.mark.parametrize("between", [b"", b" ", b"\r"])
 def test_two_objects_on_a_line_are_a_finding_and_not_two_rows(between: bytes) -> None:
     found = problem(b'{"text": "a"}' + between + b'{"text": "b"}')
-    assert found == f"bad_json: it is not JSON: Extra data at character {13 + len(between)}"
+    assert found == f"bad_json: invalid JSON: Extra data at character {13 + len(between)}"
     assert texts_of(b'{"text": "a"}{"text": "b"}\n\n{"text": "c"}') == [None, "c"]
     assert texts_of(b'\n{"text": "a"}{"text": "b"}') == [None]
 
@@ -192,7 +192,7 @@ def test_utf16_is_never_guessed() -> None:
     line = '{"text": "a"}'.encode("utf-16-le")
     assert (
         problem(line)
-        == "bad_json: it is not JSON: Expecting property name enclosed in double quotes at "
+        == "bad_json: invalid JSON: Expecting property name enclosed in double quotes at "
         "character 1"
     )
 
