@@ -5,8 +5,8 @@
 - A line `<!-- include PATH -->` is replaced by that file of the checkout without its title.
 - A line `<!-- api PACKAGE -->` is replaced by all public names of the package, for mkdocstrings;
   names in the table above it become links to them.
-- A block that shows a sentence of more than 100 characters, such as an error, wraps its lines. One
-  with a wide table does not.
+- A block that shows a sentence of more than 100 characters, such as an error, wraps its lines
+  unless it has columns.
 """
 
 import html
@@ -78,8 +78,8 @@ def with_wrapped_lines(page: str) -> str:
 
     def marked(block: re.Match[str]) -> str:
         lines = html.unescape(_TAG.sub("", block[2])).splitlines()
-        long = [line for line in lines if len(line) > _WIDTH]
-        if not long or any("  " in line.strip() for line in long):  # two spaces: columns
+        has_columns = any("  " in line.strip() for line in lines)
+        if has_columns or max(map(len, lines), default=0) <= _WIDTH:
             return block[0]
         return f'<div class="wrapped {block[1]}">{block[2]}'
 
