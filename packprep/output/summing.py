@@ -20,7 +20,7 @@ def summed_report(
     documents_per_pack: DocumentsPerPack,
     entries: Sequence[Mapping[str, Any]],
 ) -> Report:
-    """report.json of outputs put together, in order.
+    """Merge the report.json of several outputs, in order.
 
     entries: entries of the merged files in the manifest.
     """
