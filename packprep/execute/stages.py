@@ -28,7 +28,7 @@ from packprep.output.sign_off import name_shards, sign, write_report, write_sett
 from packprep.output.staging import (
     remove_leftovers,
 )
-from packprep.packing.kernels.common import compiling
+from packprep.packing.kernels.compiled import compiling
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.common import kernel
 from packprep.support.arrays import Int32, Int64
 
 _FAMILIES = 20  # dual feasible functions tried; the first few nearly always decide
+_CELLS = 1_000_000  # kinds times functions that are tried at once
 
 
 def lower_bound(
@@ -89,7 +89,6 @@ def bound_of_counts(
     return max(int(best), -(-int(documents) // slots) if slots else 0)
 
 
-@kernel
 def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) -> int:
     """Best lower bound from dual feasible functions f: in a pack, the f of documents sum to <= 1.
 
@@ -98,58 +97,52 @@ def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) ->
     with every threshold: documents shorter than the threshold count 0, those that leave no room for
     it count 1. With families = 1 this is L2.
     """
+    documents, lengths = int(counts.sum()), kinds.astype(np.int64)
+    # Thresholds from the shortest kind up to half of the capacity, and the kinds that leave no
+    # room for each: the first `full` ones.
+    thresholds = lengths[::-1][: int(np.count_nonzero(2 * lengths <= capacity))]
+    full = lengths.size - np.searchsorted(lengths[::-1], capacity - thresholds, side="right")
     best = 0
-    documents = counts.sum()
-    for k in range(families + 1):
-        unit = capacity * max(k, 1)
-        if unit > (1 << 62) // max(documents, 1):
-            break
-        share = np.empty(kinds.size, np.int64)  # f in 1 / unit
-        for i in range(kinds.size):
-            parts = np.int64(kinds[i]) * (k + 1)
-            # On the border between two parts, f_k is length / capacity.
-            on_border = k == 0 or parts % capacity == 0
-            share[i] = np.int64(kinds[i]) * max(k, 1) if on_border else parts // capacity * capacity
-        total = (share * counts).sum()
-        best = max(best, -(-total // unit))
-        # Raise the threshold kind by kind: first count 1 for kinds that leave no room for it, then
-        # count 0 for it.
-        full = 0
-        for i in range(kinds.size - 1, -1, -1):
-            if 2 * np.int64(kinds[i]) > capacity:
-                break
-            while np.int64(kinds[full]) + kinds[i] > capacity:
-                total += (unit - share[full]) * counts[full]
-                full += 1
-            best = max(best, -(-total // unit))
-            total -= share[i] * counts[i]
-        best = max(best, -(-total // unit))
+    most = (1 << 62) // max(documents, 1) // max(capacity, 1)  # so that no sum overflows
+    every = np.arange(min(families, most) + 1)
+    rows = max(1, _CELLS // max(lengths.size, 1))
+    for k in (every[first : first + rows, None] for first in range(0, every.size, rows)):
+        units = capacity * np.maximum(k, 1)
+        parts = lengths * (k + 1)
+        # f in 1 / unit. On the border between two parts, f_k is length / capacity.
+        on_border = (k == 0) | (parts % capacity == 0)
+        shares = np.where(on_border, lengths * np.maximum(k, 1), parts // capacity * capacity)
+        sums = shares * counts
+        totals = sums.sum(1, keepdims=True)
+        raised = _from_zero((units - shares) * counts)[:, full]
+        dropped = _from_zero(sums[:, ::-1])[:, : thresholds.size + 1]
+        last = raised[:, -1:] if thresholds.size else np.zeros_like(totals)
+        totals = totals + np.concatenate([raised, last], 1) - dropped
+        best = max(best, int((-(-totals // units)).max()))
     return best
 
 
-@kernel
+def _from_zero(values: Int64) -> Int64:
+    """Sums of the first 0, 1, 2, ... values of each row."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1), np.int64)
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
+
+
 def over_a_third(kinds: Int32, counts: Int64, capacity: int) -> int:
     """Exact number of packs for documents longer than capacity / 3; no pack holds three of them.
 
     Documents over capacity / 2 need a pack each. Longest first, each is combined with one of the
     others if any fits: any that fits now also fits into all later packs. The rest goes in pairs.
     """
-    packs, fitting = 0, 0
-    mids = kinds.size
-    while mids > 0 and 3 * np.int64(kinds[mids - 1]) <= capacity:
-        mids -= 1
-    shortest = mids
-    for i in range(mids):
-        if 2 * np.int64(kinds[i]) <= capacity:
-            break
-        packs += counts[i]
-        while shortest > i and np.int64(kinds[shortest - 1]) + kinds[i] <= capacity:
-            shortest -= 1
-            fitting += counts[shortest]
-        fitting -= min(fitting, counts[i])
-    # Documents that fit some pack but are left over, and documents that fit none.
-    waiting = fitting
-    for i in range(shortest):
-        if 2 * np.int64(kinds[i]) <= capacity:
-            waiting += counts[i]
-    return packs + (waiting + 1) // 2
+    lengths = kinds.astype(np.int64)
+    long, mid = 2 * lengths > capacity, 3 * lengths > capacity
+    large, small = lengths[long], lengths[mid & ~long]
+    alone, others = counts[long], _from_zero(counts[mid & ~long][None, ::-1])[0]
+    # Others that fit beside each kind of long documents: those that are left of the kinds before,
+    # and the new ones. An excess of long documents is not carried over.
+    fit = others[np.searchsorted(small[::-1], capacity - large, side="right")]
+    balance = np.append(0, fit - np.cumsum(alone))
+    left = int(balance[-1] - min(0, balance.min()))
+    waiting = left + int(others[-1] - (fit[-1] if fit.size else 0))
+    return int(alone.sum()) + (waiting + 1) // 2

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.common import kernel, shuffle
-from packprep.packing.kernels.deal import repeat
-from packprep.packing.kernels.measure import pack_longest, placed, placed_costs
+from packprep.packing.kernels.common import shuffle
+from packprep.packing.kernels.compiled import Out, kernel
+from packprep.packing.kernels.measure import placed_costs, placed_longest
 from packprep.support.arrays import Int32, Int64
 from packprep.support.hashing import Purpose, stream
 
@@ -34,12 +34,12 @@ def sequence(
         patterns = np.argsort(-longest, kind="stable").astype(np.int32)
     elif pack_order == "balanced":
         patterns = np.argsort(-cost, kind="stable").astype(np.int32)
-    packs = repeat(patterns, times[patterns])
+    packs = np.repeat(patterns, times[patterns])
     if pack_order == "shuffle":
         shuffle(packs, 0, packs.size, stream(seed, Purpose.PACK_ORDER))
     elif pack_order == "balanced":
         grouped = packs.size // ranks * ranks
-        groups = np.arange(grouped // ranks)
+        groups = np.arange(grouped // ranks, dtype=np.int32)
         shuffle(groups, 0, groups.size, stream(seed, Purpose.STEP_ORDER))
         packs[:grouped] = packs[:grouped].reshape(-1, ranks)[groups].ravel()
     return packs
@@ -62,9 +62,9 @@ def arranged(
         return by_first_document(order, offsets)
     longest, work = np.zeros(0, np.int32), np.zeros(0)
     if pack_order == "length":
-        longest = pack_longest(lengths, order, offsets)
+        longest = placed_longest(lengths[order], offsets)
     if pack_order == "balanced":
-        work = placed_costs(placed(lengths, order), offsets, *cost)
+        work = placed_costs(lengths[order], offsets, *cost)
     once = np.ones(offsets.size - 1, np.int64)
     return permuted(order, offsets, sequence(pack_order, once, longest, work, seed, ranks))
 
@@ -80,7 +80,7 @@ def permuted(order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]]) -> t
     moved = np.zeros(packs.size + 1, np.int64)
     np.cumsum(sizes, out=moved[1:])
     result = np.empty(moved[-1], np.int64)
-    _gather_packs(order, offsets, packs, result)
+    _gather_packs(order, offsets, packs.astype(np.int64), result)
     return result, moved
 
 
@@ -95,9 +95,7 @@ def emptiest(fills: Int64, count: int) -> Int64:
 
 
 @kernel
-def _gather_packs(
-    order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]], result: Int64
-) -> None:
+def _gather_packs(order: Int64, offsets: Int64, packs: Int64, result: Out[Int64]) -> None:
     cursor = 0
     for p in packs:
         for i in range(offsets[p], offsets[p + 1]):

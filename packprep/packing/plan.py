@@ -46,9 +46,9 @@ class PackPlan:
     @cached_property
     def fills(self) -> Int64:
         """Tokens in each pack, int64 [packs]."""
-        from packprep.packing.kernels.measure import pack_fills
+        from packprep.packing.kernels.measure import placed_fills
 
-        return pack_fills(self.lengths, self.order, self.offsets)
+        return placed_fills(self._placed, self.offsets)
 
     @property
     def utilization(self) -> float:
@@ -61,9 +61,7 @@ class PackPlan:
     @cached_property
     def _placed(self) -> Int32:
         """Lengths in the order of packs, int32 [documents]."""
-        from packprep.packing.kernels.measure import placed
-
-        return placed(self.lengths, self.order)
+        return self.lengths[self.order]
 
     @cached_property
     def bound(self) -> int:
@@ -153,9 +151,9 @@ class PackPlan:
                 "documents"
             )
         fault, pack, value = first_fault(
-            self.lengths,
-            self.order.astype(np.int64, copy=False),
-            self.offsets.astype(np.int64, copy=False),
+            np.ascontiguousarray(self.lengths, np.int32),
+            np.ascontiguousarray(self.order, np.int64),
+            np.ascontiguousarray(self.offsets, np.int64),
             self.max_length,
         )
         if fault == 1:

@@ -104,7 +104,7 @@ class MultipackSampler:
             and self.group_size is not None
             and self.group_size < self.lengths.size
         ):
-            drawn = np.arange(self.lengths.size)
+            drawn = np.arange(self.lengths.size, dtype=np.int32)
             shuffle(drawn, 0, drawn.size, stream(seed, Purpose.EPOCH_GROUPS))
             groups = np.empty(drawn.size, np.int64)
             groups[drawn] = np.arange(drawn.size) // self.group_size

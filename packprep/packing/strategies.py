@@ -12,9 +12,9 @@ import numpy as np
 
 from packprep.packing import order as orders
 from packprep.packing.bounds import bound_of_counts
-from packprep.packing.kernels.balanced import by_pack, even_out, longest_first
-from packprep.packing.kernels.common import shuffle
-from packprep.packing.kernels.deal import deal, queue_by_key, shuffle_queues
+from packprep.packing.kernels.balanced import even_out, longest_first
+from packprep.packing.kernels.common import shuffle, shuffle_ranges
+from packprep.packing.kernels.deal import by_pack, deal, queue_by_key
 from packprep.packing.kernels.fit import Patterns, best_fit_patterns, first_fit_patterns
 from packprep.packing.kernels.optimal import perfect_fill_patterns
 from packprep.packing.kernels.spread import emptiest_first_patterns
@@ -97,18 +97,16 @@ def _dealt(
             copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1]
         )
     packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
-    # Large arrays are made here, not in the kernels: numpy requests huge pages for them.
-    queue, order = np.empty(keys.size, np.int32), np.empty(keys.size, np.int64)
-    offsets = np.empty(packs.size + 1, np.int64)
+    queue = np.empty(keys.size, np.int32)
     queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
     if items.order != "input":
-        shuffle_queues(queue, starts, stream(items.seed, Purpose.EQUAL_LENGTHS))
+        shuffle_ranges(queue, starts, stream(items.seed, Purpose.EQUAL_LENGTHS))
     sizes = (
         np.add.reduceat(copies, run_starts[:-1], dtype=np.int64) if times.size else run_starts[:0]
     )
     pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
     cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
-    deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue, order, offsets)
+    order, offsets = deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue)
     return orders.by_first_document(order, offsets) if items.order == "input" else (order, offsets)
 
 
@@ -192,8 +190,7 @@ def _by_items(plan_items: Callable[[Items], PackedItems]) -> ItemPlanner:
         weights = None if items.weights is None else items.weights[visit]
         order, offsets = plan_items(replace(items, lengths=items.lengths[visit], weights=weights))
         order = visit[order].astype(np.int64)
-        sort_packs(order, offsets)
-        return arranged_packs(order, offsets, items)
+        return arranged_packs(sort_packs(order, offsets), offsets, items)
 
     return plan
 
@@ -205,15 +202,8 @@ def _greedy(items: Items) -> PackedItems:
 def _stream(items: Items) -> PackedItems:
     if items.weights is not None:
         return _greedy(items)  # stream_packs looks up documents by length only
-    starts = np.zeros(items.counts.size + 1, np.int64)
-    np.cumsum(items.counts, out=starts[1:])
-    queue = np.empty(items.lengths.size, np.int32)
-    queue_by_key(items.lengths, starts[:-1].astype(np.uint32), queue)
-    order, offsets = np.empty(queue.size, np.int64), np.empty(queue.size + 1, np.int64)
-    packs = stream_packs(
-        items.lengths, starts, queue, items.max_length, items.slots, order, offsets
-    )
-    closed = order, offsets[: packs + 1].copy()
+    closed = stream_packs(items.lengths, items.counts, items.max_length, items.slots)
+    packs = closed[1].size - 1
     # If short documents are too rare to close every pack, the last packs stay half empty.
     if items.slots < NO_LIMIT or packs <= 1.001 * _bound(_kinds(items)[1], items):
         return closed

@@ -11,14 +11,19 @@ repeats has a label only in the first piece that is kept, unless `train_overlap`
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 from numpy.typing import NDArray
 
+from packprep.packing.kernels.common import larger
+from packprep.packing.kernels.compiled import Out, kernel_of
 from packprep.packing.kernels.gather import Pointers, pointer
 from packprep.schemas.columns import NO_LOSS
-from packprep.support.arrays import Int32, Int64
+from packprep.support.arrays import Bools, Int32, Int64
+
+_for_labels_and_masks = kernel_of([np.int32], [np.int8])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,8 @@ class Labels:
     def count(self, document: Int32, first: Int32, tokens: Int32) -> Int32:
         """Trained tokens among document[first : first + tokens], [runs]; 0 if tokens < 1."""
         runs = self.values.shifted(document, first.astype(np.int64))
-        counts: Int32 = _count(runs.address, tokens, self.untrained, self._like)
+        counts = np.zeros(len(tokens), np.int32)
+        _count(runs.address, tokens, self.untrained, self._like, counts)
         return counts
 
     def trainable(
@@ -74,44 +80,46 @@ class Labels:
 
     def first(self, lengths: Int32) -> Int32:
         """Tokens before the first trained one, [documents]; all tokens if none is trained."""
-        firsts: Int32 = _first(self.values.address, lengths, self.untrained, self._like)
+        firsts = lengths.copy()
+        _first(self.values.address, self.untrained, self._like, firsts)
         return firsts
 
     @property
-    def _like(self) -> NDArray[np.int32]:
+    def _like(self) -> NDArray[Any]:
         return np.empty(0, self.values.dtype)
 
 
-@njit(cache=True, nogil=True)
-def _count(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32]) -> Int32:
-    counts = np.zeros(len(address), np.int32)
+@_for_labels_and_masks
+def _count(
+    address: Int64, tokens: Int32, untrained: int, like: NDArray[Any], counts: Out[Int32]
+) -> None:
+    """Add to counts; see `Labels.count`. like: an array of the type of the values."""
     for run in range(len(address)):
         if tokens[run] > 0:
             for value in carray(pointer(address[run]), tokens[run], like.dtype):
                 counts[run] += value != untrained
-    return counts
 
 
-@njit(cache=True, nogil=True)
+@_for_labels_and_masks
 def _trainable(
     address: Int64,
     document: Int32,
     start: Int32,
     count: Int32,
-    bos: NDArray[np.bool_],
+    bos: Bools,
     least: int,
     train_overlap: bool,
     untrained: int,
-    like: NDArray[np.int32],
-    kept: NDArray[np.bool_],
-    repeated: Int32,
+    like: NDArray[Any],
+    kept: Out[Bools],
+    repeated: Out[Int32],
 ) -> None:
     """Fill kept and repeated; see `Labels.trainable`."""
     reached, last = 0, -1  # end of the last kept piece, and its document
     for piece in range(len(document)):
         if document[piece] == last:
-            repeated[piece] = max(reached - start[piece], 0)
-        head = max(0 if bos[piece] else 1, 0 if train_overlap else repeated[piece])
+            repeated[piece] = larger(reached - start[piece], 0)
+        head = larger(0 if bos[piece] else 1, 0 if train_overlap else repeated[piece])
         trained = 0
         if count[piece] > head:
             first = address[document[piece]] + like.itemsize * (start[piece] + head)
@@ -122,17 +130,16 @@ def _trainable(
             reached, last = start[piece] + count[piece], document[piece]
 
 
-@njit(cache=True, nogil=True)
-def _first(address: Int64, tokens: Int32, untrained: int, like: NDArray[np.int32]) -> Int32:
-    firsts = tokens.copy()
+@_for_labels_and_masks
+def _first(address: Int64, untrained: int, like: NDArray[Any], firsts: Out[Int32]) -> None:
+    """Lower firsts, which are the lengths of documents; see `Labels.first`."""
     for document in range(len(address)):
-        if tokens[document] > 0:
-            values = carray(pointer(address[document]), tokens[document], like.dtype)
+        if firsts[document] > 0:
+            values = carray(pointer(address[document]), firsts[document], like.dtype)
             for place in range(len(values)):
                 if values[place] != untrained:
                     firsts[document] = place
                     break
-    return firsts
 
 
 def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int) -> Int32:

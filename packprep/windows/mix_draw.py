@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.common import kernel
+from packprep.packing.kernels.compiled import Out, kernel
 from packprep.support.arrays import Bools, Int64
 from packprep.support.hashing import Purpose, mix, stream
 
@@ -106,19 +106,18 @@ def finish_draw(
     ]
     hashed, ids, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(hashed)
-    taken = _fit(sizes[order], end.room)
+    taken = np.zeros(order.size, np.bool_)
+    _fit(sizes[order], end.room, taken)
     return Draw(times=end.times, below=end.first, more=np.sort(ids[order][taken]))
 
 
 @kernel
-def _fit(sizes: Int64, room: int) -> Bools:
-    """Mask of documents that fit into the room one after another; others are skipped.
+def _fit(sizes: Int64, room: int, taken: Out[Bools]) -> None:
+    """Mark documents that fit into the room one after another; others are skipped.
 
     Example: sizes=[5, 3, 1], room=4 -> the last two.
     """
-    taken = np.zeros(sizes.size, np.bool_)
     for document in range(sizes.size):
         if 0 < sizes[document] <= room:
             taken[document] = True
             room -= sizes[document]
-    return taken

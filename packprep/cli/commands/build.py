@@ -166,7 +166,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     from packprep.support.progress import open_progress
 
     if run["dry_run"]:
-        from packprep.packing.kernels.common import compiling
+        from packprep.packing.kernels.compiled import compiling
         from packprep.preview.estimate import estimate
 
         with open_progress("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):

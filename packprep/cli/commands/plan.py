@@ -111,7 +111,7 @@ def command(
     strategies = _names("strategy", choices["strategy"] or ["best_fit"])
     overflows = _names("overflow", choices["overflow"] or ["split"])
     tell_libraries()
-    from packprep.packing.kernels.common import compiling
+    from packprep.packing.kernels.compiled import compiling
     from packprep.preview.lengths import read_lengths, write_rate
     from packprep.preview.sweep import combinations, sweep_configs
     from packprep.support.progress import open_progress

@@ -5,11 +5,13 @@ Longest processing time first, then exchanges between uneven packs.
 
 import numpy as np
 
-from packprep.packing.kernels.common import kernel
-from packprep.support.arrays import Int32, Int64
+from packprep.packing.kernels.common import smaller
+from packprep.packing.kernels.compiled import Out, inlined, kernel
+from packprep.packing.kernels.deal import by_pack
+from packprep.support.arrays import Bools, Int32, Int64
 
 
-@kernel
+@inlined
 def _sink(heap: Int32, size: int, fills: Int64, node: int) -> None:
     """Restore the heap after the pack at `node` got fuller.
 
@@ -32,16 +34,33 @@ def _sink(heap: Int32, size: int, fills: Int64, node: int) -> None:
     heap[node] = pack
 
 
-@kernel
 def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, slots: int) -> Int32:
     """Pack of each document: longest first, each into the emptiest pack (Graham 1969).
 
     longest: documents, longest first. weights: [documents], or empty if each is 1. Returns an empty
     array if slots run out. O(documents log packs).
     """
-    heap, size = np.arange(packs).astype(np.int32), packs
-    fills, free = np.zeros(packs, np.int64), np.full(packs, slots, np.int64)
-    pack_of = np.empty(lengths.size, np.int32)
+    heap, fills = np.arange(packs, dtype=np.int32), np.zeros(packs, np.int64)
+    free, pack_of = np.full(packs, slots, np.int64), np.empty(lengths.size, np.int32)
+    fit = _longest_first(lengths, weights, longest, heap, fills, free, pack_of)
+    return pack_of if fit else pack_of[:0]
+
+
+@kernel
+def _longest_first(
+    lengths: Int32,
+    weights: Int32,
+    longest: Int64,
+    heap: Out[Int32],
+    fills: Out[Int64],
+    free: Out[Int64],
+    pack_of: Out[Int32],
+) -> bool:
+    """Fill pack_of; see `longest_first`. Returns False if slots run out.
+
+    heap: packs, the emptiest one on top. fills, free: tokens and free slots of each pack.
+    """
+    size = heap.size
     for i in longest:
         weight = weights[i] if weights.size else 1
         while size > 0 and free[heap[0]] < weight:
@@ -49,16 +68,15 @@ def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, sl
             heap[0] = heap[size]
             _sink(heap, size, fills, 0)
         if size == 0:
-            return np.empty(0, np.int32)
+            return False
         pack = heap[0]
         pack_of[i] = pack
         fills[pack] += lengths[i]
         free[pack] -= weight
         _sink(heap, size, fills, 0)
-    return pack_of
+    return True
 
 
-@kernel
 def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
     """Exchange documents, one for one, between the pack furthest from the mean and another pack.
 
@@ -66,17 +84,34 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
     number of exchanges. Ends when no pack can be improved, or after `rounds`. Every exchange brings
     two packs closer together, so the fullest pack never gets fuller.
     """
-    fills, sizes = np.zeros(packs, np.int64), np.zeros(packs + 1, np.int64)
-    for i in range(pack_of.size):
-        fills[pack_of[i]] += lengths[i]
-        sizes[pack_of[i] + 1] += 1
-    starts = np.cumsum(sizes)
-    members, cursors = np.empty(pack_of.size, np.int64), starts.copy()
-    for i in np.argsort(lengths, kind="mergesort"):  # so the members of each pack ascend in length
-        members[cursors[pack_of[i]]] = i
-        cursors[pack_of[i]] += 1
-    tokens = fills.sum()
-    settled = np.zeros(packs, np.bool_)  # no exchange improves it, until it changes
+    by_length = np.argsort(lengths, kind="stable")
+    # So the members of each pack ascend in length.
+    places, starts = by_pack(pack_of[by_length], packs)
+    fills = np.bincount(pack_of, lengths, packs).astype(np.int64)
+    settled = np.zeros(packs, np.bool_)
+    return _even_out(
+        lengths, int(fills.sum()), starts, rounds, pack_of, fills, by_length[places], settled
+    )
+
+
+@kernel
+def _even_out(
+    lengths: Int32,
+    tokens: int,
+    starts: Int64,
+    rounds: int,
+    pack_of: Out[Int32],
+    fills: Out[Int64],
+    members: Out[Int64],
+    settled: Out[Bools],
+) -> int:
+    """Exchange documents; see `even_out`.
+
+    tokens: of all packs. fills: of each pack. members: documents of each pack, shortest first,
+    members[starts[pack]:starts[pack + 1]]. settled: no exchange improves the pack, until it
+    changes.
+    """
+    packs = fills.size
     done = 0
     for _ in range(rounds):
         one, furthest = -1, np.int64(0)
@@ -102,7 +137,7 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
                 for candidate in (j - 1, j):
                     if starts[empty] <= candidate < starts[empty + 1]:
                         moved = length - lengths[members[candidate]]
-                        better = min(moved, apart - moved)
+                        better = smaller(moved, apart - moved)
                         if better > gain:
                             gain, a, b = better, i, candidate
         if gain == 0:
@@ -128,20 +163,3 @@ def even_out(lengths: Int32, pack_of: Int32, packs: int, rounds: int) -> int:
                 place += 1
         done += 1
     return done
-
-
-@kernel
-def by_pack(pack_of: Int32, packs: int) -> tuple[Int64, Int64]:
-    """Order and offsets of the plan with document i in pack pack_of[i].
-
-    Documents ascend inside a pack.
-    """
-    sizes = np.zeros(packs + 1, np.int64)
-    for pack in pack_of:
-        sizes[pack + 1] += 1
-    offsets = np.cumsum(sizes)
-    order, cursors = np.empty(pack_of.size, np.int64), offsets.copy()
-    for i in range(pack_of.size):
-        order[cursors[pack_of[i]]] = i
-        cursors[pack_of[i]] += 1
-    return order, offsets

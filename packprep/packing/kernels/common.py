@@ -1,114 +1,84 @@
-"""Shared parts of the compiled kernels: random numbers, growable arrays, bitmaps.
+"""Shared parts of the kernels: random numbers and bitmaps."""
 
-Kernels take arrays and ints and return arrays. They release the GIL and are cached on disk; the
-first call of a new installation compiles for some seconds. They have no state and no threads, so a
-plan depends only on its arguments.
-"""
-
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
-from numba import njit, types
-from numba.core import event
+from numba import types
 from numba.core.cgutils import true_bit
 from numba.extending import intrinsic
 
+from packprep.packing.kernels.compiled import Out, inlined, kernel
 from packprep.support.arrays import Int32, Int64, UInt64
 from packprep.support.hashing import GOLDEN, scrambled
-
-F = TypeVar("F", bound=Callable[..., Any])
-A = TypeVar("A", Int32, Int64)
 
 _0, _1, _32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _LOW, _ALL = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-def kernel(function: F) -> F:
-    """Compile a function of arrays and ints at its first call, or load it from the cache."""
-    compiled: F = njit(cache=True, nogil=True)(function)
-    return compiled
+_finish = inlined(scrambled)
 
 
-class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._reported = False
-
-    def on_start(self, _: event.Event) -> None:
-        if not self._reported:
-            self._reported = True
-            self._say("compiling kernels; this takes some seconds, once after an installation")
-
-    def on_end(self, _: event.Event) -> None:
-        pass
-
-
-def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Report once, by `say`, that kernels that are not in the cache are compiled."""
-    listening: AbstractContextManager[None] = event.install_listener(
-        "numba:compile", _FirstCompiled(say)
-    )
-    return listening
-
-
-_finish = kernel(scrambled)
-
-
-@kernel
-def hash64(key: np.uint64, counter: np.uint64) -> np.uint64:
-    """Number `counter` of the random sequence `key`: uint64, uint64 -> uint64.
-
-    This is splitmix64 (Steele and others, 2014).
-    """
-    return _finish(key + (counter + _1) * GOLDEN)
-
-
-@kernel
-def _hashes(words: UInt64, key: np.uint64, first: np.uint64) -> None:
-    """words[i] = number first + i of the sequence.
-
-    A separate loop, which the compiler turns into vector code.
-    """
-    for i in range(words.size):
-        words[i] = hash64(key, first + np.uint64(i))
-
-
-@kernel
-def shuffle(values: A, start: int, stop: int, key: np.uint64) -> None:
+def shuffle(values: Int32, start: int, stop: int, key: np.uint64) -> None:
     """Fisher-Yates shuffle of values[start:stop] in place.
 
-    Fewer than 2**31 values: one hash gives two draws of 32 bits. The sequence of random numbers is
-    read from `start` on, so ranges of one array are shuffled independently.
+    The sequence of random numbers is read from `start` on, so ranges of one array are shuffled
+    independently.
     """
-    base, remaining = np.uint64(start), np.uint64(max(0, stop - start))
-    counter = base
-    words = np.empty(min(256, (stop - start) // 2 + 1), np.uint64)
-    while remaining > _1:
-        draws = min(np.uint64(words.size), remaining >> _1)
-        _hashes(words[:draws], key, counter)
-        counter += draws
-        for w in range(draws):
-            i = base + ((words[w] >> _32) * remaining >> _32)
-            remaining -= _1
-            last = base + remaining
-            values[i], values[last] = values[last], values[i]
-            i = base + ((words[w] & _LOW) * remaining >> _32)
-            remaining -= _1
-            last = base + remaining
-            values[i], values[last] = values[last], values[i]
+    shuffle_ranges(values, np.array([start, stop], np.int64), key)
+
+
+def shuffle_ranges(values: Int32, starts: Int64, key: np.uint64) -> None:
+    """Shuffle values[starts[k]:starts[k + 1]] in place for every k, see `shuffle`."""
+    _shuffle_ranges(values, starts, key, np.empty(256, np.uint64))
 
 
 @kernel
-def grown(values: A, size: int) -> A:
-    """Return `values` if it has `size` elements, else a copy of at least twice its size."""
-    if size <= values.size:
-        return values
-    bigger = np.empty(max(size, 2 * values.size), values.dtype)
-    bigger[: values.size] = values
-    return bigger
+def _shuffle_ranges(values: Out[Int32], starts: Int64, key: np.uint64, words: Out[UInt64]) -> None:
+    """Shuffle ranges of fewer than 2**31 values: one hash gives two draws of 32 bits.
+
+    Number `counter` of the random sequence `key` is splitmix64 (Steele and others, 2014). words:
+    scratch for random numbers.
+    """
+    for k in range(starts.size - 1):
+        base = np.uint64(starts[k])
+        remaining = np.uint64(larger(0, starts[k + 1] - starts[k]))
+        counter = base
+        while remaining > _1:
+            draws = np.uint64(smaller(words.size, remaining >> _1))
+            # A separate loop, which the compiler turns into vector code.
+            for w in range(draws):
+                words[w] = _finish(key + (counter + w + _1) * GOLDEN)
+            counter += draws
+            for w in range(draws):
+                i = base + ((words[w] >> _32) * remaining >> _32)
+                remaining -= _1
+                last = base + remaining
+                values[i], values[last] = values[last], values[i]
+                i = base + ((words[w] & _LOW) * remaining >> _32)
+                remaining -= _1
+                last = base + remaining
+                values[i], values[last] = values[last], values[i]
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def smaller(_typing: Any, first: Any, second: Any) -> Any:
+    """The smaller of two int64. numba would compile its `min` for each kernel."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.icmp_signed("<", *arguments), *arguments)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def larger(_typing: Any, first: Any, second: Any) -> Any:
+    """The larger of two int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.icmp_signed(">", *arguments), *arguments)
+
+    return types.int64(types.int64, types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
@@ -155,7 +125,13 @@ def smaller_of_16(_typing: Any, values: Any, start: Any, limit: Any) -> Any:
     return types.uint64(values, types.uint64, types.int32), generate
 
 
-@kernel
+def bitmap(bits: int) -> tuple[UInt64, UInt64]:
+    """An empty bitmap and its summary, for the functions below."""
+    words = np.zeros((bits >> 6) + 1, np.uint64)
+    return words, np.zeros((words.size >> 6) + 1, np.uint64)
+
+
+@inlined
 def next_set(words: UInt64, summary: UInt64, start: int) -> int:
     """Smallest set bit >= start of a bitmap, or -1.
 
@@ -179,14 +155,10 @@ def next_set(words: UInt64, summary: UInt64, start: int) -> int:
     return (w << 6) + int(lowest_bit(words[w]))
 
 
-@kernel
-def set_bit(words: UInt64, summary: UInt64, bit: int) -> None:
-    words[bit >> 6] |= _1 << np.uint64(bit & 63)
-    summary[bit >> 12] |= _1 << np.uint64((bit >> 6) & 63)
-
-
-@kernel
-def clear_bit(words: UInt64, summary: UInt64, bit: int) -> None:
-    words[bit >> 6] &= ~(_1 << np.uint64(bit & 63))
-    if words[bit >> 6] == _0:
-        summary[bit >> 12] &= ~(_1 << np.uint64((bit >> 6) & 63))
+@inlined
+def put_bit(words: UInt64, summary: UInt64, bit: int, value: bool) -> None:
+    """Set or clear a bit of a bitmap."""
+    w, one = bit >> 6, _1 << np.uint64(bit & 63)
+    words[w] = words[w] | one if value else words[w] & ~one
+    one = _1 << np.uint64(w & 63)
+    summary[w >> 6] = summary[w >> 6] | one if words[w] != _0 else summary[w >> 6] & ~one

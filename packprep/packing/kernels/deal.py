@@ -7,7 +7,8 @@ values.
 
 import numpy as np
 
-from packprep.packing.kernels.common import kernel, set_bits, shuffle, smaller_of_16
+from packprep.packing.kernels.common import larger, set_bits, smaller, smaller_of_16
+from packprep.packing.kernels.compiled import Out, kernel
 from packprep.support.arrays import Int32, Int64, UInt32
 
 _U0, _U1, _U4, _LANES = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(16)
@@ -16,15 +17,23 @@ _SORT_ABOVE = np.uint64(128)  # documents; up to this many, comparing all pairs 
 _HIGHEST = np.int32(2**31 - 1)
 
 
-@kernel
 def count_keys(keys: Int32, counts: Int64) -> int:
     """Add to counts[k] how often key k occurs.
 
     Returns the index of the first key that is not in 1..counts.size-1, or -1.
     """
-    # Four tables: else consecutive equal keys would wait for each other's store.
     tables = np.zeros((4, counts.size), np.int32)
-    top = np.uint32(counts.size - 1)
+    wrong = _count_keys(keys, *tables)
+    np.add(counts, tables.sum(0, np.int64), out=counts)
+    return wrong
+
+
+@kernel
+def _count_keys(
+    keys: Int32, first: Out[Int32], second: Out[Int32], third: Out[Int32], fourth: Out[Int32]
+) -> int:
+    """Count into four tables, else consecutive equal keys would wait for each other's store."""
+    top = np.uint32(first.size - 1)
     quads = np.uint64(keys.size >> 2)
     done = 0
     for quad in range(quads):
@@ -35,21 +44,19 @@ def count_keys(keys: Int32, counts: Int64) -> int:
         if wrong | (np.uint32(c - 1) >= top) | (np.uint32(d - 1) >= top):
             break
         done += 4
-        tables[0, np.uint64(a)] += 1
-        tables[1, np.uint64(b)] += 1
-        tables[2, np.uint64(c)] += 1
-        tables[3, np.uint64(d)] += 1
+        first[np.uint64(a)] += 1
+        second[np.uint64(b)] += 1
+        third[np.uint64(c)] += 1
+        fourth[np.uint64(d)] += 1
     for rest in range(done, keys.size):
         if np.uint32(keys[rest] - 1) >= top:
             return rest
-        tables[0, keys[rest]] += 1
-    for k in range(counts.size):
-        counts[k] += tables[0, k] + np.int64(tables[1, k]) + tables[2, k] + tables[3, k]
+        first[keys[rest]] += 1
     return -1
 
 
 @kernel
-def queue_by_key(keys: Int32, cursors: UInt32, queue: Int32) -> None:
+def queue_by_key(keys: Int32, cursors: Out[UInt32], queue: Out[Int32]) -> None:
     """Fill queue [documents] with document numbers sorted by key; equal keys stay in input order.
 
     A counting sort. cursors: [keys], where the documents of each key begin; on return, where they
@@ -62,48 +69,55 @@ def queue_by_key(keys: Int32, cursors: UInt32, queue: Int32) -> None:
         cursors[k] = place + _NEXT
 
 
-@kernel
-def shuffle_queues(queue: Int32, starts: Int64, key: np.uint64) -> None:
-    """Shuffle queue[starts[k]:starts[k+1]] in place for every k."""
-    for k in range(starts.size - 1):
-        if starts[k + 1] - starts[k] > 1:
-            shuffle(queue, starts[k], starts[k + 1], key)
+def by_pack(pack_of: Int32, packs: int) -> tuple[Int64, Int64]:
+    """Order and offsets of the plan with document i in pack pack_of[i].
+
+    Documents ascend inside a pack.
+    """
+    offsets = np.zeros(packs + 1, np.int64)
+    np.cumsum(np.bincount(pack_of, minlength=packs), out=offsets[1:])
+    order = np.empty(pack_of.size, np.int32)
+    queue_by_key(pack_of, offsets[:-1].astype(np.uint32), order)
+    return order.astype(np.int64), offsets
 
 
-@kernel
-def repeat(values: Int32, times: Int64) -> Int32:
-    """Repeat values[0] times[0] times, then values[1] times[1] times, ..."""
-    result = np.empty(times.sum(), np.int32)
-    start = 0
-    for i in range(values.size):
-        result[start : start + times[i]] = values[i]
-        start += times[i]
-    return result
-
-
-@kernel
 def deal(
+    packs: Int32, starts: Int64, kinds: Int32, cursors: UInt32, queue: Int32
+) -> tuple[Int64, Int64]:
+    """Return order [documents] and offsets [packs + 1]: pack p takes the pattern packs[p].
+
+    kinds: one entry per document of a pattern, kinds[starts[pattern]:starts[pattern + 1]]. cursors:
+    [kinds], the next document of each kind in the queue. Documents ascend inside a pack.
+    """
+    # Large arrays are made by numpy, not in kernels: it requests huge pages for them.
+    order, offsets = np.empty(queue.size, np.int64), np.empty(packs.size + 1, np.int64)
+    largest = int(np.diff(starts).max(initial=0))
+    _deal(packs, starts, kinds, cursors, queue, np.empty(largest + 32, np.int32), order, offsets)
+    if largest > _SORT_ABOVE:
+        for pack in np.flatnonzero(np.diff(offsets) > int(_SORT_ABOVE)).tolist():
+            order[offsets[pack] : offsets[pack + 1]].sort()
+    return order, offsets
+
+
+@kernel
+def _deal(
     packs: Int32,
     starts: Int64,
     kinds: Int32,
-    cursors: UInt32,
+    cursors: Out[UInt32],
     queue: Int32,
-    order: Int64,
-    offsets: Int64,
+    pack: Out[Int32],
+    order: Out[Int64],
+    offsets: Out[Int64],
 ) -> None:
-    """Write order [documents] and offsets [packs + 1]: pack p takes documents of pattern packs[p].
+    """Fill order and offsets; see `deal`. Packs of more than _SORT_ABOVE documents are not sorted.
 
-    kinds: one entry per document of a pattern, kinds[starts[pattern]:starts[pattern + 1]]. cursors:
-    [kinds], the next document of each kind in the queue. Documents ascend inside a pack: the place
-    of a document is the number of smaller ones.
+    The place of a document in its pack is the number of smaller ones. pack: scratch for one pack
+    and a vector more.
     """
-    largest = 0
-    for i in range(starts.size - 1):
-        largest = max(largest, starts[i + 1] - starts[i])
-    pack = np.empty(largest + 32, np.int32)
     first = _U0
     offsets[0] = 0
-    last = np.uint64(max(0, packs.size - 1))
+    last = larger(0, packs.size - 1)
     # The size of a pack is read one pack ahead, so the processor predicts the end of the loops
     # below.
     next_start, next_size = _U0, _U0
@@ -112,7 +126,7 @@ def deal(
         next_size = np.uint64(starts[packs[0] + 1]) - next_start
     for p in range(np.uint64(packs.size)):
         start, size = next_start, next_size
-        pattern = np.uint64(packs[min(p + _U1, last)])
+        pattern = np.uint64(packs[smaller(p + _U1, last)])
         next_start = np.uint64(starts[pattern])
         next_size = np.uint64(starts[pattern + _U1]) - next_start
         for i in range(size):
@@ -136,25 +150,26 @@ def deal(
                     place += set_bits(smaller_of_16(pack, block, document))
                 order[place] = document
         else:
-            pack[:size].sort()
             for i in range(size):
                 order[first + i] = pack[i]
         first += size
         offsets[p + _U1] = first
 
 
-@kernel
+def joined_ranges(starts: Int64, sizes: Int64) -> Int64:
+    """The numbers starts[0], starts[0] + 1, ... (sizes[0] of them), then those of starts[1], ...
+
+    Example: starts=[5, 0], sizes=[2, 3] -> [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(sizes)
+    return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if ends.size else 0)
+
+
 def plan_of_documents(order: Int64, offsets: Int64, starts: Int64) -> tuple[Int64, Int64]:
     """Turn a plan of atoms into a plan of documents.
 
     Atom a has the documents starts[a]..starts[a + 1] - 1.
     """
-    documents, ends = np.empty(starts[-1], np.int64), np.zeros(offsets.size, np.int64)
-    placed = 0
-    for p in range(offsets.size - 1):
-        for i in range(offsets[p], offsets[p + 1]):
-            for document in range(starts[order[i]], starts[order[i] + 1]):
-                documents[placed] = document
-                placed += 1
-        ends[p + 1] = placed
-    return documents, ends
+    sizes = np.diff(starts)[order]
+    ends = np.append(0, np.cumsum(sizes))
+    return joined_ranges(starts[:-1][order], sizes), ends[offsets]

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from packprep.packing.kernels.common import smaller
+from packprep.packing.kernels.compiled import Out, inlined, kernel, kernel_of
 from packprep.schemas.columns import NO_LOSS
-from packprep.support.arrays import Int32, Int64
+from packprep.support.arrays import Bools, Int8, Int32, Int64
 
 _NO_LOSS = NO_LOSS
 
@@ -87,8 +89,8 @@ def pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), codegen
 
 
-@njit(cache=True, nogil=True)
-def copy(values: NDArray[Any], out: NDArray[Any]) -> None:
+@inlined
+def _copy(values: NDArray[Any], out: NDArray[Any]) -> None:
     """Copy values to out, which has the same length."""
     for place in range(len(out)):
         out[place] = values[place]
@@ -103,9 +105,9 @@ def with_ends(offsets: Int64, ends: int) -> Int64:
     return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
 
 
-@njit(cache=True, nogil=True)
+@kernel_of([np.uint16], [np.int32])
 def add_ends(
-    ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: NDArray[Any]
+    ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: Out[NDArray[Any]]
 ) -> None:
     """Copy documents with BOS before and EOS after each; documents without ids get none.
 
@@ -120,14 +122,14 @@ def add_ends(
         if bos >= 0:
             out[cursor] = bos
             cursor += 1
-        copy(ids[first:last], out[cursor : cursor + last - first])
+        _copy(ids[first:last], out[cursor : cursor + last - first])
         if eos >= 0:
             out[wider[document + 1] - 1] = eos
 
 
-@njit(cache=True, nogil=True)
+@kernel_of([np.int8, np.int8], [np.int32, np.int32])
 def make_room(
-    values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: NDArray[Any]
+    values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: Out[NDArray[Any]]
 ) -> None:
     """Copy values of documents to the places of their tokens after `add_ends`.
 
@@ -137,21 +139,14 @@ def make_room(
     for document in range(len(offsets) - 1):
         first, last = offsets[document], offsets[document + 1]
         start = wider[document] + before
-        copy(values[first:last], out[start : start + last - first])
+        _copy(values[first:last], out[start : start + last - first])
 
 
 def tokens_at(tokens: Pointers) -> Int32:
     """The token at each pointer, [pointers]."""
-    ids: Int32 = _tokens_at(tokens.address, np.empty(0, tokens.dtype))
+    ids, ones = np.empty(len(tokens), np.int32), np.ones(len(tokens), np.int64)
+    fill_values(tokens, ones, ones, np.zeros(len(tokens), np.bool_), 0, 0, ids)
     return ids
-
-
-@njit(cache=True, nogil=True)
-def _tokens_at(address: Int64, like: NDArray[Any]) -> Int32:
-    out = np.empty(len(address), np.int32)
-    for i in range(len(address)):
-        out[i] = carray(pointer(address[i]), 1, like.dtype)[0]
-    return out
 
 
 def fill_values(
@@ -169,19 +164,20 @@ def fill_values(
     True if one value `before` goes before them. padded: [runs], values in `out`; the rest of them
     is `after`. out: [sum(padded)].
     """
-    _fill_values(values.address, np.empty(0, values.dtype), counts, padded, bos, before, after, out)
+    like = np.empty(0, values.dtype)
+    _fill_values(values.address, like, counts, padded, bos, float(before), float(after), out)
 
 
-@njit(cache=True, nogil=True)
+@kernel_of([np.uint16, np.int32], [np.int32, np.int32], [np.int8, np.int8])
 def _fill_values(
     address: Int64,
     like: NDArray[Any],
     counts: Int64,
     padded: Int64,
-    bos: NDArray[np.bool_],
+    bos: Bools,
     before: float,
     after: float,
-    out: NDArray[Any],
+    out: Out[NDArray[Any]],
 ) -> None:
     """Fill out; see `fill_values`. like: an array of the type of the values."""
     cursor = 0
@@ -192,42 +188,36 @@ def _fill_values(
             cursor += 1
         length = counts[run]
         if length > 0:
-            copy(carray(pointer(address[run]), length, like.dtype), out[cursor : cursor + length])
+            _copy(carray(pointer(address[run]), length, like.dtype), out[cursor : cursor + length])
             cursor += length
         for rest in range(cursor, end):
             out[rest] = after
         cursor = end
 
 
-@njit(cache=True, nogil=True)
-def count_up(out: Int32) -> None:
-    """Fill with 0, 1, 2, ..."""
-    for place in range(len(out)):
-        out[place] = place
-
-
-@njit(cache=True, nogil=True)
-def fill_positions(padded: Int64, out: Int32) -> None:
+@kernel
+def fill_positions(padded: Int64, out: Out[Int32]) -> None:
     """Fill `out` with 0, 1, 2, ..., starting again at every segment.
 
     padded: [segments], tokens of each. out: [sum(padded)].
     """
     start = 0
     for segment in range(len(padded)):
-        end = start + padded[segment]
-        count_up(out[start:end])
-        start = end
+        values = out[start : start + padded[segment]]
+        for place in range(len(values)):
+            values[place] = place
+        start += padded[segment]
 
 
-@njit(cache=True, nogil=True)
-def labels_of_mask(tokens: Int32, mask: NDArray[np.int8], out: Int32) -> None:
+@kernel
+def labels_of_mask(tokens: Int32, mask: Int8, out: Out[Int32]) -> None:
     """Write the token where the mask is not 0, else NO_LOSS. All arrays: [tokens]."""
     for place in range(len(tokens)):
         out[place] = tokens[place] if mask[place] else _NO_LOSS
 
 
-@njit(cache=True, nogil=True)
-def clear_labels(head: Int64, real: Int64, padded: Int64, out: Int32) -> None:
+@kernel
+def clear_labels(head: Int64, real: Int64, padded: Int64, out: Out[Int32]) -> None:
     """Write NO_LOSS on the first tokens of each segment and on its padding.
 
     Other labels in `out` are unchanged. head: [segments], number of first tokens. real: [segments],
@@ -236,23 +226,21 @@ def clear_labels(head: Int64, real: Int64, padded: Int64, out: Int32) -> None:
     start = 0
     for segment in range(len(padded)):
         end = start + padded[segment]
-        out[start : start + min(head[segment], padded[segment])] = _NO_LOSS
-        out[start + real[segment] : end] = _NO_LOSS
+        for place in range(start, start + smaller(head[segment], padded[segment])):
+            out[place] = _NO_LOSS
+        for place in range(start + real[segment], end):
+            out[place] = _NO_LOSS
         start = end
 
 
-@njit(cache=True, nogil=True)
 def fill_cu_seqlens(padded: Int64, pack_offsets: Int64, out: Int32) -> None:
     """Write, for each pack, 0 and then the end of each of its segments.
 
     padded: [segments]. pack_offsets: [packs + 1], into segments. out: [segments + packs].
     """
-    cursor = 0
-    for pack in range(len(pack_offsets) - 1):
-        end = 0
-        out[cursor] = 0
-        cursor += 1
-        for segment in range(pack_offsets[pack], pack_offsets[pack + 1]):
-            end += padded[segment]
-            out[cursor] = end
-            cursor += 1
+    sizes = np.diff(pack_offsets)
+    packs = np.arange(sizes.size)
+    ends = np.append(0, np.cumsum(padded))
+    out[pack_offsets[:-1] + packs] = 0
+    places = np.arange(len(padded)) + np.repeat(packs, sizes) + 1
+    out[places] = ends[1:] - np.repeat(ends[pack_offsets[:-1]], sizes)

@@ -8,12 +8,13 @@ million documents need thousands of searches.
 
 import numpy as np
 
-from packprep.packing.kernels.common import grown, kernel
-from packprep.packing.kernels.fit import Patterns, living, rooms
+from packprep.packing.kernels.common import larger, smaller
+from packprep.packing.kernels.compiled import Out, inlined, kernel
+from packprep.packing.kernels.fit import PatternList, Patterns, living, rooms
 from packprep.support.arrays import Int32, Int64
 
 
-@kernel
+@inlined
 def _next_unused(next_living: Int64, left: Int64, used: Int64, k: int) -> int:
     """First kind >= k with a document that is neither packed nor in this pack.
 
@@ -25,7 +26,6 @@ def _next_unused(next_living: Int64, left: Int64, used: Int64, k: int) -> int:
     return k
 
 
-@kernel
 def perfect_fill_patterns(
     lengths: Int32, counts: Int64, capacity: int, slots: int, steps: int, all_steps: int
 ) -> Patterns:
@@ -35,18 +35,64 @@ def perfect_fill_patterns(
     documents tried once it has a pack. After `all_steps` documents tried in all searches, a search
     gets a hundredth of `steps`.
     """
-    kinds = lengths.size
-    left = counts.copy()
-    next_living = np.arange(kinds + 1)
-    at_most = rooms(lengths, capacity)
-    starts, times = np.zeros(64, np.int64), np.empty(64, np.int64)
-    run_kind, run_copies = np.empty(64, np.int32), np.empty(64, np.int32)
-    most = min(slots, capacity // lengths[kinds - 1]) + 1
-    # kinds in the pack, never decreasing
-    chosen, best = np.empty(most, np.int64), np.empty(most, np.int64)
-    used = np.zeros(kinds, np.int64)  # documents of each kind among the chosen
-    patterns, run, tried = 0, 0, 0
+    most = min(slots, capacity // int(lengths[-1])) + 1
+    result = PatternList(counts.copy(), min(most, lengths.size))
+    at_most, patterns, tried = rooms(lengths, capacity), 0, 0
     while True:
+        patterns, tried = _perfect_fill(
+            lengths,
+            capacity,
+            slots,
+            steps,
+            all_steps,
+            at_most,
+            result.left,
+            result.next_living,
+            result.most,
+            result.starts,
+            result.run_kind,
+            result.run_copies,
+            result.times,
+            patterns,
+            tried,
+            np.empty(most, np.int64),
+            np.empty(most, np.int64),
+            np.zeros(lengths.size, np.int64),
+        )
+        if not result.left.any():
+            return result.done(patterns)
+        result.grow()
+
+
+@kernel
+def _perfect_fill(
+    lengths: Int32,
+    capacity: int,
+    slots: int,
+    steps: int,
+    all_steps: int,
+    at_most: Int32,
+    left: Out[Int64],
+    next_living: Out[Int64],
+    most: int,
+    starts: Out[Int64],
+    run_kind: Out[Int32],
+    run_copies: Out[Int32],
+    times: Out[Int64],
+    patterns: int,
+    tried: int,
+    chosen: Out[Int64],
+    best: Out[Int64],
+    used: Out[Int64],
+) -> tuple[int, int]:
+    """Append to the first `patterns` patterns until all are made, or the arrays are full.
+
+    tried: documents tried for them. chosen: kinds in the pack, never decreasing. best: those of the
+    best pack. used: documents of each kind among the chosen. Returns the number of patterns and the
+    documents tried.
+    """
+    kinds, run = lengths.size, starts[patterns]
+    while patterns < times.size and run + most <= run_kind.size:
         seed = living(next_living, 0)
         if seed == kinds:
             break
@@ -59,7 +105,7 @@ def perfect_fill_patterns(
                 tried += 1
                 candidate = kinds
                 if room > 0 and depth < slots:
-                    exact = max(chosen[depth - 1], np.int64(at_most[room]))
+                    exact = larger(chosen[depth - 1], at_most[room])
                     candidate = _next_unused(next_living, left, used, exact)
                     if candidate == exact < kinds and lengths[exact] == room:
                         chosen[depth] = exact
@@ -68,7 +114,8 @@ def perfect_fill_patterns(
                         room, candidate = 0, kinds
                 if candidate == kinds and (room < least or size == 0):
                     least, size = room, depth
-                    best[:depth] = chosen[:depth]
+                    for i in range(depth):
+                        best[i] = chosen[i]
             if least == 0 or (tried > limit and size > 0):
                 break
             if candidate < kinds:
@@ -92,22 +139,15 @@ def perfect_fill_patterns(
             copies = 1
             while i + copies < size and best[i + copies] == best[i]:
                 copies += 1
-            run_kind, run_copies = grown(run_kind, run + 1), grown(run_copies, run + 1)
             run_kind[run], run_copies[run] = best[i], copies
             run += 1
-            repeat = min(repeat, left[best[i]] // copies)
+            repeat = smaller(repeat, left[best[i]] // copies)
             i += copies
         for i in range(first, run):
             left[run_kind[i]] -= repeat * run_copies[i]
             if left[run_kind[i]] == 0:
                 next_living[run_kind[i]] = run_kind[i] + 1
-        starts, times = grown(starts, patterns + 2), grown(times, patterns + 2)
         times[patterns] = repeat
         patterns += 1
         starts[patterns] = run
-    return (
-        starts[: patterns + 1].copy(),
-        run_kind[:run].copy(),
-        run_copies[:run].copy(),
-        times[:patterns].copy(),
-    )
+    return patterns, tried

@@ -7,12 +7,12 @@ emptiest pack keeps all packs alike.
 
 import numpy as np
 
-from packprep.packing.kernels.common import clear_bit, kernel, next_set, set_bit
+from packprep.packing.kernels.common import bitmap, next_set, put_bit, smaller
+from packprep.packing.kernels.compiled import Out, kernel
 from packprep.packing.kernels.fit import Patterns, add_node, paths
-from packprep.support.arrays import Int32, Int64
+from packprep.support.arrays import Int32, Int64, UInt64
 
 
-@kernel
 def emptiest_first_patterns(
     lengths: Int32, counts: Int64, capacity: int, slots: int, begun: int
 ) -> Patterns:
@@ -27,7 +27,19 @@ def emptiest_first_patterns(
     size = 8 * lengths.size + 64
     while True:
         tree, packs = np.empty(4 * size, np.int32), np.empty(size, np.int64)
-        nodes = _emptiest_first_tree(lengths, counts, capacity, slots, begun, tree, packs)
+        nodes = _emptiest_first_tree(
+            lengths,
+            counts,
+            capacity,
+            slots,
+            begun,
+            tree,
+            packs,
+            *bitmap(capacity),
+            np.full(capacity + 1, -1, np.int32),
+            np.empty(size, np.int32),
+            np.empty(size, np.int64),
+        )
         if nodes >= 0:
             return paths(tree, packs[:nodes])
         size *= 4
@@ -40,43 +52,44 @@ def _emptiest_first_tree(
     capacity: int,
     slots: int,
     begun: int,
-    tree: Int32,
-    packs: Int64,
+    tree: Out[Int32],
+    packs: Out[Int64],
+    words: Out[UInt64],
+    summary: Out[UInt64],
+    heads: Out[Int32],
+    following: Out[Int32],
+    free: Out[Int64],
 ) -> int:
-    """Grow the tree; return its number of nodes, or -1 if the arrays are too small for it."""
-    words = np.zeros(
-        (capacity >> 6) + 1, np.uint64
-    )  # bit f: there are packs with f tokens and slots left
-    summary = np.zeros((words.size >> 6) + 1, np.uint64)
-    heads = np.full(
-        capacity + 1, -1, np.int32
-    )  # fill -> newest node with that fill; `following` chains the others
-    following, free = np.empty(packs.size, np.int32), np.empty(packs.size, np.int64)
+    """Grow the tree; return its number of nodes, or -1 if the arrays are too small for it.
+
+    words, summary: bit f is set if there are packs with f tokens and slots left. heads: fill ->
+    newest node with that fill, or -1; `following` chains the others. free: slots left of each node.
+    """
     nodes = 0
     for k in range(lengths.size):
-        length, left = int(lengths[k]), int(counts[k])
+        length, left = lengths[k], counts[k]
         while left > 0:
             if nodes == packs.size:
                 return -1
             fill, node, slots_left = next_set(words, summary, 0), -1, slots
             if begun > 0:
-                taken, fill = min(begun, left), 0
+                taken, fill = smaller(begun, left), 0
                 begun -= taken
             elif fill < 0 or fill + length > capacity:
                 taken, fill = 1, 0
             else:
-                node = int(heads[fill])
-                taken, slots_left = min(packs[node], left), free[node]
+                node = heads[fill]
+                taken, slots_left = smaller(packs[node], left), free[node]
                 packs[node] -= taken
                 if packs[node] == 0:
                     heads[fill] = following[node]
                     if heads[fill] < 0:
-                        clear_bit(words, summary, fill)
+                        put_bit(words, summary, fill, False)
             left -= taken
             add_node(tree, nodes, node, k, 1)
             packs[nodes], free[nodes] = taken, slots_left - 1
             if free[nodes] > 0:
                 following[nodes], heads[fill + length] = heads[fill + length], nodes
-                set_bit(words, summary, fill + length)
+                put_bit(words, summary, fill + length, True)
             nodes += 1
     return nodes

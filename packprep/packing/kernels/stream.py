@@ -5,20 +5,28 @@ Next fit, best fit, and a stream that fills the end of each pack exactly.
 
 import numpy as np
 
-from packprep.packing.kernels.common import clear_bit, kernel, next_set, set_bit
-from packprep.support.arrays import Int32, Int64
+from packprep.packing.kernels.common import bitmap, next_set, put_bit
+from packprep.packing.kernels.compiled import Out, kernel
+from packprep.packing.kernels.deal import by_pack, queue_by_key
+from packprep.support.arrays import Bools, Int32, Int64, UInt64
 
 
-@kernel
 def next_fit(lengths: Int32, weights: Int32, capacity: int, slots: int) -> tuple[Int64, Int64]:
     """Order and offsets of next fit: a new pack whenever the next document doesn't fit.
 
     weights: [documents], or empty if each is 1. One pass.
     """
-    documents = lengths.size
-    order, offsets = np.empty(documents, np.int64), np.empty(documents + 1, np.int64)
+    offsets = np.empty(lengths.size + 1, np.int64)
+    packs = _next_fit(lengths, weights, capacity, slots, offsets)
+    return np.arange(lengths.size), offsets[: packs + 1].copy()
+
+
+@kernel
+def _next_fit(
+    lengths: Int32, weights: Int32, capacity: int, slots: int, offsets: Out[Int64]
+) -> int:
     packs, room, free = 0, 0, 0
-    for i in range(documents):
+    for i in range(lengths.size):
         weight = weights[i] if weights.size else 1
         if lengths[i] > room or weight > free:
             offsets[packs] = i
@@ -26,39 +34,66 @@ def next_fit(lengths: Int32, weights: Int32, capacity: int, slots: int) -> tuple
             room, free = capacity, slots
         room -= lengths[i]
         free -= weight
-        order[i] = i
-    offsets[packs] = documents
+    offsets[packs] = lengths.size
+    return packs
+
+
+def stream_packs(lengths: Int32, counts: Int64, capacity: int, slots: int) -> tuple[Int64, Int64]:
+    """Order and offsets of next fit, but later documents that fit exactly close each pack.
+
+    counts: documents of each length, [capacity + 1]. When the next document doesn't fit, the
+    remaining room is filled with one unused document of that length, else with two, else with the
+    longest that fits, repeatedly. So packs are full, but most documents come in input order and
+    only few are chosen by length. All documents before the next one are used, so those that close a
+    pack come later in the input.
+    """
+    starts = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    queue = np.empty(lengths.size, np.int32)
+    queue_by_key(lengths, starts[:-1].astype(np.uint32), queue)
+    order, offsets = np.empty(queue.size, np.int64), np.empty(queue.size + 1, np.int64)
+    used = np.zeros(queue.size, np.bool_)
+    words, summary = bitmap(capacity)
+    packs = _stream_packs(
+        lengths,
+        starts,
+        queue,
+        capacity,
+        slots,
+        starts[:-1].copy(),
+        used,
+        words,
+        summary,
+        order,
+        offsets,
+    )
     return order, offsets[: packs + 1].copy()
 
 
 @kernel
-def stream_packs(
+def _stream_packs(
     lengths: Int32,
     starts: Int64,
     queue: Int32,
     capacity: int,
     slots: int,
-    order: Int64,
-    offsets: Int64,
+    heads: Out[Int64],
+    used: Out[Bools],
+    words: Out[UInt64],
+    summary: Out[UInt64],
+    order: Out[Int64],
+    offsets: Out[Int64],
 ) -> int:
-    """Next fit, but later documents that fit exactly close each pack. Returns the number of packs.
+    """Fill order and offsets; see `stream_packs`. Returns the number of packs.
 
     starts, queue: documents by length, in input order (queue[starts[L]:starts[L + 1]] have length
-    L). When the next document doesn't fit, the remaining room is filled with one unused document of
-    that length, else with two, else with the longest that fits, repeatedly. So packs are full, but
-    most documents come in input order and only few are chosen by length. All documents before the
-    next one are used, so those that close a pack come later in the input.
+    L). heads: the first unused one of each length. words, summary: bit capacity - L is set if there
+    are unused documents of length L; so the next set bit is the longest that fits.
     """
     documents = lengths.size
-    used = np.zeros(documents, np.bool_)
-    heads = starts[: capacity + 1].copy()
-    # Bit capacity - L is set if there are unused documents of length L; so the next set bit is the
-    # longest that fits.
-    words = np.zeros((capacity >> 6) + 1, np.uint64)
-    summary = np.zeros((words.size >> 6) + 1, np.uint64)
     for length in range(1, capacity + 1):
         if starts[length + 1] > starts[length]:
-            set_bit(words, summary, capacity - length)
+            put_bit(words, summary, capacity - length, True)
     placed, packs, i = 0, 0, 0
     while placed < documents:
         offsets[packs] = placed
@@ -72,7 +107,7 @@ def stream_packs(
             length = lengths[i]
             heads[length] += 1
             if heads[length] == starts[length + 1]:
-                clear_bit(words, summary, capacity - length)
+                put_bit(words, summary, capacity - length, False)
             order[placed] = i
             placed += 1
             i += 1
@@ -100,7 +135,7 @@ def stream_packs(
             document = queue[heads[length]]
             heads[length] += 1
             if heads[length] == starts[length + 1]:
-                clear_bit(words, summary, capacity - length)
+                put_bit(words, summary, capacity - length, False)
             used[document] = True
             # Closing documents come last in the input; sort them among themselves here.
             place = placed
@@ -115,22 +150,35 @@ def stream_packs(
     return packs
 
 
-@kernel
 def best_fit_online(lengths: Int32, capacity: int) -> tuple[Int64, Int64]:
     """Order and offsets of best fit in input order.
 
     Each document goes into the fullest pack with room, else into a new one.
     """
-    documents = lengths.size
-    words = np.zeros((capacity >> 6) + 1, np.uint64)
-    summary = np.zeros((words.size >> 6) + 1, np.uint64)
-    newest = np.full(
-        capacity + 1, -1, np.int32
-    )  # room -> pack with that room; `older` chains the others
-    older, pack_of = np.empty(documents, np.int32), np.empty(documents, np.int32)
-    sizes = np.zeros(documents + 1, np.int64)
+    words, summary = bitmap(capacity)
+    newest, older = np.full(capacity + 1, -1, np.int32), np.empty(lengths.size, np.int32)
+    pack_of = np.empty(lengths.size, np.int32)
+    packs = _best_fit_online(lengths, capacity, words, summary, newest, older, pack_of)
+    return by_pack(pack_of, packs)
+
+
+@kernel
+def _best_fit_online(
+    lengths: Int32,
+    capacity: int,
+    words: Out[UInt64],
+    summary: Out[UInt64],
+    newest: Out[Int32],
+    older: Out[Int32],
+    pack_of: Out[Int32],
+) -> int:
+    """Fill pack_of; return the number of packs.
+
+    words, summary: bit r is set if there are packs with room for r more tokens. newest: room ->
+    newest pack with that room, or -1; `older` chains the others.
+    """
     packs = 0
-    for i in range(documents):
+    for i in range(lengths.size):
         length = lengths[i]
         room = next_set(words, summary, length)
         if room < 0:
@@ -140,33 +188,19 @@ def best_fit_online(lengths: Int32, capacity: int) -> tuple[Int64, Int64]:
             pack = newest[room]
             newest[room] = older[pack]
             if older[pack] < 0:
-                clear_bit(words, summary, room)
+                put_bit(words, summary, room, False)
         pack_of[i] = pack
-        sizes[pack + 1] += 1
         room -= length
         if room > 0:
             if newest[room] < 0:
-                set_bit(words, summary, room)
+                put_bit(words, summary, room, True)
             older[pack], newest[room] = newest[room], pack
-    offsets = np.cumsum(sizes[: packs + 1])
-    order, cursors = np.empty(documents, np.int64), offsets.copy()
-    for i in range(documents):
-        order[cursors[pack_of[i]]] = i
-        cursors[pack_of[i]] += 1
-    return order, offsets
+    return packs
 
 
-@kernel
-def sort_packs(order: Int64, offsets: Int64) -> None:
-    """Sort the documents of each pack into input order, in place."""
-    for p in range(offsets.size - 1):
-        first, last = offsets[p], offsets[p + 1]
-        if last - first > 32:
-            order[first:last].sort()
-            continue
-        for i in range(first + 1, last):
-            document, j = order[i], i
-            while j > first and order[j - 1] > document:
-                order[j] = order[j - 1]
-                j -= 1
-            order[j] = document
+def sort_packs(order: Int64, offsets: Int64) -> Int64:
+    """The same plan with the documents of each pack in input order."""
+    packs = np.arange(offsets.size - 1, dtype=np.int32)
+    pack_of = np.empty(order.size, np.int32)
+    pack_of[order] = np.repeat(packs, np.diff(offsets))
+    return by_pack(pack_of, packs.size)[0]

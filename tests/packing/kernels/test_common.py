@@ -1,19 +1,13 @@
-"""The message about compiling kernels."""
+"""Random numbers and bitmaps of kernels."""
 
 import numpy as np
-from numba import njit
 
-from packprep.packing.kernels.common import compiling, hash64
+from packprep.packing.kernels.common import shuffle, shuffle_ranges
 
 
-def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> None:
-    hash64(np.uint64(1), np.uint64(2))
-    lines: list[str] = []
-    with compiling(lines.append):
-        hash64(np.uint64(3), np.uint64(4))
-        assert lines == []
-        compiled = njit(lambda number: number + 1)
-        assert (compiled(1), compiled(1.0)) == (2, 2.0)
-    assert lines == ["compiling kernels; this takes some seconds, once after an installation"]
-    njit(lambda number: number + 2)(1)
-    assert len(lines) == 1
+def test_a_range_is_shuffled_like_the_same_range_of_a_longer_array() -> None:
+    both, one = np.arange(700, dtype=np.int32), np.arange(700, dtype=np.int32)
+    shuffle_ranges(both, np.array([0, 600, 600, 700]), np.uint64(7))
+    shuffle(one, 600, 700, np.uint64(7))
+    assert both[600:].tolist() == one[600:].tolist() != list(range(600, 700))
+    assert sorted(both[:600]) == list(range(600))

@@ -1,0 +1,146 @@
+"""Kernels: functions of arrays and numbers that numba compiles once, for types known in advance.
+
+The annotations of a kernel are its signature. So a kernel is compiled once whatever it is called
+with, and it can be compiled before it is called: in another thread while text is read, or by
+`packprep warm` when a container image is made. Kernels allocate nothing and call no numpy function,
+because numba would compile numpy's own code for each of them.
+
+Types: `Int32` and its like are arrays that are only read, and may be read-only. `Out[...]` are
+arrays that are written. An array of `Any` may have any type of elements; there is a variant for
+each. All arrays are contiguous. int is int64, float is float64.
+"""
+
+import threading
+import typing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, Any, TypeVar, cast
+
+import numpy as np
+from numba import from_dtype, njit, types
+from numba.core import event
+from numba.extending import register_jitable
+from numpy.typing import DTypeLike
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = TypeVar("Array")
+
+Out = Annotated[Array, "written"]
+"""An array that a kernel writes."""
+
+Variant = tuple[np.dtype[Any], ...]
+"""Types of the elements of those arrays of a kernel that may have any."""
+
+_NUMBERS = {
+    int: types.int64,
+    float: types.float64,
+    bool: types.boolean,
+    np.uint64: types.uint64,
+}
+
+
+class Kernel:
+    """A compiled function; the first call compiles it, or loads it from the cache on disk.
+
+    variants: those that `warm` compiles, as types of elements. Kernels release the GIL, and have no
+    state and no threads.
+    """
+
+    def __init__(self, function: Callable[..., Any], variants: Sequence[Sequence[DTypeLike]]):
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
+        self.__module__, self.__wrapped__ = function.__module__, function
+        self.variants = [tuple(np.dtype(each) for each in variant) for variant in variants]
+        hints = typing.get_type_hints(function, include_extras=True)
+        hints.pop("return")
+        self._hints = list(hints.values())
+        self._free = [i for i, hint in enumerate(self._hints) if _element(hint) is Any]
+        self._lock = threading.Lock()
+        self._compiled: dict[Variant, Any] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        variant = tuple([arguments[i].dtype for i in self._free])
+        compiled = self._compiled.get(variant)
+        return (compiled or self.load(variant))(*arguments)
+
+    def load(self, variant: Variant = ()) -> Any:
+        """Compile a variant, or load it from the cache on disk, unless it is in memory."""
+        with self._lock:
+            if variant not in self._compiled:
+                dispatcher = _jit(self.__wrapped__)
+                dispatcher.compile(self._signature(variant))
+                dispatcher.disable_compile()  # so that other types are converted, or refused
+                self._compiled[variant] = dispatcher
+            return self._compiled[variant]
+
+    def _signature(self, variant: Variant) -> tuple[Any, ...]:
+        free = iter(variant)
+        return tuple(
+            _NUMBERS[hint]
+            if hint in _NUMBERS
+            else types.Array(
+                from_dtype(next(free) if _element(hint) is Any else np.dtype(_element(hint))),
+                1,
+                "C",
+                readonly=typing.get_origin(hint) is not Annotated,
+            )
+            for hint in self._hints
+        )
+
+
+def _element(hint: Any) -> Any:
+    """Type of the elements of an array; the hint itself if it is one of a number."""
+    if hint in _NUMBERS:
+        return hint
+    array = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    return typing.get_args(typing.get_args(array)[1])[0]
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    return njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+
+
+KERNELS: list[Kernel] = []
+"""All kernels of the modules that are imported."""
+
+
+def kernel(function: F) -> F:
+    """Make a kernel of a function."""
+    return kernel_of(())(function)
+
+
+def kernel_of(*variants: Sequence[DTypeLike]) -> Callable[[F], F]:
+    """Make a kernel of a function; `packprep warm` compiles these variants."""
+
+    def make(function: F) -> F:
+        KERNELS.append(Kernel(function, variants))
+        return cast(F, KERNELS[-1])
+
+    return make
+
+
+def inlined(function: F) -> F:
+    """Make a function a part of each kernel that calls it; it is never compiled alone."""
+    part: F = register_jitable(function)
+    return part
+
+
+class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._reported = False
+
+    def on_start(self, _: event.Event) -> None:
+        if not self._reported:
+            self._reported = True
+            self._say("compiling kernels (first run)")
+
+    def on_end(self, _: event.Event) -> None:
+        pass
+
+
+def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Report once, by `say`, that kernels that are not in the cache are compiled."""
+    listening: AbstractContextManager[None] = event.install_listener(
+        "numba:compile", _FirstCompiled(say)
+    )
+    return listening

@@ -1,0 +1,68 @@
+"""Kernels are compiled once each, for types known in advance."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from numpy.typing import NDArray
+
+from packprep.packing.kernels.compiled import Kernel, Out, compiling
+from packprep.support.arrays import Int32
+
+
+def add(values: Int32, number: int, out: Out[Int32]) -> None:
+    for i in range(values.size):
+        out[i] = values[i] + number
+
+
+def copy(values: NDArray[Any], out: Out[NDArray[Any]]) -> None:
+    for i in range(values.size):
+        out[i] = values[i]
+
+
+def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> None:
+    lines: list[str] = []
+    with compiling(lines.append):
+        assert lines == []
+        compiled = njit(lambda number: number + 1)
+        assert (compiled(1), compiled(1.0)) == (2, 2.0)
+    assert lines == ["compiling kernels (first run)"]
+    njit(lambda number: number + 2)(1)
+    assert len(lines) == 1
+
+
+def test_a_kernel_is_compiled_once_for_read_only_arrays_and_numbers_of_any_width() -> None:
+    kernel, out = Kernel(add, ()), np.zeros(2, np.int32)
+    values = np.array([1, 2], np.int32)
+    compiled = kernel.load()
+    kernel(values, 1, out)
+    values.setflags(write=False)
+    kernel(values, np.int32(1), out)
+    assert out.tolist() == [2, 3]
+    assert len(compiled.signatures) == 1
+
+
+@pytest.mark.parametrize("values", [np.zeros(2, np.int64), np.zeros(4, np.int32)[::2]])
+def test_an_array_of_other_elements_or_with_gaps_is_refused(values: Any) -> None:
+    with pytest.raises(TypeError, match="No matching definition"):
+        Kernel(add, ())(values, 1, np.zeros(2, np.int32))
+
+
+def test_a_kernel_of_any_elements_has_a_variant_for_each_type() -> None:
+    kernel, out = Kernel(copy, ()), np.zeros(1, np.int64)
+    kernel(np.array([3], np.int8), out)
+    assert out.tolist() == [3]
+    kernel(np.array([4.0]), out)
+    assert out.tolist() == [4]
+
+
+def test_two_threads_that_need_a_kernel_compile_it_once() -> None:
+    kernel, results = Kernel(add, ()), []
+    threads = [threading.Thread(target=lambda: results.append(kernel.load())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results[0] is results[1]
