@@ -31,6 +31,7 @@ COMMANDS = {
     "merge": "Merge several outputs into one.",
     "reshard": "Rewrite an output with shards of another size.",
     "sample": "Write small real data to try packprep on.",
+    "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""

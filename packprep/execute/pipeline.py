@@ -230,7 +230,9 @@ def build_share(
 
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
     check_local(config)  # first, because the hub may answer slowly
+    progress.wait("loading tokenizer")
     tokenizer = load_build_tokenizer(config)
+    progress.wait("opening sources")
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError(
             "continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN"

@@ -29,6 +29,7 @@ from packprep.output.staging import (
     remove_leftovers,
 )
 from packprep.packing.kernels.compiled import compiling
+from packprep.packing.warm import load_build
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
@@ -40,7 +41,6 @@ from packprep.support.errors import (
 )
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
-from packprep.tokens.encode import load_kernels
 from packprep.tokens.store import TokenFile, committed, start_after, stored
 from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
 from packprep.windows.planner import remainders
@@ -250,14 +250,22 @@ class Stages:
 
     def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
         """Engine, loaded in a thread while the first text is read; the kernels are loaded too."""
+        config = self.job.config
+        pool.submit(
+            load_build,
+            self.job.tokenizer.id_type,
+            config.strategy if self.job.planner is None else None,
+            config.order,
+            config.max_segments_per_pack,
+        )
         sample = self._sample(shape)  # first: opening sources is not safe in two threads
-        pool.submit(load_kernels, self.job.tokenizer)
         return pool.submit(self._engine, sample)
 
     def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
         """Tokenizing engine; None if rows are token ids."""
         if self.job.config.input_ids_column is not None:
             return None
+        self.progress.wait("probing engines")
         choice = choose_engine(
             self.job.config.engine,
             self.job.tokenizer.json,
@@ -268,6 +276,7 @@ class Stages:
             self.progress.say(note)
         if (room := self._room(choice, sample)) is not None:
             self.progress.say(room)
+        self.progress.wait("reading text")
         return choice
 
     def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:

@@ -18,10 +18,13 @@ _LIVE_EVERY = 0.1  # seconds between changes of a live line
 class Progress(Protocol):
     """Receiver of a build's progress.
 
-    done and total: amounts of `unit`; total is None if it is unknown.
+    phase: a step of the start that counts nothing, such as "loading tokenizer"; rates begin after
+    the last one. done and total: amounts of `unit`, a plural; total is None if it is unknown.
     """
 
     def say(self, line: str) -> None: ...
+
+    def wait(self, phase: str) -> None: ...
 
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None: ...
 
@@ -46,6 +49,9 @@ class Silent:
     def say(self, line: str) -> None:
         pass
 
+    def wait(self, phase: str) -> None:
+        pass
+
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         pass
 
@@ -53,7 +59,7 @@ class Silent:
 class Console:
     """Lines on standard error; a context manager, which removes a live line at the end.
 
-    first: name of the input that is read before anything can be counted.
+    first: shown until there is a phase to wait for, or something to count.
     """
 
     def __init__(self, first: str) -> None:
@@ -75,7 +81,7 @@ class Console:
             ]
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
             self._live.start()
-            self._tasks["read"] = self._live.add_task("read", total=None, text=self._first)
+            self._show("start", 0, None, self._first)
         return self
 
     def __exit__(
@@ -97,13 +103,22 @@ class Console:
         else:
             print(line, file=sys.stderr, flush=True)
 
+    def wait(self, phase: str) -> None:
+        """Show what a build waits for; nothing if something is counted already."""
+        if self._started:
+            return
+        self._latest = time.monotonic()
+        if self._live is not None:
+            self._show("start", 0, None, phase)
+
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         now = time.monotonic()
         # A stage begins when the one before ended.
         started = self._started.setdefault(stage, self._latest)
         self._latest = now
         rate = done / (now - started) if now > started else 0.0
-        text = f"{done:,.0f} {unit}" + (f", {rate:,.1f} {unit}/s" if rate else "")
+        one = unit.removesuffix("s") if f"{done:,.0f}" == "1" else unit
+        text = f"{done:,.0f} {one}" + (f", {rate:,.1f} {unit}/s" if rate else "")
         left = (total - done) / rate if total and rate and total > done else None
         if self._live is not None:
             if now - self._shown >= _LIVE_EVERY or done == total or stage not in self._tasks:
@@ -121,9 +136,7 @@ class Console:
         self._live.update(self._tasks[stage], completed=done, total=total, text=text)
 
 
-def open_progress(
-    first: str = "the first unit of text", *, quiet: bool = False
-) -> Console | Silent:
+def open_progress(first: str = "loading libraries", *, quiet: bool = False) -> Console | Silent:
     """Context manager for the progress of a command."""
     return Silent() if quiet else Console(first)
 

@@ -101,11 +101,6 @@ def _encode(
     )
 
 
-def load_kernels(tokenizer: Tokenizer) -> None:
-    """Load numba and its compiled code, so that the first batch need not wait 0.25 s for them."""
-    _EndedIds(tokenizer, 1).add(np.frombuffer(bytes(4), np.int32), np.array([0, 1]), 1)
-
-
 def _in_batches(
     encode: Callable[[int, int], _Result],
     sizes: NDArray[np.int64],

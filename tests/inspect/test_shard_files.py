@@ -90,6 +90,9 @@ def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: 
     heard: list[float] = []
 
     class RecordedProgress(Silent):
+        def wait(self, phase: str) -> None:
+            pass
+
         def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
             heard.append(done)
 

@@ -49,6 +49,9 @@ def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -
     class Counted(RecordedProgress):
         last: tuple[float, float | None] = (0, 0)
 
+        def wait(self, phase: str) -> None:
+            pass
+
         def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
             assert (stage, unit) == ("hash", "MB")
             self.last = max(self.last, (done, total))

@@ -44,7 +44,37 @@ def test_a_stage_is_timed_from_the_end_of_the_one_before(
         console.advance("tokenize", 50.0, 50.0, "MB")
         clock.now = 115.0
         console.advance("pack", 1, 4, "windows")
-    assert capsys.readouterr().err == "pack: 1 windows, 0.1 windows/s, 30 s left, 97 MB of memory\n"
+    assert capsys.readouterr().err == "pack: 1 window, 0.1 windows/s, 30 s left, 97 MB of memory\n"
+
+
+def test_rates_leave_out_the_start_of_a_build(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_progress() as console:
+        clock.now = 120.0
+        console.wait("reading text")
+        clock.now = 130.0
+        console.advance("tokenize", 50.0, 100.0, "MB")
+        console.wait("probing engines")
+        clock.now = 140.0
+        console.advance("tokenize", 100.0, 100.0, "MB")
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenize: 50 MB, 5.0 MB/s, 10 s left, 97 MB of memory",
+        "tokenize: 100 MB, 5.0 MB/s, 97 MB of memory",
+    ]
+
+
+def test_a_terminal_shows_what_a_build_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with open_progress() as progress:
+        progress.wait("loading tokenizer")
+        progress.advance("tokenize", 1, 2, "MB")
+        progress.wait("probing engines")
+    shown = capsys.readouterr().err
+    assert "loading tokenizer" in shown
+    assert "probing engines" not in shown
 
 
 def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
@@ -71,6 +101,7 @@ def test_what_must_be_said_is_said_at_once_on_standard_error(
 
 def test_python_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Silent().say("a")
+    Silent().wait("loading tokenizer")
     Silent().advance("tokenize", 1, 2, "MB")
     assert capsys.readouterr() == ("", "")
 

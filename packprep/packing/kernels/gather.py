@@ -9,16 +9,16 @@ with positions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numba import carray
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from packprep.packing.kernels.common import smaller
-from packprep.packing.kernels.compiled import Out, inlined, kernel, kernel_of
+from packprep.packing.kernels.compiled import Kernel, Out, inlined, kernel, kernel_of
 from packprep.schemas.columns import NO_LOSS
 from packprep.support.arrays import Bools, Int8, Int32, Int64
 
@@ -140,6 +140,17 @@ def make_room(
         first, last = offsets[document], offsets[document + 1]
         start = wider[document] + before
         _copy(values[first:last], out[start : start + last - first])
+
+
+def load_gather(ids: DTypeLike) -> None:
+    """Load the kernels that copy ids of this type into token files and shards."""
+    kind = np.dtype(ids)
+    for compiled, variant in (
+        (add_ends, (kind,)),
+        (_fill_values, (kind, np.dtype(np.int32))),
+        (fill_positions, ()),
+    ):
+        cast("Kernel", compiled).load(variant)
 
 
 def tokens_at(tokens: Pointers) -> Int32:
