@@ -33,14 +33,17 @@ def best_fit_patterns(
     """
     size = 4 * lengths.size + 64
     while True:
-        tree, packs = np.empty(4 * size, np.int32), np.empty(size, np.int64)
+        parents, kinds = np.empty(size, np.int32), np.empty(size, np.int32)
+        copies, packs = np.empty(size, np.int32), np.empty(size, np.int64)
         nodes = _best_fit_tree(
             lengths,
             weights,
             counts,
             capacity,
             slots,
-            tree,
+            parents,
+            kinds,
+            copies,
             packs,
             *bitmap(capacity),
             np.full(capacity + 1, -1, np.int32),
@@ -48,7 +51,7 @@ def best_fit_patterns(
             np.empty(size, np.int64),
         )
         if nodes >= 0:
-            return paths(tree, packs[:nodes])
+            return paths((parents, kinds, copies), packs[:nodes])
         size *= 4
 
 
@@ -59,7 +62,9 @@ def _best_fit_tree(
     counts: Int64,
     capacity: int,
     slots: int,
-    tree: Out[Int32],
+    parents: Out[Int32],
+    kinds: Out[Int32],
+    run_copies: Out[Int32],
     packs: Out[Int64],
     words: Out[UInt64],
     summary: Out[UInt64],
@@ -76,8 +81,9 @@ def _best_fit_tree(
     same, in one step. Equally full packs are a node of a tree; the path to the root is their
     pattern.
 
-    words, summary: bit r is set if there are packs with room for r more tokens. heads: room ->
-    newest node with that room, or -1; `following` chains the others. free: slots left of each node.
+    parents, kinds, run_copies: of each node, see `paths`. packs: those that end there. words,
+    summary: bit r is set if there are packs with room for r more tokens. heads: room -> newest node
+    with that room, or -1; `following` chains the others. free: slots left of each node.
     """
     nodes = 0
     for k in range(lengths.size):
@@ -109,7 +115,7 @@ def _best_fit_tree(
                         heads[room] = following[node]
                     if heads[room] < 0:
                         put_bit(words, summary, room, False)
-            add_node(tree, nodes, node, k, copies)
+            parents[nodes], kinds[nodes], run_copies[nodes] = node, k, copies
             packs[nodes], free[nodes] = taken, slots_left - copies * weight
             room = free_room - copies * length
             if room > 0 and free[nodes] > 0:
@@ -119,27 +125,27 @@ def _best_fit_tree(
     return nodes
 
 
-@inlined
-def add_node(tree: Int32, node: int, parent: int, kind: int, copies: int) -> None:
-    """Set node `node` of a tree: four numbers, its parent (-1: none), kind, copies and depth."""
-    tree[4 * node], tree[4 * node + 1], tree[4 * node + 2] = parent, kind, copies
-    tree[4 * node + 3] = tree[4 * parent + 3] + 1 if parent >= 0 else 1
+def paths(tree: tuple[Int32, Int32, Int32], packs: Int64) -> Patterns:
+    """Patterns of a tree: for every node that has packs, the runs on its path to the root.
 
-
-def paths(tree: Int32, packs: Int64) -> Patterns:
-    """Patterns of a tree: for every node that has packs, the runs on its path to the root."""
-    node = np.flatnonzero(packs)
-    times = packs[node]
-    parents, kinds, copies, depths = tree[: 4 * packs.size].reshape(-1, 4).T
-    starts = np.zeros(node.size + 1, np.int64)
-    np.cumsum(depths[node], out=starts[1:])
+    tree: parent (-1: none), kind and copies of each node. packs: [nodes], after their parents.
+    """
+    parents, kinds, copies = tree
+    leaves = np.flatnonzero(packs)
+    depths, node = np.zeros(leaves.size + 1, np.int64), leaves
+    run = np.arange(1, leaves.size + 1)
+    while node.size:
+        depths[run] += 1
+        node = parents[node]
+        run, node = run[node >= 0], node[node >= 0]
+    starts = np.cumsum(depths)
     run_kind, run_copies = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int32)
-    run = starts[:-1]
+    run, node = starts[:-1], leaves
     while node.size:
         run_kind[run], run_copies[run] = kinds[node], copies[node]
         node = parents[node]
         run, node = run[node >= 0] + 1, node[node >= 0]
-    return starts, run_kind, run_copies, times
+    return starts, run_kind, run_copies, packs[leaves]
 
 
 @inlined

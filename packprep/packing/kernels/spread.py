@@ -9,7 +9,7 @@ import numpy as np
 
 from packprep.packing.kernels.common import bitmap, next_set, put_bit, smaller
 from packprep.packing.kernels.compiled import Out, kernel
-from packprep.packing.kernels.fit import Patterns, add_node, paths
+from packprep.packing.kernels.fit import Patterns, paths
 from packprep.support.arrays import Int32, Int64, UInt64
 
 
@@ -26,14 +26,16 @@ def emptiest_first_patterns(
     """
     size = 8 * lengths.size + 64
     while True:
-        tree, packs = np.empty(4 * size, np.int32), np.empty(size, np.int64)
+        parents, kinds = np.empty(size, np.int32), np.empty(size, np.int32)
+        copies, packs = np.ones(size, np.int32), np.empty(size, np.int64)
         nodes = _emptiest_first_tree(
             lengths,
             counts,
             capacity,
             slots,
             begun,
-            tree,
+            parents,
+            kinds,
             packs,
             *bitmap(capacity),
             np.full(capacity + 1, -1, np.int32),
@@ -41,7 +43,7 @@ def emptiest_first_patterns(
             np.empty(size, np.int64),
         )
         if nodes >= 0:
-            return paths(tree, packs[:nodes])
+            return paths((parents, kinds, copies), packs[:nodes])
         size *= 4
 
 
@@ -52,7 +54,8 @@ def _emptiest_first_tree(
     capacity: int,
     slots: int,
     begun: int,
-    tree: Out[Int32],
+    parents: Out[Int32],
+    kinds: Out[Int32],
     packs: Out[Int64],
     words: Out[UInt64],
     summary: Out[UInt64],
@@ -62,8 +65,9 @@ def _emptiest_first_tree(
 ) -> int:
     """Grow the tree; return its number of nodes, or -1 if the arrays are too small for it.
 
-    words, summary: bit f is set if there are packs with f tokens and slots left. heads: fill ->
-    newest node with that fill, or -1; `following` chains the others. free: slots left of each node.
+    parents, kinds: of each node, see `paths`. packs: those that end there. words, summary: bit f is
+    set if there are packs with f tokens and slots left. heads: fill -> newest node with that fill,
+    or -1; `following` chains the others. free: slots left of each node.
     """
     nodes = 0
     for k in range(lengths.size):
@@ -86,7 +90,7 @@ def _emptiest_first_tree(
                     if heads[fill] < 0:
                         put_bit(words, summary, fill, False)
             left -= taken
-            add_node(tree, nodes, node, k, 1)
+            parents[nodes], kinds[nodes] = node, k
             packs[nodes], free[nodes] = taken, slots_left - 1
             if free[nodes] > 0:
                 following[nodes], heads[fill + length] = heads[fill + length], nodes
