@@ -35,7 +35,7 @@ from packprep.chat.special_tokens import Span
 from packprep.chat.template import RenderError
 from packprep.chat.turns import Finder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
-from packprep.engines.parity import unequal
+from packprep.engines.compare import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
 
 RENDERED = pa.schema(

@@ -147,7 +147,7 @@ class HfEngine:
             if not long[first:last].any():
                 yield from enumerate(texts.slice(first, last - first).to_pylist(), first)
                 continue
-            characters = _buffer(texts, 2)
+            characters = text_characters(texts)
             for document in range(first, last):
                 text = characters[starts[document] : starts[document + 1]]
                 cut = long[document] and self._may_cut
@@ -261,6 +261,11 @@ def text_starts(texts: pa.Array[Any]) -> NDArray[np.int64]:
     skipped = texts.offset * width.itemsize
     starts: NDArray[Any] = np.frombuffer(_buffer(texts, 1), width, len(texts) + 1, skipped)
     return starts.astype(np.int64)
+
+
+def text_characters(texts: pa.Array[Any]) -> memoryview:
+    """UTF-8 of an array of text that is not empty; `text_starts` are places in it."""
+    return _buffer(texts, 2)
 
 
 def _buffer(texts: pa.Array[Any], place: int) -> memoryview:

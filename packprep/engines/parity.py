@@ -3,8 +3,10 @@
 A fast engine is trusted because its ids were compared, never because of its name.
 
 `choose_engine` is the gate before a build: `packprep.engines.probes` and a sample of the real
-documents, encoded by both. One different id, and `auto` takes the reference. It costs 0.1
-CPU-seconds and the loading of the reference. `verify_batch` is the check during a build: of every
+documents, encoded by both. Texts with a character of the engine's guard may differ, because the
+reference encodes them (`packprep.engines.guard`). One different id elsewhere, and `auto` takes the
+next engine, at last the reference. It costs 0.1 CPU-seconds and the loading of the reference, and 2
+once for a tokenizer whose guard is not known. `verify_batch` is the check during a build: of every
 batch, documents chosen by their number alone are encoded again.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,8 +22,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.engines.backends import Engine, EngineName, Ids, Offsets, added_tokens, load_engine
+from packprep.engines.backends import (
+    Engine,
+    EngineName,
+    Ids,
+    Offsets,
+    added_tokens,
+    load_engine,
+    text_starts,
+)
+from packprep.engines.compare import first_difference, unequal
+from packprep.engines.guard import Guard, GuardedEngine
+from packprep.engines.known_guards import guard_for
 from packprep.engines.probes import probes
+from packprep.engines.sweep import LIMIT, unswept
 from packprep.support.ahead import RenewedThreads
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
@@ -29,6 +43,10 @@ from packprep.support.hashing import Purpose, drawn, stream
 # The sample of real documents: the first 2 kB of each, until there are 32 kB; 0.01 CPU-seconds of
 # the reference.
 SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
+
+# An engine is refused if the reference would encode a larger share of the sampled text: there the
+# reference, 20 to 50 times slower, decides the speed.
+GUARDED_SHARE = 0.01
 
 # Text that a thread encodes before another one replaces it: fastokens caches up to 100 MB of words
 # for each thread. The empty cache of a new thread costs less than 1 % of the instructions of a
@@ -53,20 +71,10 @@ class EngineChoice:
     notes: list[str] = field(default_factory=list)
     threads: RenewedThreads = field(default_factory=lambda: RenewedThreads(THREAD_BYTES))
 
-
-@dataclass(frozen=True)
-class EngineDifference:
-    """A text, as short as possible, on which two engines differ, and the ids of both."""
-
-    text: str
-    ids: list[int]
-    expected: list[int]
-
-    def __str__(self) -> str:
-        return (
-            f"on the text {_shown(self.text)} it gives {_shown(self.ids)} and the reference "
-            f"{_shown(self.expected)}"
-        )
+    def as_dict(self) -> dict[str, str]:
+        """Facts with which another process loads the same engine: see `trusted_engine`."""
+        guard = self.engine.guard if isinstance(self.engine, GuardedEngine) else Guard()
+        return {"engine": self.engine.name, "guard": str(guard)}
 
 
 def choose_engine(
@@ -78,93 +86,126 @@ def choose_engine(
 ) -> EngineChoice:
     """The engine for a build, compared with the reference where it is another one.
 
-    requested: `auto` takes the first fast engine that is installed and reads the tokenizer, and the
-    reference where there is none or where an id differs; a name takes that engine or raises.
-    sample: documents of the build; the beginnings of the first few are compared. Raises ConfigError
-    where a named engine is not installed, InputError where it cannot read the tokenizer or differs.
+    requested: `auto` takes the first fast engine that is installed, reads the tokenizer and passes
+    the gate, and the reference where there is none; a name takes that engine or raises. sample:
+    documents of the build; the beginnings of the first few are compared. Raises ConfigError where a
+    named engine is not installed, InputError where it cannot read the tokenizer or differs.
     """
-    reference = _load_once(
-        lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens)
-    )
+
+    def load(name: Any, tokenizer: bytes) -> Engine:
+        return load_engine(name, tokenizer, parse_special_tokens=parse_special_tokens)
+
+    reference = _load_once(lambda: load("hf", tokenizer_json))
     candidates = _candidates(tokenizer_json) if requested == "auto" else [requested]
     if candidates == ["hf"]:
         return _choice(reference(), reference, "reference", [])
-    fast, refusal = _load_first(candidates, requested, tokenizer_json, parse_special_tokens)
-    if fast is None:
-        return _choice(reference(), reference, "no fast engine", [refusal])
+    unread: list[str] = []
+    refusals: list[str] = []
+    rejected: dict[str, Any] = {}
+    for name in candidates:
+        try:
+            fast = load(name, tokenizer_json)
+        except (ConfigError, InputError) as error:
+            if requested != "auto":
+                raise
+            unread += [str(error)] if isinstance(error, InputError) else []
+            continue
+        start = time.perf_counter()
+        reference()
+        wall, cpu = time.perf_counter(), time.process_time()
+        guard, difference = _compared(fast, reference(), tokenizer_json, sample, load)
+        measured = {
+            "probes": len(probes(added_tokens(tokenizer_json))),
+            "sample_documents": len(list(_sampled(sample))),
+            "reference_load_seconds": round(wall - start, 4),
+            "seconds": round(time.perf_counter() - wall, 4),
+            "cpu_seconds": round(time.process_time() - cpu, 4),
+        }
+        if difference is None:
+            return _guarded(fast, reference, guard, refusals, rejected | measured)
+        note = f"engine {fast.name} {fast.version} differs from the reference: {difference}"
+        if requested != "auto":
+            raise InputError(f"{note}; use --engine hf or auto")
+        refusals.append(note)
+        if not rejected:
+            rejected = {"rejected": f"{fast.name} {fast.version}", "difference": difference}
+    if refusals:
+        notes = [f"{note}; the engine is hf" for note in refusals]
+        return _choice(reference(), reference, "different", notes, **rejected | measured)
+    refusal = unread[0] if unread else "no fast engine is installed (pip install packprep[fast])"
+    note = f"the engine is hf: {refusal}"
+    return _choice(reference(), reference, "no fast engine", [note])
 
-    texts = probes(added_tokens(tokenizer_json))
-    documents = list(_sampled(sample))
-    start = time.perf_counter()
-    reference()
-    wall, cpu = time.perf_counter(), time.process_time()
+
+def _compared(
+    fast: Engine,
+    reference: Engine,
+    tokenizer_json: bytes,
+    sample: Sequence[str],
+    load: Callable[[str, bytes], Engine],
+) -> tuple[Guard, str | None]:
+    """The engine's guard, and the reason why the engine is refused, None if it is not."""
+    texts = [*probes(added_tokens(tokenizer_json)), *_sampled(sample)]
+    array = pa.array(texts, pa.large_string())
     try:
-        difference: EngineDifference | InputError | None = first_difference(
-            fast, reference(), [*texts, *documents]
-        )
+        bad = unequal(*fast.encode(array), *reference.encode(array))
+        plain = [row for row in bad if texts[row].isascii()]  # no guard holds ASCII characters
+        guard = Guard() if plain else guard_for(fast, tokenizer_json, load)
+        if guard is None:
+            return Guard(), f"it gives other ids for more than {LIMIT:,} characters"
+        left = set(bad.tolist()) - set(guard.with_(unswept()).rows(array).tolist())
+        if left:
+            difference = first_difference(fast, reference, [texts[min(left)]])
+            return guard, str(difference)
     except InputError as error:
-        difference = error
-    measured = {
-        "probes": len(texts),
-        "sample_documents": len(documents),
-        "reference_load_seconds": round(wall - start, 4),
-        "seconds": round(time.perf_counter() - wall, 4),
-        "cpu_seconds": round(time.process_time() - cpu, 4),
-    }
-    if difference is None:
-        return _choice(fast, reference, "equal", [], **measured)
-    note = f"engine {fast.name} {fast.version} differs from the reference: {difference}"
-    if requested != "auto":
-        raise InputError(f"{note}; use --engine hf or auto")
-    rejected = {"rejected": f"{fast.name} {fast.version}", "difference": str(difference)}
+        return Guard(), str(error)
+    documents = pa.array(sample, pa.large_string())
+    rows = guard.rows(documents)
+    sizes = np.diff(text_starts(documents))
+    share = sizes[rows].sum() / max(sizes.sum(), 1)
+    if len(rows) > 1 and share > GUARDED_SHARE:
+        return guard, (
+            f"it gives other ids for {len(guard):,} characters, and documents with one of them are "
+            f"{share:.1%} of the text of a sample"
+        )
+    return guard, None
+
+
+def _guarded(
+    fast: Engine, reference: Reference, guard: Guard, notes: list[str], measured: dict[str, Any]
+) -> EngineChoice:
+    """A fast engine that passed the gate."""
+    engine = GuardedEngine(fast, reference, guard.with_(unswept()))
+    if not guard:
+        return _choice(engine, reference, "equal", notes, **measured)
+    characters = f"{len(guard):,} character" + ("s" if len(guard) > 1 else "")
     return _choice(
-        reference(), reference, "different", [f"{note}; the engine is hf"], **rejected, **measured
+        engine,
+        reference,
+        "guarded",
+        [*notes, f"the engine is {fast.name}; texts with one of {characters} go to tokenizers"],
+        guard=str(guard),
+        guard_characters=len(guard),
+        **measured,
     )
 
 
 def trusted_engine(
-    name: EngineName, tokenizer_json: bytes, *, parse_special_tokens: bool = False
+    chosen: Mapping[str, str], tokenizer_json: bytes, *, parse_special_tokens: bool = False
 ) -> EngineChoice:
-    """The engine that another process of this build has chosen, not compared again."""
+    """The engine that another process of this build has chosen, not compared again.
+
+    chosen: of `EngineChoice.as_dict`.
+    """
+    name: Any = chosen["engine"]
     reference = _load_once(
         lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens)
     )
     if name == "hf":
         return _choice(reference(), reference, "reference", [])
     fast = load_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
-    return _choice(fast, reference, "chosen before", [])
-
-
-def first_difference(
-    engine: Engine, reference: Engine, texts: Sequence[str]
-) -> EngineDifference | None:
-    """First difference between two engines' ids, on a text as short as possible; None if equal."""
-    array = pa.array(texts, pa.large_string())
-    bad = unequal(*engine.encode(array), *reference.encode(array))
-    return _narrowed(engine, reference, texts[bad[0]]) if len(bad) else None
-
-
-def unequal(
-    ids: Ids, offsets: Offsets, expected: Ids, expected_offsets: Offsets
-) -> NDArray[np.int64]:
-    """Documents that differ between two encodings of the same texts.
-
-    int64, ascending; empty if all ids are equal.
-    """
-    documents = len(expected_offsets) - 1
-    if len(offsets) != documents + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
-        return np.arange(max(documents, 1), dtype=np.int64)
-    if np.array_equal(offsets, expected_offsets):
-        if np.array_equal(ids, expected):
-            return np.empty(0, np.int64)
-        tokens = np.flatnonzero(ids != expected)
-        return np.unique(np.searchsorted(offsets, tokens, side="right") - 1)
-    bad = np.diff(offsets) != np.diff(expected_offsets)
-    for document in np.flatnonzero(~bad):
-        ours = ids[offsets[document] : offsets[document + 1]]
-        theirs = expected[expected_offsets[document] : expected_offsets[document + 1]]
-        bad[document] = not np.array_equal(ours, theirs)
-    return np.flatnonzero(bad)
+    engine = GuardedEngine(fast, reference, Guard.from_text(chosen["guard"]))
+    return _choice(engine, reference, "chosen before", [])
 
 
 def verify_batch(
@@ -215,24 +256,6 @@ def _candidates(tokenizer_json: bytes) -> list[EngineName]:
     return ["gigatoken", "fastokens"] if from_sentencepiece else ["fastokens", "gigatoken"]
 
 
-def _load_first(
-    candidates: list[EngineName], requested: str, tokenizer_json: bytes, parse_special_tokens: bool
-) -> tuple[Engine | None, str]:
-    """The first engine that is installed and reads the tokenizer; or None and the reason."""
-    refusals = []
-    for name in candidates:
-        try:
-            return load_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens), ""
-        except (ConfigError, InputError) as error:
-            if requested != "auto":
-                raise
-            if isinstance(error, InputError):
-                refusals.append(str(error))
-    if refusals:
-        return None, f"the engine is hf: {refusals[0]}"
-    return None, "the engine is hf: no fast engine is installed (pip install packprep[fast])"
-
-
 def _choice(
     engine: Engine, reference: Reference, verdict: str, notes: list[str], **measured: Any
 ) -> EngineChoice:
@@ -263,29 +286,6 @@ def _sampled(sample: Sequence[str]) -> Iterator[str]:
         yield text
 
 
-def _narrowed(engine: Engine, reference: Engine, text: str) -> EngineDifference:
-    """Halve the text while one of its halves, or its middle, still differs."""
-    while True:
-        middle, quarter = len(text) // 2, len(text) // 4
-        parts = [
-            text[:middle],
-            text[middle:],
-            text[quarter : quarter + middle],
-            text[1:],
-            text[:-1],
-        ]
-        parts = [part for part in parts if len(part) < len(text)]
-        array = pa.array(parts, pa.large_string())
-        bad = unequal(*engine.encode(array), *reference.encode(array))
-        if len(bad) == 0 or not text:
-            break
-        text = parts[bad[0]]
-    batch = pa.array([text], pa.large_string())
-    return EngineDifference(
-        text, engine.encode(batch)[0].tolist(), reference.encode(batch)[0].tolist()
-    )
-
-
 def _mismatch(engine: Engine, reference: Engine, document: int, ours: Ids, theirs: Ids) -> str:
     shorter = min(len(ours), len(theirs))
     place = int(np.argmax(np.append(ours[:shorter] != theirs[:shorter], True)))
@@ -296,9 +296,3 @@ def _mismatch(engine: Engine, reference: Engine, document: int, ours: Ids, their
         f"{theirs[window].tolist()} "
         f"({len(ours):,} and {len(theirs):,} tokens); build with --engine hf"
     )
-
-
-def _shown(value: object) -> str:
-    """One short line, ASCII only: `'\\u088f'`."""
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:60]}...{text[-16:]}"

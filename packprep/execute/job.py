@@ -72,19 +72,19 @@ class Job:
     def splits(self) -> tuple[str, ...]:
         return ("train", "validation") if self.config.holdout else ("train",)
 
-    def engine(self, name: Any) -> "EngineChoice":
-        """Load the engine that another process of this build has chosen, by its name."""
+    def engine(self, chosen: dict[str, str]) -> "EngineChoice":
+        """Load the engine that another process of this build has chosen."""
         from packprep.engines.parity import trusted_engine
 
         return trusted_engine(
-            name, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens
+            chosen, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens
         )
 
-    def save(self, engine: str) -> None:
+    def save(self, engine: dict[str, str]) -> None:
         """Write all that another process needs into the staging directory.
 
-        engine: name of the chosen engine. A planner of the user's own is not written: only the
-        process that knows it can plan windows.
+        engine: the chosen one, of `EngineChoice.as_dict`. A planner of the user's own is not
+        written: only the process that knows it can plan windows.
         """
         options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
         template = self.tokenizer.template if isinstance(self.tokenizer, ChatTokenizer) else None
@@ -104,7 +104,7 @@ class Job:
 
 
 def load_job(staging: Path) -> tuple[Job, Any]:
-    """Job that `Job.save` wrote, and the name of its engine."""
+    """Job that `Job.save` wrote, and its engine, for `Job.engine`."""
     facts = json.loads((staging / JOB).read_bytes())
     saved = facts["tokenizer"]
     specials = {end: saved[end] and Special(**saved[end]) for end in ("bos", "eos")}

@@ -119,7 +119,7 @@ class Stages:
         """Let other processes do what they can: see `pipeline.Runner`."""
         with self.clock(self.job.config.executor):
             choice = self._engine(self._sample(self._shape()))
-            self.job.save(choice.engine.name if choice else "")
+            self.job.save(choice.as_dict() if choice else {})
             if choice is not None:
                 self.gate = choice.gate
             ahead(self.job, self.progress)
@@ -229,7 +229,7 @@ class Stages:
         from packprep.execute.worker_pool import Workers
 
         self.job.tokens.mkdir(parents=True, exist_ok=True)
-        self.job.save(choice.engine.name)
+        self.job.save(choice.as_dict())
         with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
             yield workers.tokenize
 

@@ -30,7 +30,8 @@ import pyarrow as pa
 import tables
 
 from packprep.engines.backends import Engine, Ids, Offsets, load_engine, text_starts
-from packprep.engines.parity import choose_engine, unequal
+from packprep.engines.compare import unequal
+from packprep.engines.parity import choose_engine
 from packprep.support.errors import PackprepError
 
 ENGINES: tuple[Any, ...] = ("hf", "fastokens", "gigatoken")

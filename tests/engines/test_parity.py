@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
-from packprep.engines.parity import choose_engine, first_difference, unequal, verify_batch
+from packprep.engines.compare import first_difference, unequal
+from packprep.engines.parity import choose_engine, verify_batch
 from packprep.engines.probes import probes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
