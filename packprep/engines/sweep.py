@@ -4,11 +4,11 @@ Engines split text into words by Unicode tables of different versions, and fold 
 differently. So each code point is tried beside a letter, mark, number, punctuation, apostrophe,
 space and line end, alone, and in pairs that compose or change places.
 
-A difference shows only where the vocabulary has a token across it: an apostrophe and a long s
-are one word or two, and both are the same ids without a token of an apostrophe and the byte C5. So a byte-level BPE is swept with
-another vocabulary, in which each end of a character merges with the beginning of the next. The
-result holds for every vocabulary with the same normalizer and pre-tokenizer. Other models, such as
-SentencePiece BPE, are swept as they are.
+A difference shows only where the vocabulary has a token across it: an apostrophe and a long s are
+one word or two, and both are the same ids without a token of an apostrophe and the byte C5. So a
+byte-level BPE is swept with another vocabulary, in which each end of a character merges with the
+beginning of the next. The result holds for every vocabulary with the same normalizer and
+pre-tokenizer. Other models, such as SentencePiece BPE, are swept as they are.
 
 Many code points share a text; a text that differs is halved. The reference needs about 2
 CPU-seconds. Letters of large alphabets of one kind (ideographs, Hangul, private use) are tried
