@@ -6,6 +6,8 @@ import platform
 import sys
 from typing import Any
 
+from packprep.engines.guard import Guard
+from packprep.engines.known_guards import known_guards
 from packprep.support.linux import processor
 from packprep.support.version import __version__
 
@@ -30,6 +32,7 @@ _PACKAGES = (
     "transformers",
     "trl",
 )
+_ENGINES = ("fastokens", "gigatoken")
 # Environment variables that change a build. No others are read: a variable may hold a secret.
 _SETTINGS = (
     "RAYON_NUM_THREADS",
@@ -54,7 +57,8 @@ _SETTINGS = (
 def environment() -> dict[str, Any]:
     """Versions by package, the machine, and settings of the environment.
 
-    A version is None where the package is not installed.
+    A version is None where the package is not installed. guards: characters that go to `tokenizers`,
+    by models whose tokenizers are known for the installed engines.
     """
     return {
         "packprep": __version__,
@@ -67,6 +71,7 @@ def environment() -> dict[str, Any]:
             "sha256": _sha256_in_hardware(),
         },
         "packages": {name: _version(name) for name in _PACKAGES},
+        "guards": _guards(),
         "settings": {
             name: value for name in _SETTINGS if (value := os.environ.get(name)) is not None
         },
@@ -79,6 +84,20 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _guards() -> dict[str, str]:
+    guards = {}
+    for entry in known_guards():
+        engines = [
+            f"{name}: {Guard.from_text(entry['guards'][engine]).routed()}"
+            for name in _ENGINES
+            if (engine := f"{name} {_version(name)}") in entry["guards"]
+            and entry["tokenizers"] == _version("tokenizers")
+        ]
+        if engines:
+            guards[entry["models"]] = ", ".join(engines)
+    return guards
 
 
 def _usable_cores() -> int | None:

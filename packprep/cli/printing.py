@@ -43,7 +43,18 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
         if as_json:
             click.echo(json.dumps(report, indent=2))
         else:
-            print_table(str(output), table(report))
+            rows = table(report)
+            rows[-1:-1] = _engine(output.manifest.run.get("engine"))  # before the digest
+            print_table(str(output), rows)
+
+
+def _engine(gate: "dict[str, Any] | None") -> list[tuple[str, str]]:
+    """Row of the closing table for the engine; none where no text was tokenized."""
+    if gate is None:
+        return []
+    count = gate.get("guard_characters")
+    guarded = f"; {count:,} character{'s go' if count > 1 else ' goes'} to tokenizers"
+    return [("engine", gate["engine"] + (guarded if count else ""))]
 
 
 def print_table(title: str, rows: Sequence[tuple[str, "str | Text"]]) -> None:

@@ -53,6 +53,10 @@ class Guard:
     def __len__(self) -> int:
         return sum(last - first + 1 for first, last in self.ranges)
 
+    def routed(self) -> str:
+        """The number of characters, for people. Example: "1 character goes to tokenizers"."""
+        return f"{len(self):,} character{'s go' if len(self) != 1 else ' goes'} to tokenizers"
+
     def with_(self, other: Guard) -> Guard:
         """Both sets together; they have no code point in common."""
         return Guard(tuple(sorted(self.ranges + other.ranges)))

@@ -165,8 +165,7 @@ def _compared(
     share = sizes[rows].sum() / max(sizes.sum(), 1)
     if len(rows) > 1 and share > GUARDED_SHARE:
         return guard, (
-            f"it gives other ids for {len(guard):,} characters, and documents with one of them are "
-            f"{share:.1%} of the text of a sample"
+            f"{guard.routed()}, and documents with one of them are {share:.1%} of a sample"
         )
     return guard, None
 
@@ -178,12 +177,11 @@ def _guarded(
     engine = GuardedEngine(fast, reference, guard.with_(unswept()))
     if not guard:
         return _choice(engine, reference, "equal", notes, **measured)
-    characters = f"{len(guard):,} character" + ("s" if len(guard) > 1 else "")
     return _choice(
         engine,
         reference,
         "guarded",
-        [*notes, f"the engine is {fast.name}; texts with one of {characters} go to tokenizers"],
+        [*notes, f"the engine is {fast.name}; {guard.routed()}"],
         guard=str(guard),
         guard_characters=len(guard),
         **measured,

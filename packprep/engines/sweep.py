@@ -73,6 +73,7 @@ _ALONE = ((0x80, 0x3100), (0xF900, 0x10000), (0xE0000, 0xE0200))
 LIMIT = 12_000
 
 Points = tuple[int, ...]
+Spans = tuple[tuple[int, int], ...]
 Render = Callable[[Points], str]
 
 
@@ -83,14 +84,14 @@ def unswept() -> Guard:
     return Guard(tuple((first, end - 1) for first, end in spans[1:]))
 
 
-def find_guard(fast: Engine, reference: Engine) -> Guard | None:
+def find_guard(fast: Engine, reference: Engine, spans: Spans = SWEPT) -> Guard | None:
     """Code points whose texts the reference must encode; None if there are more than LIMIT.
 
-    Both engines have the same tokenizer: that of `swept_tokenizer`, or one that is not byte-level.
-    Raises InputError if one cannot encode.
+    spans: code points to try. Both engines have the same tokenizer: that of `swept_tokenizer`, or
+    one that is not byte-level. Raises InputError if one cannot encode.
     """
     found: set[int] = set()
-    for render, groups, blamed in _families(found):
+    for render, groups, blamed in _families(found, spans):
         left = [tuple(point for point in group if point not in found) for group in groups]
         found |= set(map(blamed, _culprits(fast, reference, render, left)))
         if len(found) > LIMIT:
@@ -98,24 +99,31 @@ def find_guard(fast: Engine, reference: Engine) -> Guard | None:
     return Guard.from_points(found)
 
 
-def _families(found: Set[int]) -> Iterator[tuple[Render, list[Points], Callable[[int], int]]]:
+def _families(
+    found: Set[int], spans: Spans
+) -> Iterator[tuple[Render, list[Points], Callable[[int], int]]]:
     """Texts to try.
 
     A function that writes a group of code points as a text, the groups, and the code point to blame
     for the one that makes a text differ. found: code points that are in the guard already; later
     texts do without them.
     """
-    uniform = list(_points(_UNIFORM))
-    varied = sorted(set(_points(SWEPT)) - set(uniform)) + uniform[::_UNIFORM_STEP]
+    tried = set(_points(spans))
+    uniform = [point for point in _points(_UNIFORM) if point in tried]
+    varied = sorted(tried.difference(uniform)) + uniform[::_UNIFORM_STEP]
     yield lambda points: f"1 a'{_row(points)}'s", _groups(uniform), _itself
     for place in _PLACES:
         yield partial(_repeated, place), _groups(varied), _itself
-    cased = list(_points(_CASED))
+    cased = [point for point in _points(_CASED) if point in tried]
     for place in _CONTRACTIONS:
         yield partial(_repeated, place), _groups(cased), _itself
-    yield lambda points: chr(points[0]), [(point,) for point in _points(_ALONE)], _itself
+    yield (
+        lambda points: chr(points[0]),
+        [(point,) for point in _points(_ALONE) if point in tried],
+        _itself,
+    )
 
-    parts = {point: unicodedata.normalize("NFD", chr(point)) for point in _points(SWEPT)}
+    parts = {point: unicodedata.normalize("NFD", chr(point)) for point in sorted(tried)}
     composed = [point for point, text in parts.items() if len(text) > 1]
     yield (
         lambda points: "".join([f"{parts[point]}a" for point in points]),
@@ -179,7 +187,7 @@ def _groups(points: Sequence[int], size: int = _TEXT) -> list[Points]:
     return [tuple(points[at : at + size]) for at in range(0, len(points), size)]
 
 
-def _points(spans: Iterable[tuple[int, int]]) -> Iterator[int]:
+def _points(spans: Spans) -> Iterator[int]:
     return itertools.chain.from_iterable(itertools.starmap(range, spans))
 
 

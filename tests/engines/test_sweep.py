@@ -15,6 +15,7 @@ from packprep.engines.guard import Guard, GuardedEngine
 from packprep.engines.known_guards import known_guards
 from packprep.support.errors import InputError
 
+ALPHABETS = ((0x80, 0x600), (0x1100, 0x1200), (0xAC00, 0xAD00))  # a quick sweep
 ENTRIES = {entry["models"]: entry for entry in known_guards()}
 
 
@@ -43,22 +44,12 @@ class Remembered(HfEngine):
         self.results: dict[tuple[str, ...], tuple[Ids, Offsets]] = {}
 
     def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
-        key = tuple(texts.to_pylist())
+        key = tuple(map(str, texts.to_pylist()))
         if key not in self.results:
             self.results[key] = super().encode(texts)
         return self.results[key]
 
 
-@pytest.fixture
-def alphabets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of a few alphabets, so that a test is quick."""
-    monkeypatch.setattr(sweep, "SWEPT", ((0x80, 0x600), (0x1100, 0x1200), (0xAC00, 0xAD00)))
-    monkeypatch.setattr(sweep, "_UNIFORM", ((0xAC00, 0xAD00),))
-    monkeypatch.setattr(sweep, "_ALONE", ((0x80, 0x600),))
-    monkeypatch.setattr(sweep, "_CASED", ((0x80, 0x600),))
-
-
-@pytest.mark.usefixtures("alphabets")
 @pytest.mark.parametrize(
     ("old", "new", "guard"),
     [
@@ -77,20 +68,21 @@ def alphabets(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_character_that_makes_a_text_differ_is_found(old: str, new: str, guard: str) -> None:
     tokenizer = sweep.swept_tokenizer(ENTRIES["gpt-oss (o200k)"]["splitting"])
-    found = sweep.find_guard(Substituting(tokenizer, {old: new}), HfEngine(tokenizer))
+    found = sweep.find_guard(Substituting(tokenizer, {old: new}), HfEngine(tokenizer), ALPHABETS)
     assert found is not None
     assert set(str(found).split()) <= set(guard.split())
     assert bool(found) == bool(guard)
 
 
-@pytest.mark.usefixtures("alphabets")
 def test_an_engine_that_differs_on_many_characters_has_no_guard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweep, "LIMIT", 20)
     tokenizer = sweep.swept_tokenizer(ENTRIES["GPT-2"]["splitting"])
     cyrillic = {chr(point): "b" for point in range(0x430, 0x450)}
-    assert sweep.find_guard(Substituting(tokenizer, cyrillic), HfEngine(tokenizer)) is None
+    assert (
+        sweep.find_guard(Substituting(tokenizer, cyrillic), HfEngine(tokenizer), ALPHABETS) is None
+    )
 
 
 def test_swept_and_unswept_code_points_are_all_beyond_ascii() -> None:
