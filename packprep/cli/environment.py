@@ -57,8 +57,8 @@ _SETTINGS = (
 def environment() -> dict[str, Any]:
     """Versions by package, the machine, and settings of the environment.
 
-    A version is None where the package is not installed. guards: characters that go to `tokenizers`,
-    by models whose tokenizers are known for the installed engines.
+    A version is None where the package is not installed. guards: numbers of characters that go to
+    `tokenizers`, by models, for the installed engines.
     """
     return {
         "packprep": __version__,
@@ -89,14 +89,14 @@ def _version(name: str) -> str | None:
 def _guards() -> dict[str, str]:
     guards = {}
     for entry in known_guards():
-        engines = [
-            f"{name}: {Guard.from_text(entry['guards'][engine]).routed()}"
+        counts = [
+            f"{name} {len(Guard.from_text(entry['guards'][engine])):,}"
             for name in _ENGINES
             if (engine := f"{name} {_version(name)}") in entry["guards"]
             and entry["tokenizers"] == _version("tokenizers")
         ]
-        if engines:
-            guards[entry["models"]] = ", ".join(engines)
+        if counts:
+            guards[entry["models"]] = f"characters to tokenizers: {', '.join(counts)}"
     return guards
 
 

@@ -37,14 +37,16 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     """Print report.json of a new output: as JSON, as a table, or not at all if `quiet`."""
     from packprep.inspect.report_file import read_report
     from packprep.output.report import table
+    from packprep.schemas.manifest import read_manifest
 
     if as_json or not quiet:
-        report = read_report(output)
+        manifest = read_manifest(output)
+        report = read_report(output, manifest)
         if as_json:
             click.echo(json.dumps(report, indent=2))
         else:
             rows = table(report)
-            rows[-1:-1] = _engine(output.manifest.run.get("engine"))  # before the digest
+            rows[-1:-1] = _engine(manifest.run.get("engine"))  # before the digest
             print_table(str(output), rows)
 
 
@@ -52,7 +54,7 @@ def _engine(gate: "dict[str, Any] | None") -> list[tuple[str, str]]:
     """Row of the closing table for the engine; none where no text was tokenized."""
     if gate is None:
         return []
-    count = gate.get("guard_characters")
+    count = gate.get("guard_characters", 0)
     guarded = f"; {count:,} character{'s go' if count > 1 else ' goes'} to tokenizers"
     return [("engine", gate["engine"] + (guarded if count else ""))]
 

@@ -60,7 +60,9 @@ class Marked:
         self.notes: list[str] = []
 
     def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
-        lists = [[ord(character) + self.mark for character in str(text)] for text in texts.to_pylist()]
+        lists = [
+            [ord(character) + self.mark for character in str(text)] for text in texts.to_pylist()
+        ]
         self.notes = [f"{self.name} was called"]
         flat = [token for ids in lists for token in ids]
         return np.array(flat, np.int32), np.cumsum([0, *map(len, lists)])

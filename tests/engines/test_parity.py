@@ -214,9 +214,7 @@ def test_texts_with_the_one_character_that_differs_go_to_the_reference(
     choice = choose_engine("auto", SMALL, sample=["plain text"] * 300 + [f"one {character}"])
     assert (choice.engine.name, choice.gate["verdict"]) == ("fastokens", "guarded")
     assert choice.gate["guard"] == f"{ord(character):X}"
-    assert choice.notes == [
-        "the engine is fastokens; 1 character goes to tokenizers"
-    ]
+    assert choice.notes == ["the engine is fastokens; 1 character goes to tokenizers"]
     texts = pa.array(["the fox", f"a{character}b isn't", "", f"'{character}", "the fox", character])
     expected = HfEngine(SMALL).encode(texts)
     assert unequal(*choice.engine.encode(texts), *expected).tolist() == []
