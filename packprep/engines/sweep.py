@@ -21,7 +21,7 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -100,7 +100,7 @@ def find_guard(fast: Engine, reference: Engine, spans: Spans = SWEPT) -> Guard |
 
 
 def _families(
-    found: Set[int], spans: Spans
+    found: set[int], spans: Spans
 ) -> Iterator[tuple[Render, list[Points], Callable[[int], int]]]:
     """Texts to try.
 
@@ -124,7 +124,9 @@ def _families(
     )
 
     parts = {point: unicodedata.normalize("NFD", chr(point)) for point in sorted(tried)}
-    composed = [point for point, text in parts.items() if len(text) > 1]
+    composed = [
+        point for point, text in parts.items() if len(text) > 1 and found.isdisjoint(map(ord, text))
+    ]
     yield (
         lambda points: "".join([f"{parts[point]}a" for point in points]),
         _groups(composed),
