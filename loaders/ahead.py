@@ -1,11 +1,12 @@
 """Work ahead of the training loop: a thread makes batches, another asks for the next shards."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from queue import SimpleQueue
-from typing import TypeVar
+from time import perf_counter
+from typing import Generic, TypeVar
 
 from packprep.schemas.errors import FormatError
 
@@ -13,48 +14,115 @@ from .order import EpochOrder
 from .shards import PackedShards
 
 Item = TypeVar("Item")
+# Seconds. Handing an item to another thread costs about 50 microseconds, so a reader that comes
+# back sooner than this makes the next item faster than it could wait for it.
+_QUICK = 200e-6
+# Seconds until the thread polls again whether a reader that was quick has become slow.
+_NAP = 20e-3
 
 
 def prefetched(
     items: Iterator[Item], depth: int, count_step: Callable[[int], None]
 ) -> Iterator[Item]:
-    """Yield the items, which a thread makes up to `depth` ahead.
+    """Yield the items, which a thread makes up to `depth` ahead while the reader is busy.
+
+    A reader that comes back within 0.2 ms makes the items itself: waking the thread for each would
+    halve its rate. The items are the same, in the same order.
 
     count_step: called with the number of each item, from 0, before it is yielded. An exception of
     the thread is raised here. Closing the iterator stops the thread.
     """
-    queue: SimpleQueue[list[Item] | BaseException | None] = SimpleQueue()
-    free = threading.Semaphore(depth)
-    stop = threading.Event()
-
-    def work() -> None:
-        try:
-            while True:
-                free.acquire()
-                if stop.is_set():
-                    return
-                queue.put([next(items)])
-        except StopIteration:
-            queue.put(None)
-        except BaseException as error:  # raised in the reader's thread
-            queue.put(error)
-
-    thread = threading.Thread(target=work, name="packprep-prefetch", daemon=True)
+    queue = _Queue(items, depth)
+    thread = threading.Thread(target=queue.fill, name="packprep-prefetch", daemon=True)
     thread.start()
     try:
         for step in count():
-            box = queue.get()
+            box = queue.take()
             if box is None:
                 return
             if isinstance(box, BaseException):
                 raise box
-            free.release()
             count_step(step)
             yield box.pop()  # keep no reference: the reader decides how long the item lives
     finally:
-        stop.set()
-        free.release()
+        queue.stop()
         thread.join()
+
+
+class _Queue(Generic[Item]):
+    """Items made ahead by `fill` in a thread of its own, and by `take` when there are none.
+
+    Each is in a list of one, so that the queue keeps no reference to it. An exception, or None for
+    the end, is the last entry.
+    """
+
+    def __init__(self, items: Iterator[Item], depth: int) -> None:
+        self._items, self._depth = items, depth
+        self._made: deque[list[Item] | BaseException | None] = deque()
+        self._making = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = self._inside = self._asleep = False
+        self._visits = 0
+        self._quick, self._left = True, perf_counter()
+
+    def take(self) -> list[Item] | BaseException | None:
+        """Return the next entry: from the queue, from the thread that makes it now, or made here."""
+        self._quick = perf_counter() - self._left < _QUICK
+        self._inside = True
+        self._visits += 1
+        if self._made:
+            box = self._made.popleft()
+        else:
+            with self._making:  # waits for the thread if it is making this entry
+                box = self._made.popleft() if self._made else self._make()
+        self._inside = False
+        self._left = perf_counter()
+        # After the pop: `fill` writes _asleep before it reads the length, so one sees the other.
+        if self._asleep or not self._quick:
+            self._asleep = False
+            self._wake.set()
+        return box
+
+    def fill(self) -> None:
+        """Make entries while the reader is away and there is room, until stopped or at the end."""
+        while True:
+            self._asleep = True
+            while not self._stopped and len(self._made) >= self._depth:
+                self._pause(None)
+                self._asleep = True
+            self._asleep = False
+            if not self._stopped and (self._quick or self._inside):
+                visits = self._visits
+                self._pause(_NAP)
+                if not self._stopped and (self._inside or self._visits != visits):
+                    continue
+            with self._making:
+                if self._stopped:
+                    return
+                if len(self._made) < self._depth:
+                    box = self._make()
+                    is_last = not isinstance(box, list)
+                    self._made.append(box)
+                    del box
+                    if is_last:
+                        return
+
+    def stop(self) -> None:
+        """Let `fill` return."""
+        self._stopped = True
+        self._wake.set()
+
+    def _pause(self, seconds: float | None) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _make(self) -> list[Item] | BaseException | None:
+        try:
+            return [next(self._items)]
+        except StopIteration:
+            return None
+        except BaseException as error:  # raised in the reader's thread
+            return error
 
 
 class Readahead:

@@ -287,6 +287,7 @@ def _paths(path: Path, max_length: int, alone: bool) -> dict[str, Callable[[], i
     paths: dict[str, Callable[[], int]] = {
         "PackedLoader, a pack a batch": mine(path, 1, shuffle=False),
         "PackedLoader, a pack, shuffled": mine(path, 1),
+        "PackedLoader, a pack, prefetched": mine(path, 1, prefetch=2),
         "PackedLoader, 8 packs, shuffled": mine(path, 8),
         "PackedLoader, 8 packs, prefetched": mine(path, 8, prefetch=2),
         "PackedShards, views only": views(path),

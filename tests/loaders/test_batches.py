@@ -7,6 +7,8 @@ import gc
 import json
 import pickle
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from packprep.loaders import (
     loss_weights,
     unpack,
 )
+from packprep.loaders.ahead import _Queue, prefetched
 from packprep.loaders.buffers import BlockPool
 from packprep.schemas import STANDARD_COLUMNS, FormatError
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
@@ -344,6 +347,72 @@ def test_an_error_of_the_prefetch_thread_is_raised_in_order(tmp_path: Path) -> N
         FormatError, match=r"data-00000-of-00001\.arrow pack 1: cu_seqlens are \[0, 7\]"
     ):
         next(iterator)
+
+
+def test_batches_are_made_ahead_of_a_slow_reader_and_no_more_than_asked() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(9):
+            made.append(number)
+            yield number
+
+    steps: list[int] = []
+    iterator = prefetched(items(), 3, steps.append)
+    for taken in range(5):
+        assert next(iterator) == taken
+        while len(made) < taken + 4:  # without a thread that works now this would never end
+            time.sleep(0.001)
+        time.sleep(0.03)
+        assert made == [*range(taken + 4)]
+        assert steps == [*range(taken + 1)]
+    assert [*iterator] == [5, 6, 7, 8]
+
+
+def test_a_reader_that_finds_no_batch_makes_it_itself() -> None:
+    makers: set[str] = set()
+
+    def items() -> Iterator[int]:
+        for number in range(50):
+            makers.add(threading.current_thread().name)
+            yield number
+
+    queue = _Queue(items(), 2)
+    queue.take()
+    assert queue.take() == [1]
+    assert makers == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("error", [None, RuntimeError("the disk is gone")])
+def test_quick_and_slow_readers_see_the_same_batches_and_the_error_in_its_place(
+    seed: int, error: RuntimeError | None
+) -> None:
+    random = np.random.default_rng(seed)
+
+    def items() -> Iterator[int]:
+        for number in range(200):
+            if random.random() < 0.1:
+                time.sleep(0.001)
+            yield number
+        if error:
+            raise error
+
+    seen: list[int] = []
+    pauses = np.random.default_rng(seed + 10).choice([0, 0, 0, 0.0003, 0.003], 200)
+
+    def read() -> None:
+        for item in prefetched(items(), 2, lambda step: None):
+            seen.append(item)
+            if pauses[item]:
+                time.sleep(pauses[item])
+
+    if error:
+        with pytest.raises(RuntimeError, match="the disk is gone"):
+            read()
+    else:
+        read()
+    assert seen == [*range(200)]
 
 
 def test_a_batch_pickles_whole(tmp_path: Path) -> None:
