@@ -66,7 +66,7 @@ class _Queue(Generic[Item]):
         self._quick, self._left = True, perf_counter()
 
     def take(self) -> list[Item] | BaseException | None:
-        """Return the next entry: from the queue, from the thread that makes it now, or made here."""
+        """Return the next entry: from the queue, from the thread that makes it, or made here."""
         self._quick = perf_counter() - self._left < _QUICK
         self._inside = True
         self._visits += 1

@@ -2,6 +2,8 @@
 
     python scripts/bench/all.py [--text FILE]... [--tokenizer DIR] [--only NAME]... [--markdown]
 
+`big` takes an hour and some 50 GB of disk, and runs only with --only big.
+
 With --markdown it writes the page docs/reference/benchmarks.md, with the machine, the versions,
 the commit and every command, and the speeds in README.md. Without it the tables go to the
 terminal. --quick uses so little data that the figures mean nothing: it shows that every benchmark
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from common import text_options
 
 BENCH = Path(__file__).parent
 ROOT = BENCH.parents[1]
@@ -48,6 +51,7 @@ class Benchmark:
     arguments: tuple[str, ...] = ()
     quick: tuple[str, ...] = ()
     reads_text: bool = False
+    only_when_asked: bool = False
     prose: str
 
 
@@ -66,12 +70,27 @@ what the same text costs elsewhere, without imports and loading of the tokenizer
 - `raw-hf`, `raw-fastokens`: the tokenizer alone. Texts are in memory, ids are thrown away.
 - `gigatoken-bin`: gigatoken's whole-file call, then a flat file of ids, as Megatron-LM's
   `preprocess_data_fast.py` does. No packing, no positions, no boundaries in packs, no account.
+- `datatrove-bin`, `dolma-bin`: datatrove's `DocumentTokenizer` and dolma's
+  `tokenize_in_parallel`, to flat files of ids, a process for each core. No packing.
 - `trl`: `datasets.map` with a transformers tokenizer, TRL's `bfd_split`, `save_to_disk`.
 - `lists`: `datasets.map` that returns packed Python lists, `save_to_disk`.
 
 The number in brackets is the number of runs; a row is their median. `re-plan` makes another
 strategy and `max_length` from kept tokens. All take turns, because the speed of a shared
 machine changes within minutes; a ratio is the median over rounds.""",
+    ),
+    Benchmark(
+        name="big",
+        title="A big build",
+        arguments=("--gb", "20"),
+        quick=("--gb", "0.02"),
+        reads_text=True,
+        only_when_asked=True,
+        prose="""\
+JSON lines of N GB, packed by gzip: the text repeated, with the word "the" changed in every copy.
+One build with `--columns \'\'` and `--max-memory 4GB`; the anonymous memory of the build and its
+children is read twice a second. Then `packprep verify` and `sha256sum` read the same files in
+turns, a file on each core.""",
     ),
     Benchmark(
         name="engines",
@@ -113,7 +132,11 @@ From lengths in memory to the finished plan; CPU seconds of one core, median of 
         ),
         quick=("-n", "10k", "-d", "a", "-s", "best_fit", "--no-startup"),
         prose="""\
-The same lengths through the packers that the package index has, each at its newest version.""",
+The same lengths through the packers that the package index has, each at its newest version.
+*Lost* is the share of tokens that a packer crops away. nanochat's loader fills every pack by
+cropping; its row is our twin of the
+[algorithm](https://github.com/karpathy/nanochat/blob/0b949d9c/nanochat/dataloader.py), on lengths
+that were cut at the pack's length before. nanochat reads longer documents too, and loses more.""",
     ),
     Benchmark(
         name="loader",
@@ -138,18 +161,7 @@ SCRIPTS = {"packers": "packing"}
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--text",
-    "texts",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="JSON lines with text, plain or .gz; default: the standard library.",
-)
-@click.option(
-    "--tokenizer",
-    type=click.Path(exists=True, path_type=Path),
-    help="Directory; default: a BPE trained on the standard library.",
-)
+@text_options
 @click.option(
     "--only",
     "names",
@@ -167,9 +179,9 @@ def main(
     markdown: bool,
 ) -> None:
     stamped = stamp()  # before the page is written, which makes the tree dirty
-    sections = _sections(PAGE.read_text()) if names and PAGE.exists() else {}
+    sections = _sections(PAGE.read_text()) if PAGE.exists() else {}
     for benchmark in BENCHMARKS:
-        if names and benchmark.name not in names:
+        if benchmark.name not in names if names else benchmark.only_when_asked:
             continue
         arguments = list(benchmark.quick if quick else benchmark.arguments)
         shown = list(arguments)

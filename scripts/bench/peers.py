@@ -5,15 +5,24 @@ raw-hf, raw-fastokens   the engine alone: texts in, ids out, nothing kept; readi
                         counted
 gigatoken-bin           gigatoken's whole-file call from JSON lines to ids, which Megatron-LM's
                         preprocess_data_fast.py uses, then one flat file of ids and one of offsets
+datatrove-bin           datatrove's JsonlReader and DocumentTokenizer to flat files of ids, as its
+                        examples do, documents in their order
+dolma-bin               dolma's tokenize_in_parallel to flat files of ids
 trl                     datasets.map with a transformers tokenizer, TRL's bfd_split packing,
                         save_to_disk
 lists                   datasets.map that returns packed Python lists, as block-tokenizing functions
                         do, save_to_disk
 
+datatrove and dolma read a file per core, into which the text is split before. They are no
+dependencies of packprep: install them where this runs, or they are missing from the table.
+
 Prints as JSON the wall and CPU seconds of the work alone, without imports, loading of the tokenizer
 and reading where it is "not counted". CPU seconds include processes that the work started.
 """
 
+import contextlib
+import importlib
+import importlib.metadata
 import json
 import os
 import time
@@ -82,6 +91,57 @@ def gigatoken_bin(tokenizer: str, path: str, out: str) -> Work:
     return work
 
 
+def split(path: str, folder: Path) -> list[str]:
+    """Deal the lines of a file to a file for each core."""
+    folder.mkdir(parents=True)
+    parts = [folder / f"part-{number}.jsonl" for number in range(os.cpu_count() or 1)]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(part.open("w")) for part in parts]
+        with open(path) as whole:  # noqa: PTH123
+            for number, line in enumerate(whole):
+                row = {"id": str(number), "text": json.loads(line)["text"]}
+                files[number % len(files)].write(json.dumps(row) + "\n")
+    return [str(part) for part in parts if part.stat().st_size]
+
+
+def datatrove_bin(tokenizer: str, path: str, out: str) -> Work:
+    executor = importlib.import_module("datatrove.executor").LocalPipelineExecutor
+    reader = importlib.import_module("datatrove.pipeline.readers").JsonlReader
+    writer = importlib.import_module("datatrove.pipeline.tokens").DocumentTokenizer
+    parts = split(path, Path(out) / "parts")
+
+    def work() -> None:
+        steps = [
+            reader(f"{out}/parts", compression=None),
+            writer(f"{out}/ids", f"{tokenizer}/tokenizer.json", shuffle_documents=False),
+        ]
+        executor(steps, tasks=len(parts), workers=len(parts), logging_dir=f"{out}/logs").run()
+
+    return work
+
+
+def dolma_bin(tokenizer: str, path: str, out: str) -> Work:
+    tokenize = importlib.import_module("dolma.tokenizer").tokenize_in_parallel
+    vocabulary = importlib.import_module("dolma.tokenizer").Tokenizer.from_file
+    parts = split(path, Path(out) / "parts")
+    file = f"{tokenizer}/tokenizer.json"
+    engine = vocabulary(file, eos_token_id=0, pad_token_id=0)
+    options = {"eos_token_id": 0, "pad_token_id": 0, "dtype": str(engine.dtype)}
+
+    def work() -> None:
+        tokenize(
+            parts,
+            f"{out}/ids",
+            num_readers=1,
+            num_writers=len(parts),
+            tokenizer_name_or_path=file,
+            metadata_dir=f"{out}/metadata",
+            **options,
+        )
+
+    return work
+
+
 def trl(tokenizer: str, path: str, out: str) -> Work:
     import datasets
     import transformers
@@ -128,9 +188,32 @@ PEERS = {
     "raw-hf": raw_hf,
     "raw-fastokens": raw_fastokens,
     "gigatoken-bin": gigatoken_bin,
+    "datatrove-bin": datatrove_bin,
+    "dolma-bin": dolma_bin,
     "trl": trl,
     "lists": lists,
 }
+
+
+PACKAGES = {
+    "raw-hf": ("tokenizers",),
+    "raw-fastokens": ("fastokens",),
+    "gigatoken-bin": ("gigatoken",),
+    "datatrove-bin": ("datatrove", "tokenizers"),
+    "dolma-bin": ("dolma", "tokenizers"),
+    "trl": ("trl", "transformers", "datasets"),
+    "lists": ("datasets", "tokenizers"),
+}
+
+
+def versions(peer: str) -> str | None:
+    """Versions of a peer's packages, as "gigatoken 0.10.0"; None if one is not installed."""
+    try:
+        return ", ".join(
+            f"{package} {importlib.metadata.version(package)}" for package in PACKAGES[peer]
+        )
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_seconds() -> float:

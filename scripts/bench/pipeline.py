@@ -18,17 +18,17 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import tables
+from common import lines, measure, text_options
+from peers import PACKAGES, versions
 
 BENCH = Path(__file__).parent
 _RATIOS = [
@@ -38,27 +38,21 @@ _RATIOS = [
     ("build fastokens", "raw-fastokens"),
     ("build fastokens", "gigatoken-bin"),
     ("build hf", "raw-hf"),
+    ("build hf", "datatrove-bin"),
+    ("build hf", "dolma-bin"),
 ]
 
 
+_SLOW_PEERS = ("datatrove-bin", "dolma-bin", "trl", "lists")
+
+
 @click.command()
-@click.option(
-    "--text",
-    "texts",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="JSON lines with text.",
-)
-@click.option(
-    "--tokenizer",
-    type=click.Path(exists=True, path_type=Path),
-    help="Default: a BPE trained on the library.",
-)
+@text_options
 @click.option("--runs", default=3, show_default=True)
 @click.option(
     "--peers",
     is_flag=True,
-    help="Also datasets.map with transformers and TRL, and with Python lists.",
+    help="Also datatrove, dolma, datasets.map with TRL and with Python lists, if installed.",
 )
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 def main(
@@ -71,7 +65,7 @@ def main(
         bench.rounds.clear()  # in it kernels were compiled
         for _ in range(runs):
             bench.rounds.append(defaultdict(list))
-            for slow in ("build hf", "raw-hf", *(("trl", "lists") if peers else ())):
+            for slow in ("build hf", "raw-hf", *(bench.installed(_SLOW_PEERS) if peers else ())):
                 bench.quick()
                 bench.slow(slow)
         bench.show(markdown)
@@ -85,9 +79,10 @@ class _Bench:
 
     def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
         self.folder = folder
+        self.missing: list[str] = []
         self.rounds: list[defaultdict[str, list[dict[str, float]]]] = [defaultdict(list)]
         if tokenizer is None or not texts:
-            _measure(["-m", "packprep", "sample", str(folder)])
+            measure(["-m", "packprep", "sample", str(folder)])
         self.tokenizer = tokenizer or folder / "tokenizer"
         self.all, self.few, self.packed = (
             folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz")
@@ -101,7 +96,7 @@ class _Bench:
             gzip.open(self.packed, "wt", compresslevel=6) as gz,
         ):
             for number, line in enumerate(
-                line for path in texts or [folder / "code.jsonl"] for line in _lines(path)
+                line for path in texts or [folder / "code.jsonl"] for line in lines(path)
             ):
                 whole.write(line)
                 gz.write(line)
@@ -118,6 +113,11 @@ class _Bench:
         self._peer("gigatoken-bin")
         self._build_net("build fastokens, .gz", fast, self.packed)
         self._replan()
+
+    def installed(self, names: Sequence[str]) -> list[str]:
+        """The peers that can run here; `show` lists the others."""
+        self.missing = [name for name in names if versions(name) is None]
+        return [name for name in names if name not in self.missing]
 
     def slow(self, what: str) -> None:
         """Measure one that takes minutes."""
@@ -157,7 +157,7 @@ class _Bench:
             str(self.all),
             str(out),
         ]
-        measured, printed = _measure(command)
+        measured, printed = measure(command)
         self._add(what, measured | json.loads(printed.splitlines()[-1]) | {"tokens": 0})
 
     def _add_net(
@@ -172,7 +172,7 @@ class _Bench:
         """Wall and CPU seconds and peak bytes of a whole build process."""
         shutil.rmtree(self.folder / "out", ignore_errors=True)
         command = ["-m", "packprep", "build", str(source), "-o", str(self.folder / "out"), "-q"]
-        return _measure([*command, "--tokenizer", str(self.tokenizer), *options])[0]
+        return measure([*command, "--tokenizer", str(self.tokenizer), *options])[0]
 
     def _report(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_bytes())
@@ -220,6 +220,10 @@ class _Bench:
             "runs in brackets"
         )
         tables.show(header, lines, markdown)
+        peers = [line for name in self.rounds[0] if name in PACKAGES and (line := versions(name))]
+        click.echo(f"peers: {', '.join(dict.fromkeys(', '.join(peers).split(', ')))}")
+        for name in self.missing:
+            click.echo(f"{name} is left out: {', '.join(PACKAGES[name])} not installed")
         packed = [
             run["tokens"] / (run["cpu"] - run["digest"])
             for round_ in self.rounds
@@ -239,32 +243,6 @@ class _Bench:
 
 def _median(runs: Sequence[dict[str, float]]) -> float:
     return statistics.median(run["wall"] for run in runs)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        for line in file:
-            if '"text"' in line:
-                yield line if line.endswith("\n") else line + "\n"
-
-
-def _measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
-    """Wall and CPU seconds and peak bytes of a Python process with its children.
-
-    Also its output.
-    """
-    start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    printed = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise click.ClickException(f"{' '.join(arguments)} failed with status {status}")
-    return {
-        "wall": time.perf_counter() - start,
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "peak": usage.ru_maxrss * 1024.0,
-    }, printed
 
 
 if __name__ == "__main__":

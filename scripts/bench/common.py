@@ -1,0 +1,62 @@
+"""Options and measurements that several benchmarks share."""
+
+import gzip
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def text_options(command: Command) -> Command:
+    """Add --text and --tokenizer, of which the standard library is the default."""
+    command = click.option(
+        "--tokenizer",
+        type=click.Path(exists=True, path_type=Path),
+        help="Directory; default: a BPE trained on the standard library.",
+    )(command)
+    return click.option(
+        "--text",
+        "texts",
+        multiple=True,
+        type=click.Path(exists=True, path_type=Path),
+        help="JSON lines with text, plain or .gz; default: the standard library.",
+    )(command)
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Lines of a file of JSON lines that have text, each with its line end."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        for line in file:
+            if '"text"' in line:
+                yield line if line.endswith("\n") else line + "\n"
+
+
+def measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Wall and CPU seconds and peak bytes of a Python process with its children.
+
+    Also its output.
+    """
+    return measure_command([sys.executable, *arguments])
+
+
+def measure_command(command: Sequence[str]) -> tuple[dict[str, float], str]:
+    """The same of any program."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise click.ClickException(f"{' '.join(command[1:])} failed with status {status}")
+    return {
+        "wall": time.perf_counter() - start,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak": usage.ru_maxrss * 1024.0,
+    }, printed
