@@ -92,8 +92,12 @@ def few_files(arguments: list[str]) -> list[str]:
 
 def warm() -> None:
     """Import and compile everything that a build needs, so that a fork has it."""
+    from packprep.engines.third_party import tell_libraries
+
+    tell_libraries()  # else each fork would import torch when `datasets` looks for its DataLoader
     import datasets  # noqa: F401
 
+    import packprep.execute.pipeline  # noqa: F401
     from packprep.packing.api import pack_lengths
 
     pack_lengths([5, 3, 4, 1], 8, "best_fit")
