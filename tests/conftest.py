@@ -1,19 +1,52 @@
 """Settings of the whole test run: no test is timed; one S3 server; how many blocks of docs ran."""
 
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from hypothesis import settings
 
+from .docs.sessions import environment
 from .helpers import s3
 
 settings.register_profile(
     "packprep", deadline=None
 )  # an example may compile a kernel, or be stopped for seconds
 settings.load_profile("packprep")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start one server of tests/helpers/warm.py for all workers. It imports nothing until asked."""
+    if hasattr(config, "workerinput") or sys.platform != "linux":
+        return
+    folder = tempfile.TemporaryDirectory(prefix="packprep-tests-")
+    address, cache = Path(folder.name) / "server", Path(folder.name) / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.helpers.warm", address],
+        stdin=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+        env=environment(cache),
+    )
+    os.environ["PACKPREP_WARM"] = str(address)
+
+    def stop() -> None:
+        del os.environ["PACKPREP_WARM"]
+        process.communicate()
+        folder.cleanup()
+
+    config.add_cleanup(stop)
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> str:
+    """The address of the server of tests/helpers/warm.py, empty where there is none."""
+    return os.environ.get("PACKPREP_WARM", "")
 
 
 @pytest.fixture(scope="session")

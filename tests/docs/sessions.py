@@ -20,6 +20,8 @@ from types import TracebackType
 
 import pytest
 
+from tests.helpers import warm
+
 from .blocks import Block, Command, PageError, check_page
 from .outputs import difference
 
@@ -53,19 +55,25 @@ _serve(sys.argv.pop())
 
 
 # Every page begins with `packprep sample data`, which takes seconds. It runs once for all pages of
-# a test run, in a folder of its own, and later pages get copies of its files.
+# a test run, in a folder of its own, and later pages get copies of its files, with every EVERY-th
+# row of the largest one.
 _SHELL = r"""
+warm() { "$PYTHON" -ISs "$WARM" "$ADDRESS" "$@"; }
+python() { warm python "$@"; }
 packprep() {
-  if [ "$*" != "sample data" ]; then command packprep "$@"; return; fi
+  if [ "$*" != "sample data" ]; then warm packprep "$@"; return; fi
   if [ ! -e "$SAMPLE" ]; then
     mkdir -p "$SAMPLE.$$"
-    if ! (cd "$SAMPLE.$$" && command packprep sample data >output 2>&1); then
+    if ! (cd "$SAMPLE.$$" && warm packprep sample data >output 2>&1); then
       cat "$SAMPLE.$$/output"
       return 1
     fi
     if [ -e "$SAMPLE" ]; then rm -rf "$SAMPLE.$$"; else mv "$SAMPLE.$$" "$SAMPLE"; fi
   fi
   cp -R "$SAMPLE/data" . && cat "$SAMPLE/output"
+  if [ "$EVERY" != 1 ]; then
+    awk "NR % $EVERY == 0" "$SAMPLE/data/code.jsonl" > data/code.jsonl
+  fi
 }
 """
 
@@ -136,6 +144,8 @@ class Session:
     folder: Path
     cache: Path  # of Hugging Face libraries
     sample: Path  # what `packprep sample data` wrote, once for several pages
+    every: int = 1  # keep every n-th row of its code.jsonl
+    server: str = ""  # of tests/helpers/warm.py; without it every command is a new interpreter
     _mark: str = field(default_factory=lambda: f"block-{uuid.uuid4().hex}")
     _shell: _Process | None = None
     _python: _Process | None = None
@@ -208,10 +218,19 @@ class Session:
     def _ask_shell(self, command: str) -> tuple[int | None, list[str]]:
         if self._shell is None:
             arguments = ["bash", "--noprofile", "--norc"]
-            self._shell = _Process(arguments, self._mark, self.folder, self._environment())
-            self._shell.ask(
-                f"SAMPLE={shlex.quote(str(self.sample))}\n{_SHELL}\nprintf '{self._mark} 0\\n'\n"
-            )
+            self._shell = _Process(arguments, self._mark, self.folder, environment(self.cache))
+            variables = {
+                "SAMPLE": self.sample,
+                "EVERY": self.every,
+                "PYTHON": sys.executable,
+                "WARM": warm.__file__,
+                "ADDRESS": self.server,
+            }
+            for name, value in variables.items():
+                self._shell.ask(f"{name}={shlex.quote(str(value))}; printf '{self._mark} 0\\n'\n")
+            self._shell.ask(f"{_SHELL}\nprintf '{self._mark} 0\\n'\n")
+        if command.rstrip().endswith("&"):  # `$!` has to be the process, not a shell around it
+            command = f"unset -f python; {command}"
         status, printed = self._shell.ask(
             f"(exit {self._status}); eval {shlex.quote(command)} </dev/null 2>&1; "
             f"printf '\\n%s %d\\n' {self._mark} $?\n"
@@ -221,8 +240,9 @@ class Session:
 
     def _run_python(self, block: Block) -> None:
         if self._python is None:
-            arguments = [sys.executable, "-c", _PYTHON, self._mark]
-            self._python = _Process(arguments, self._mark, self.folder, self._environment())
+            client = [sys.executable, "-ISs", warm.__file__, self.server]
+            arguments = [*client, "python", "-c", _PYTHON, self._mark]
+            self._python = _Process(arguments, self._mark, self.folder, environment(self.cache))
         request = json.dumps({"source": block.text, "name": block.where})
         status, self._printed = self._python.ask(request + "\n")
         if status != 0:
@@ -233,23 +253,28 @@ class Session:
         if found := difference(shown, printed):
             raise AssertionError(f"{where}\nprints something else than the page shows:\n{found}")
 
-    def _environment(self) -> dict[str, str]:
-        nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-        here = {"no_proxy": "127.0.0.1,localhost"}
-        proxies = nowhere | here
-        return {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-            **proxies,
-            **{name.upper(): value for name, value in proxies.items()},
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "HF_HUB_OFFLINE": "1",
-            "HF_DATASETS_OFFLINE": "1",
-            "HF_HOME": str(self.cache),
-            "NO_COLOR": "1",
-            "COLUMNS": "100",
-            "PYTHONUNBUFFERED": "1",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        }
+
+def environment(cache: Path) -> dict[str, str]:
+    """Environment of the commands of a page.
+
+    cache: of Hugging Face libraries.
+    """
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+    here = {"no_proxy": "127.0.0.1,localhost"}
+    proxies = nowhere | here
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        **proxies,
+        **{name.upper(): value for name, value in proxies.items()},
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HOME": str(cache),
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+        "PYTHONUNBUFFERED": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
 
 
 def _installs(command: Command, where: str) -> bool:
@@ -276,9 +301,16 @@ def _installs(command: Command, where: str) -> bool:
     return True
 
 
-def run_page(blocks: list[Block], folder: Path, cache: Path, sample: Path) -> None:
+def run_page(
+    blocks: list[Block],
+    folder: Path,
+    cache: Path,
+    sample: Path,
+    every: int = 1,
+    server: str = "",
+) -> None:
     """Run all blocks of a page in an empty folder."""
     check_page(blocks)
-    with Session(folder, cache, sample) as session:
+    with Session(folder, cache, sample, every, server) as session:
         for block in blocks:
             session.run(block)
