@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from packprep.chat.template import ChatTemplate
 
 
+NO_END_OF_TURN = (
+    "the chat template ends a turn of the assistant without a special token: turns are trained to "
+    "their last token, and a model may not learn to stop"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChatTokenizer(Tokenizer):
     """A tokenizer with a chat template."""
@@ -82,7 +88,9 @@ def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
 
     Where it has none and rows are prompts and responses: the tokenizer with BOS and EOS.
     """
+    from packprep.chat.masks import exact_encoder
     from packprep.chat.template import load_chat_template
+    from packprep.chat.turns import TurnFinder
 
     asked = (config.chat_template, config.template_date, config.template_variables)
     if (
@@ -100,4 +108,11 @@ def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
     template = load_chat_template(
         tokenizer, config.chat_template, date=config.template_date, variables=config.variables()
     )
-    return with_template(replace(tokenizer, notes=(*tokenizer.notes, *template.notes)), template)
+    notes = (*tokenizer.notes, *template.notes)
+    specials = exact_encoder(tokenizer.json).specials
+    if (
+        config.train_on != "all"
+        and not TurnFinder(template, specials, config.train_on).ends_turns()
+    ):
+        notes = (*notes, NO_END_OF_TURN)
+    return with_template(replace(tokenizer, notes=notes), template)

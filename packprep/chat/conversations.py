@@ -8,10 +8,13 @@ Chat datasets use many names for their columns:
                    options: prompt_column, response_column
 
 `find_conversations` picks one of these by the names of the columns, and reports it. A cell holds
-Arrow lists of structs, or the same as JSON text. Arrow gives every struct all keys, so a null in a
-struct counts as a missing key; JSON text has only the keys it names. A `tools` column (JSON
-schemas, or JSON text of them) and other keys of a message (tool_calls, name, reasoning_content,
-...) reach the template unchanged. `chat_template_kwargs` of a row are variables of its template.
+Arrow lists of structs, or the same as JSON text, of the whole cell, of a message or of its tool
+calls (a `Json()` column of `datasets`). Arrow gives every struct all keys, so a null in a struct
+counts as a missing key; JSON text has only the keys it names, and none of them twice. Content that
+is a list of text parts is their text. A `tools` column (JSON schemas, or JSON text of them) and
+other keys of a message (name, reasoning_content, ...) reach the template unchanged.
+`chat_template_kwargs` of a row are variables of its template. `train: false` or `weight: 0` in a
+message of the assistant takes it out of what is trained.
 """
 
 from __future__ import annotations
@@ -67,12 +70,14 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 class Conversation:
     """One row for a template.
 
-    messages: each with a `role`, and `content` if it has any; no value is None.
+    messages: each with a `role`, and `content` if it has any; no value is None. untrained: numbers
+    of the assistant's messages that the row itself takes out of what is trained.
     """
 
     messages: list[Message]
     tools: list[Any] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+    untrained: tuple[int, ...] = ()
 
 
 class BadRowError(InputError):
@@ -171,16 +176,49 @@ def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conve
     if columns.kind == "pair":
         messages = _pair(*(row[name] for name in columns.names), names=columns.names)
     else:
-        messages = _messages(_parsed(row[columns.names[0]], columns.names[0]), columns.names[0])
-    tools = _parsed(row[columns.tools], columns.tools) if columns.tools else None
+        messages = _messages(
+            _parsed(row[columns.names[0]], repr(columns.names[0])), columns.names[0]
+        )
+    tools = _parsed(row[columns.tools], repr(columns.tools)) if columns.tools else None
     if tools is not None and not isinstance(tools, list):
         raise BadRowError(BadRow.BAD_TOOLS, f"{columns.tools!r} is {_kind(tools)}, expected a list")
-    variables = _parsed(row[columns.variables], columns.variables) if columns.variables else None
+    tools = [_parsed(tool, f"a tool in {columns.tools!r}") for tool in tools or []]
+    variables = (
+        _parsed(row[columns.variables], repr(columns.variables)) if columns.variables else None
+    )
     if variables is not None and not isinstance(variables, dict):
         raise BadRowError(
             BadRow.BAD_VARIABLES, f"{columns.variables!r} is {_kind(variables)}, expected an object"
         )
-    return Conversation(messages, tools or None, variables or {})
+    untrained = [
+        number
+        for number, message in enumerate(messages)
+        if not _trains(message, number) and message["role"] in ASSISTANT_ROLES
+    ]
+    return Conversation(messages, tools or None, variables or {}, tuple(untrained))
+
+
+def _trains(message: Message, number: int) -> bool:
+    """Remove the message's own switches, as Axolotl and OpenAI spell them; False if one is off."""
+    trains = True
+    for key in ("train", "weight"):
+        value = message.pop(key, None)
+        if value is None:
+            continue
+        if value not in (0, 1):
+            expected = "true or false" if key == "train" else "0 or 1"
+            raise BadRowError(
+                BadRow.BAD_TRAIN,
+                f"message {number} has {brief(value)} as {key}, expected {expected}",
+            )
+        if value and message["role"] not in ASSISTANT_ROLES:
+            raise BadRowError(
+                BadRow.BAD_TRAIN,
+                f"message {number} ({message['role']}) has {brief(value)} as {key}, but only "
+                "messages of the assistant are trained",
+            )
+        trains = trains and bool(value)
+    return trains
 
 
 def _pair(prompt: Any, response: Any, *, names: Sequence[str]) -> list[Message]:
@@ -213,6 +251,7 @@ def _message(value: Any, number: int) -> Message:
 
     Nulls are left out and ShareGPT's names translated.
     """
+    value = _parsed(value, f"message {number}") if _is_object_text(value) else value
     if not isinstance(value, dict):
         raise BadRowError(
             BadRow.NOT_MESSAGES,
@@ -239,10 +278,14 @@ def _message(value: Any, number: int) -> Message:
             f"message {number} has the role {brief(role)}, expected one of "
             f"{', '.join(sorted(ROLES))}",
         )
+    if "tool_calls" in message:
+        message["tool_calls"] = _tool_calls(message["tool_calls"], number)
     content = message.get("content")
+    if isinstance(content, list):
+        content = message["content"] = _joined_parts(content, number)
     if content is None and not message.get("tool_calls"):
         raise BadRowError(BadRow.NO_CONTENT, f"message {number} ({role}) has no content")
-    if content is not None and not isinstance(content, (str, list, dict)):
+    if content is not None and not isinstance(content, (str, dict)):
         raise BadRowError(
             BadRow.NO_CONTENT,
             f"message {number} ({role}) has {_kind(content)} as content, expected text",
@@ -257,19 +300,71 @@ def _message(value: Any, number: int) -> Message:
     return message
 
 
-def _parsed(value: Any, column: str | None) -> Any:
-    """The value of JSON text; any other value unchanged."""
+def _tool_calls(value: Any, number: int) -> list[Any]:
+    """The calls of a message: a list, or JSON text of it or of its items."""
+    where = f"'tool_calls' of message {number}"
+    calls = _parsed(value, where)
+    calls = [] if calls is None else calls
+    if not isinstance(calls, list):
+        raise BadRowError(BadRow.BAD_TOOLS, f"{where} is {_kind(calls)}, expected a list")
+    return [_parsed(call, where) for call in calls]
+
+
+def _joined_parts(parts: list[Any], number: int) -> str:
+    """Text of content that is a list of parts.
+
+    A part is text, or an object whose `text` is text. Example:
+    [{"type": "text", "text": "a"}, "b"] -> "ab"
+    """
+    texts = []
+    for place, part in enumerate(parts):
+        part = _parsed(part, f"part {place} of message {number}") if _is_object_text(part) else part
+        text = part.get("text") if isinstance(part, dict) else part
+        kind = part.get("type") or "text" if isinstance(part, dict) else "text"
+        if kind != "text" or not isinstance(text, str):
+            found = f"of type {brief(kind)}" if kind != "text" else f"{_kind(text)}"
+            raise BadRowError(
+                BadRow.NO_CONTENT,
+                f"part {place} of message {number} is {found}, expected text: images, sound and "
+                "other parts have no tokens here",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _is_object_text(value: Any) -> bool:
+    """True for text that can only be meant as a JSON object: a message is never plain text."""
+    return isinstance(value, str) and value.lstrip()[:1] == "{"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON text. Raises BadRowError for a duplicate key."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise BadRowError(BadRow.BAD_JSON, f"an object has the key {brief(duplicate)} twice")
+    return value
+
+
+def _parsed(value: Any, where: str) -> Any:
+    """The value of JSON text; any other value unchanged.
+
+    where: the place in the row, for errors.
+    """
     if not isinstance(value, str):
         return value
     try:
-        parsed = json.loads(value) if value.strip() else None
+        parsed = json.loads(value, object_pairs_hook=_unique) if value.strip() else None
         if "\\u" in value:
             json.dumps(parsed, ensure_ascii=False).encode()
         return parsed
+    except BadRowError as error:
+        raise BadRowError(error.reason, f"{where}: {error}") from None
     except UnicodeEncodeError:
-        raise BadRowError(BadRow.BAD_UTF8, f"{column!r} has a lone surrogate") from None
+        raise BadRowError(BadRow.BAD_UTF8, f"{where} has a lone surrogate") from None
     except (ValueError, RecursionError) as error:
-        raise BadRowError(BadRow.BAD_JSON, f"{column!r} is text but not JSON: {error}") from None
+        raise BadRowError(BadRow.BAD_JSON, f"{where} is text but not JSON: {error}") from None
 
 
 def _kind(value: Any) -> str:

@@ -40,7 +40,7 @@ class PlainFinder:
         Raises RenderError where a row is not exactly two texts.
         """
         texts = [message.get("content") for message in conversation.messages]
-        extras = conversation.tools or conversation.variables
+        extras = conversation.tools or conversation.variables or conversation.untrained
         if extras or [message["role"] for message in conversation.messages] != [
             "user",
             "assistant",

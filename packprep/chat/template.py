@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.marks import GENERATED, MARKS
 from packprep.chat.sandbox import Sandbox
 from packprep.engines.tokenizer import Tokenizer
@@ -104,6 +105,17 @@ class ChatTemplate:
         except TemplateError as error:
             raise RenderError(f"the chat template cannot render it: {error}") from None
 
+    def with_call_objects(self, conversation: Conversation) -> Conversation:
+        """The conversation with arguments of tool calls in the form that the template expects.
+
+        OpenAI's rows have arguments as JSON text. A template that writes any arguments as JSON
+        would quote that text; for such a template, text that is a JSON object becomes the object.
+        """
+        calls = any("tool_calls" in message for message in conversation.messages)
+        if not calls or not self._quotes_arguments[self._which(conversation)]:
+            return conversation
+        return replace(conversation, messages=[*map(_with_objects, conversation.messages)])
+
     def has_generation_blocks(self, conversation: Conversation) -> bool:
         """True if the template itself marks what the assistant writes."""
         return self._compiled[self._which(conversation)][0].generates
@@ -116,6 +128,26 @@ class ChatTemplate:
         )
 
     @cached_property
+    def _quotes_arguments(self) -> dict[str, bool]:
+        """By name of the template: True if it writes arguments given as JSON text with quotes."""
+        call = {"name": "probe", "arguments": '{"probe": 1}'}
+        called = {"id": "callprobe", "type": "function", "function": call}
+        probe = Conversation(
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "", "tool_calls": [called]},
+            ]
+        )
+        quotes = {}
+        for name, source in self.sources.items():
+            try:
+                text = replace(self, sources={"default": source}).render(probe)
+            except RenderError:
+                text = ""
+            quotes[name] = r"\"probe\"" in text
+        return quotes
+
+    @cached_property
     def _compiled(self) -> dict[str, tuple[Sandbox, Template, dict[str, Any]]]:
         compiled = {}
         for name, source in self.sources.items():
@@ -124,6 +156,25 @@ class ChatTemplate:
                 sandbox.globals["strftime_now"] = self.date.strftime
             compiled[name] = sandbox, sandbox.from_string(source), dict(self.variables)
         return compiled
+
+
+def _with_objects(message: Message) -> Message:
+    """The message, with arguments that are JSON text of an object as that object."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        text = function.get("arguments") if isinstance(function, dict) else None
+        try:
+            arguments = json.loads(text) if isinstance(text, str) else None
+        except (ValueError, RecursionError):
+            arguments = None  # the template writes it as it is
+        if isinstance(arguments, dict):
+            function = function | {"arguments": arguments}
+            call = call | {"function": function} if "function" in call else function
+        calls.append(call)
+    return message | {"tool_calls": calls}
 
 
 def load_chat_template(

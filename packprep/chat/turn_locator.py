@@ -62,10 +62,12 @@ class TurnLocator:
         """
         messages = marked.messages
         trained, after = trained_messages([message["role"] for message in messages], self.train_on)
+        trained = [index for index in trained if index not in marked.untrained]
         if not trained:
             return []
         if self.template.has_generation_blocks(marked):
-            return self._generated(rendering, owners, after)
+            turns = self._generated(rendering, owners, after)
+            return _without(turns, marked.untrained, rendering, owners)
         turns: list[Turn] = []
         for index in trained:
             until = rendering
@@ -73,7 +75,7 @@ class TurnLocator:
                 until = moved(unmark(self._render(replace(marked, messages=messages[: index + 1]))))
             first = self._beginning(marked, rendering, owners, index, moved)
             last = _end_in(rendering, until, f"where message {index} ends")
-            turn = Turn(first, self._end_of_turn(rendering, first, last, index))
+            turn = Turn(first, self._end_of_turn(rendering, first, last))
             inside = {
                 owners[number] for _, number in rendering.marks[first[0] : last[0]] if number >= 0
             }
@@ -226,20 +228,16 @@ class TurnLocator:
         return 1, start + len(prompt)
 
     def _end_of_turn(
-        self, rendering: Unmarked, first: tuple[int, int], last: tuple[int, int], index: int
+        self, rendering: Unmarked, first: tuple[int, int], last: tuple[int, int]
     ) -> tuple[int, int]:
         """End of a turn, behind its end-of-turn token.
 
-        That token is the last special one of the turn in the template's own text.
+        That token is the last special one of the turn in the template's own text. Without one, the
+        turn ends with the last text that the template writes for it.
         """
         start = max(first[1], rendering.marks[last[0] - 1][0])
         ends = self._tokens.closing_spans(rendering.text[start : last[1]])
-        if not ends:
-            raise RenderError(
-                f"the template ends message {index} without a special token, so a model would "
-                f"never learn to stop; {ADVICE}"
-            )
-        return last[0], start + ends[-1][1]
+        return (last[0], start + ends[-1][1]) if ends else last
 
     def _generated(self, rendering: Unmarked, owners: Sequence[int], after: int) -> list[Turn]:
         """Spans of {% generation %} blocks, from behind message `after`."""
@@ -281,6 +279,32 @@ def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int]
     ]
     after = answered[-1] if answered else -1
     return [index for index in assistants if index > after], after
+
+
+def _without(
+    turns: list[Turn], untrained: Sequence[int], rendering: Unmarked, owners: Sequence[int]
+) -> list[Turn]:
+    """The turns of {% generation %} blocks that hold no text of an untrained message.
+
+    Raises RenderError where it cannot be told which block such a message has.
+    """
+    kept, excluded = [], set()
+    for turn in turns:
+        inside = {owners[text] for _, text in rendering.marks[turn.first[0] : turn.last[0]]}
+        excluded |= inside & set(untrained)
+        if not inside & set(untrained):
+            kept.append(turn)
+        elif inside - set(untrained):
+            raise RenderError(
+                f"a block of the template has message {min(inside & set(untrained))}, which the "
+                f"row takes out of what is trained, together with others; {ADVICE}"
+            )
+    if hidden := set(untrained) - excluded:
+        raise RenderError(
+            f"cannot find the block of message {min(hidden)}, which the row takes out of what is "
+            f"trained; {ADVICE}"
+        )
+    return kept
 
 
 def _end_in(rendering: Unmarked, beginning: Unmarked, bound: str) -> tuple[int, int]:

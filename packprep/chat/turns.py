@@ -77,6 +77,12 @@ class TurnFinder:
         Raises RenderError where the template fails, or where trained text or the template's own
         special tokens cannot be found.
         """
+        if self.train_on == "all" and conversation.untrained:
+            raise RenderError(
+                f"the row takes message {conversation.untrained[0]} out of what is trained, but "
+                "--train-on all trains everything; choose --train-on assistant"
+            )
+        conversation = self.template.with_call_objects(conversation)
         text = self.template.render(conversation)
         if mark := MARKS.search(text):
             raise RenderError(
@@ -88,6 +94,20 @@ class TurnFinder:
             text,
             trained if self.train_on != "all" else None,
             None if spelled == specials else specials,
+        )
+
+    def ends_turns(self) -> bool:
+        """True unless the template ends the assistant's turns without a special token."""
+        probe = Conversation(
+            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        )
+        try:
+            rendered = self.render(probe)
+        except RenderError:
+            return True  # told with the row that it concerns
+        return not rendered.trained or any(
+            self._tokens.closing_spans(rendered.text[first:last])
+            for first, last in rendered.trained[-1:]
         )
 
     def _by_form(
@@ -103,7 +123,9 @@ class TurnFinder:
         if any(map(self._tokens.is_risky, strings_beside(blank))):
             return None
         beside = json.dumps(
-            [blank.messages, blank.tools, dict(blank.variables)], ensure_ascii=False, default=repr
+            [blank.messages, blank.tools, dict(blank.variables), blank.untrained],
+            ensure_ascii=False,
+            default=repr,
         )
         form = self._form(FormKey(beside, blank, [message for message, _ in texts]))
         return form.place(text, [value for _, value in texts]) if form is not None else None

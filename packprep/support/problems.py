@@ -36,6 +36,7 @@ class BadRow(StrEnum):
     NO_CONTENT = "no_content"
     BAD_TOOLS = "bad_tools"
     BAD_VARIABLES = "bad_variables"
+    BAD_TRAIN = "bad_train"
     TEMPLATE = "template"
     SPECIAL_TOKENS = "special_tokens"
     # The process that tokenized it died

@@ -1,6 +1,7 @@
 import json
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pytest
 
@@ -147,6 +148,102 @@ def test_a_row_that_is_not_a_conversation_is_refused_with_its_reason(
     messages: Any, expected: str
 ) -> None:
     assert problem(messages) == expected
+
+
+def test_content_that_is_a_list_of_text_parts_is_their_text() -> None:
+    parts = [{"type": "text", "text": "h"}, "el", {"text": "lo"}]
+    assert read({"messages": json.dumps([HI, {**HELLO, "content": parts}])}) == Conversation(
+        [HI, HELLO]
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"type": "image", "url": "x"}, "of type 'image'"),
+        ({"type": "text", "text": None}, "null"),
+        ({}, "null"),
+        (3, "a int"),
+    ],
+)
+def test_a_part_that_is_not_text_is_named_with_its_message(part: Any, found: str) -> None:
+    assert problem([HI, {**HELLO, "content": ["a", part]}]) == (
+        f"no_content: part 1 of message 1 is {found}, expected text: images, sound and other parts "
+        "have no tokens here"
+    )
+
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+CALLING = {"role": "assistant", "tool_calls": [CALL]}
+
+
+@pytest.mark.parametrize(
+    "given", [json.dumps([CALL]), [json.dumps(CALL)], [CALL]], ids=["text", "texts", "list"]
+)
+def test_calls_and_tools_may_be_json_text_at_any_level(given: Any) -> None:
+    row = {"messages": json.dumps([HI, {"role": "assistant", "tool_calls": given}])}
+    assert read(row) == Conversation([HI, CALLING])
+    assert read(row | {"tools": given}) == Conversation([HI, CALLING], [CALL])
+
+
+def test_json_columns_of_datasets_are_read_at_any_level() -> None:
+    features = datasets.Features(
+        {
+            "messages": datasets.List(
+                {
+                    "role": datasets.Value("string"),
+                    "content": datasets.Value("string"),
+                    "tool_calls": datasets.Json(),
+                }
+            ),
+            "tools": datasets.Json(),
+        }
+    )
+    messages = [HI | {"tool_calls": None}, CALLING | {"content": None}]
+    rows = datasets.Dataset.from_list([{"messages": messages, "tools": [CALL]}], features=features)
+    columns = find_conversations(rows.column_names)
+    assert columns is not None
+    table = rows.data.table
+    assert [*read_conversations(table, columns)] == [Conversation([HI, CALLING], [CALL])]
+    whole = datasets.Dataset.from_list(
+        [{"messages": [HI, CALLING]}],
+        features=datasets.Features({"messages": datasets.List(datasets.Json())}),
+    )
+    columns = find_conversations(["messages"])
+    assert columns is not None
+    assert [*read_conversations(whole.data.table, columns)] == [Conversation([HI, CALLING])]
+
+
+def test_a_key_that_a_message_has_twice_is_refused() -> None:
+    twice = '[{"role": "user", "content": "a", "content": "b"}]'
+    bad = read({"messages": twice})
+    assert isinstance(bad, BadRowError)
+    assert f"{bad.reason}: {bad}" == "bad_json: 'messages': an object has the key 'content' twice"
+
+
+@pytest.mark.parametrize("off", [{"train": False}, {"weight": 0}, {"weight": 0.0, "train": True}])
+def test_a_message_is_taken_out_of_what_is_trained_by_its_own_switch(off: dict[str, Any]) -> None:
+    messages = [HI, HELLO | off, HI | {"train": False}, HELLO | {"train": True, "weight": 1}]
+    assert read({"messages": json.dumps(messages)}) == Conversation(
+        [HI, HELLO, HI, HELLO], untrained=(1,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (HELLO | {"weight": 0.5}, "message 1 has 0.5 as weight, expected 0 or 1"),
+        (HELLO | {"train": "no"}, "message 1 has 'no' as train, expected true or false"),
+        (
+            HI | {"train": True},
+            "message 1 (user) has True as train, but only messages of the assistant are trained",
+        ),
+    ],
+)
+def test_a_switch_that_says_neither_on_nor_off_is_refused(
+    message: dict[str, Any], expected: str
+) -> None:
+    assert problem([HI, message]) == f"bad_train: {expected}"
 
 
 def test_an_unknown_role_is_refused_and_the_known_ones_are_listed() -> None:

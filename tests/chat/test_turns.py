@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -244,10 +245,61 @@ def test_generation_blocks_mark_what_is_trained(folder: Path) -> None:
     assert trained(find(folder, filtered, chat("hi", "hello"))) == ["HELLO</S>"]
 
 
+def test_turns_without_an_end_of_turn_token_are_trained_to_their_last_text(folder: Path) -> None:
+    source = CHATML.replace("<|im_end|>", "")
+    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [
+        "hello\n",
+        "ciao\n",
+    ]
+    assert trained(find(folder, source, chat("hi", "hello", "bye", ""))) == ["hello\n", "\n"]
+    assert not TurnFinder(template(folder, source), SPECIALS).ends_turns()
+    assert TurnFinder(template(folder, CHATML), SPECIALS).ends_turns()
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_message_that_the_row_takes_out_is_not_trained(folder: Path, blocks: bool) -> None:
+    source = CHATML
+    if blocks:
+        source = source.replace(
+            "{{ m.content }}<|im_end|>",
+            "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"
+            "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}",
+        )
+    finder = TurnFinder(template(folder, source), SPECIALS)
+    messages = chat("hi", "hello", "bye", "ciao")
+    for untrained, kept in (((), [1, 3]), ((1,), [3]), ((3,), [1]), ((1, 3), [])):
+        rendered = finder.render(Conversation(messages, untrained=untrained))
+        assert trained(rendered) == [f"{messages[index]['content']}<|im_end|>" for index in kept]
+
+
+def test_a_row_that_takes_a_message_out_is_refused_where_everything_is_trained(
+    folder: Path,
+) -> None:
+    finder = TurnFinder(template(folder, CHATML), SPECIALS, "all")
+    with pytest.raises(RenderError, match="takes message 1 out of what is trained, but --train-on"):
+        finder.render(Conversation(chat("hi", "hello"), untrained=(1,)))
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+def test_arguments_given_as_json_text_are_written_once(folder: Path, quotes: bool) -> None:
+    written = "c.function.arguments | tojson"
+    if not quotes:
+        written = f"c.function.arguments if c.function.arguments is string else {written}"
+    source = CHATML.replace(
+        "{{ m.content }}",
+        "{{ m.content }}{% for c in m.tool_calls %}{{ " + written + " }}{% endfor %}",
+    )
+    text = '{"x":1}'
+    for arguments in (text, json.loads(text)):
+        messages = chat("hi", "hello")
+        messages[1]["tool_calls"] = [{"function": {"name": "f", "arguments": arguments}}]
+        expected = text if arguments == text and not quotes else json.dumps(json.loads(text))
+        assert trained(find(folder, source, messages)) == [f"hello{expected}<|im_end|>"]
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (CHATML.replace("<|im_end|>", ""), "ends message 1 without a special token"),
         ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", "message 1"),
         (
             "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from packprep.sources.formats.arrow_columns import group_text
 from packprep.sources.formats.raw_files import escaped_bytes
+from packprep.support.errors import brief
 from packprep.support.problems import BadRow, Problem, no_problems
 
 Columns = Mapping[str, pa.DataType]
@@ -108,12 +109,30 @@ def column_value(
 
 
 def _json(value: Any, name: str, problem: Problem | None) -> tuple[bytes | None, Problem | None]:
+    if (key := _duplicate_key(value)) is not None:
+        return None, problem or Problem(
+            BadRow.BAD_JSON, f"{name!r}: an object has the key {brief(key)} twice"
+        )
     try:
         return json.dumps(value, ensure_ascii=False).encode(), problem
     except UnicodeEncodeError:
         return None, problem or Problem(BadRow.BAD_UTF8, f"{name!r} has a lone surrogate")
     except RecursionError:
         return None, problem or Problem(BadRow.BAD_JSON, f"{name!r} is nested too deeply")
+
+
+def _duplicate_key(value: Any) -> str | None:
+    """A key that an object in `value` has twice."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, _Pairs):
+            if item.duplicates:
+                return min(item.duplicates)
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+    return None
 
 
 def _group(value: Any, name: str, problem: Problem | None) -> tuple[str | None, Problem | None]:
