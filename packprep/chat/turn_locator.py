@@ -66,8 +66,8 @@ class TurnLocator:
         if not trained:
             return []
         if self.template.has_generation_blocks(marked):
-            turns = self._generated(rendering, owners, after)
-            return _without(turns, marked.untrained, rendering, owners)
+            blocks = self._generated(rendering, owners, after)
+            return _without(blocks, marked.untrained, rendering, owners)
         turns: list[Turn] = []
         for index in trained:
             until = rendering
