@@ -40,6 +40,24 @@ DocumentCounts = TypedDict(
 """Rows by what became of them. skipped, dropped: rows by reason. cut: rows with shortened text."""
 
 
+class LeftOutText(TypedDict):
+    """Size of text. tokens: of the texts encoded alone."""
+
+    characters: int
+    tokens: int
+
+
+class LeftOut(LeftOutText):
+    """Text of messages that the chat template does not write.
+
+    It is in no ledger, since it was never rendered. documents: rows with such text. fields: by
+    field of the messages.
+    """
+
+    documents: int
+    fields: dict[str, LeftOutText]
+
+
 class DocumentsPerPack(TypedDict):
     """Percentiles of the documents and pieces in a pack."""
 
@@ -83,6 +101,7 @@ class SourceAccount(Rates):
     documents: DocumentCounts
     tokens: Ledger
     segments: int
+    left_out: NotRequired[LeftOut]  # where rows are conversations
 
 
 class ReportSource(SourceAccount):
@@ -151,6 +170,8 @@ class InputReport(SumFigures):
     windows: list[ReportWindow]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
+    left_out: NotRequired[LeftOut]
+    left_out_example: NotRequired[str]
 
 
 class Report(InputReport):

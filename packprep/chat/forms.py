@@ -45,6 +45,11 @@ class Form:
             (first + before[marks], last + before[marks]) for marks, (first, last) in self.specials
         ]
 
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """Numbers of the texts that the template writes."""
+        return frozenset(number for _, number in self.unmarked.marks)
+
     def _fill(self, text: str, values: Sequence[str]) -> list[str] | None:
         """The values as `text` contains them: whole, or stripped by the template.
 

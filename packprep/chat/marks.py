@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from packprep.chat.conversations import Conversation, Message
 
@@ -34,6 +34,14 @@ UNTOUCHED = ("id", "type", "role", "tool_call_id")
 def numbered(number: int) -> str:
     """Mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC."""
     return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
+
+
+class Text(NamedTuple):
+    """A text of a conversation. field: content, reasoning or tool_calls."""
+
+    message: int
+    field: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -74,24 +82,24 @@ def with_texts(
     conversation: Conversation,
     change: Callable[[int, str], str],
     roles: frozenset[str] | None = None,
-) -> tuple[Conversation, list[tuple[int, str]]]:
+) -> tuple[Conversation, list[Text]]:
     """Replace each text by `change(number, text)`.
 
-    Returns the changed conversation and (message, text) of each text. Texts are text content, the
+    Returns the changed conversation and the texts as they were. Texts are text content, the
     text parts of a list of parts, reasoning, names and arguments of calls. One thought under
     several names is one text. roles: only messages of these roles.
     """
-    texts: list[tuple[int, str]] = []
+    texts: list[Text] = []
 
-    def changed(message: int, value: Any) -> Any:
+    def changed(message: int, field: str, value: Any) -> Any:
         if isinstance(value, str):
-            texts.append((message, value))
+            texts.append(Text(message, field, value))
             return change(len(texts) - 1, value)
         if isinstance(value, list):
-            return [changed(message, item) for item in value]
+            return [changed(message, field, item) for item in value]
         if isinstance(value, dict):
             return {
-                key: item if key in UNTOUCHED else changed(message, item)
+                key: item if key in UNTOUCHED else changed(message, field, item)
                 for key, item in value.items()
             }
         return value
@@ -102,11 +110,10 @@ def with_texts(
         if roles is None or message["role"] in roles:
             if "reasoning_content" in message:
                 copy["reasoning_content"] = copy["thinking"] = changed(
-                    number, message["reasoning_content"]
+                    number, "reasoning", message["reasoning_content"]
                 )
-            if "content" in message:
-                copy["content"] = changed(number, message["content"])
-            if "tool_calls" in message:
-                copy["tool_calls"] = changed(number, message["tool_calls"])
+            for field in ("content", "tool_calls"):
+                if field in message:
+                    copy[field] = changed(number, field, message[field])
         messages.append(copy)
     return replace(conversation, messages=messages), texts

@@ -1,6 +1,6 @@
 """Token ids and the loss mask of conversations, a batch at a time.
 
-    render_chats   rows -> `text`, `trained`, `specials`, `problem`   one row of Python, 40-250 us
+    render_chats   rows -> `text`, `trained`, `specials`, `left_out`, `problem`; a row: 40-250 us
     encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed, twice
 
 Ids are those of the text with its special tokens parsed, as `apply_chat_template(tokenize=True)`
@@ -31,6 +31,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
+from packprep.chat.left_out import LEFT_OUT
 from packprep.chat.special_tokens import Span
 from packprep.chat.template import RenderError
 from packprep.chat.turns import Finder
@@ -43,6 +44,7 @@ RENDERED = pa.schema(
         ("text", pa.large_string()),
         ("trained", pa.list_(pa.int32())),
         ("specials", pa.list_(pa.int32())),
+        ("left_out", LEFT_OUT),
         ("problem", PROBLEM),
     ]
 )
@@ -67,14 +69,16 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
 
     trained: character positions start, stop, start, stop, ... of the trained spans; null where
     everything is trained. specials: the same for the template's own special tokens, where messages
-    spell others; null elsewhere. problem: set only where there is no text.
+    spell others; null elsewhere. left_out: text of the messages that the template does not write;
+    null where it writes all. problem: set only where there is no text.
     """
     texts: list[str | None] = []
     trained: list[list[int] | None] = []
     specials: list[list[int] | None] = []
+    left_out: list[list[dict[str, Any]] | None] = []
     problems: list[Problem | None] = []
     for conversation in read_conversations(table, columns):
-        problem = text = trained_spans = special_spans = None
+        problem = text = trained_spans = special_spans = gone = None
         if isinstance(conversation, BadRowError):
             problem = Problem(conversation.reason, str(conversation))
         else:
@@ -82,13 +86,15 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
                 rendered = finder.render(conversation)
                 text = rendered.text
                 trained_spans, special_spans = _flat(rendered.trained), _flat(rendered.specials)
+                gone = [part._asdict() for part in rendered.left_out] or None
             except RenderError as error:
                 problem = Problem(BadRow.TEMPLATE, str(error))
         texts.append(text)
         trained.append(trained_spans)
         specials.append(special_spans)
+        left_out.append(gone)
         problems.append(problem)
-    return pa.table([texts, trained, specials, problems], schema=RENDERED)
+    return pa.table([texts, trained, specials, left_out, problems], schema=RENDERED)
 
 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:

@@ -154,7 +154,7 @@ class TurnLocator:
         for (position, number), (stop, following) in zip(
             history.marks, history.ends(), strict=True
         ):
-            if number == last and following >= 0 and texts[following][0] == index:
+            if number == last and following >= 0 and texts[following].message == index:
                 literal, closing = history.text[position:stop], end.text[start:]
                 opening = literal.removeprefix(closing)
                 if (

@@ -16,14 +16,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.chat.forms import Form, FormKey
-from packprep.chat.marks import MARKS, Unmarked, numbered, unmark, with_texts
+from packprep.chat.left_out import LeftOut, not_contained, unwritten, unwritten_parts
+from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_locator import ADVICE, TrainOn, TurnLocator
@@ -38,12 +39,34 @@ class Rendered:
 
     trained: character spans, rising; None when everything is trained. specials: spans of the
     special tokens that the template wrote, where messages spell others; None where all special
-    tokens of the text are the template's.
+    tokens of the text are the template's. left_out: text of messages that is not in `text`.
     """
 
     text: str
     trained: list[Span] | None
     specials: list[Span] | None
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+class _Found(NamedTuple):
+    """What is in a rendering. specials: spans of the template's own special tokens."""
+
+    trained: list[Span]
+    specials: list[Span]
+    left_out: list[LeftOut]
+
+
+class _Marked(NamedTuple):
+    """A conversation with marks in its texts, and its rendering.
+
+    texts: as they were. place: of the mark in a text. roles: of the messages with marks; None: all.
+    """
+
+    conversation: Conversation
+    texts: list[Text]
+    place: Callable[[str], int]
+    roles: frozenset[str] | None
+    rendering: Unmarked
 
 
 class Finder(Protocol):
@@ -88,12 +111,13 @@ class TurnFinder:
             raise RenderError(
                 f"its text has U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
-        trained, specials = self._by_form(conversation, text) or self._by_itself(conversation, text)
+        found = self._by_form(conversation, text) or self._by_itself(conversation, text)
         spelled = self._tokens.spans(text)
         return Rendered(
             text,
-            trained if self.train_on != "all" else None,
-            None if spelled == specials else specials,
+            found.trained if self.train_on != "all" else None,
+            None if spelled == found.specials else found.specials,
+            found.left_out,
         )
 
     def ends_turns(self) -> bool:
@@ -110,13 +134,8 @@ class TurnFinder:
             for first, last in rendered.trained[-1:]
         )
 
-    def _by_form(
-        self, conversation: Conversation, text: str
-    ) -> tuple[list[Span], list[Span]] | None:
-        """Trained spans and the template's special tokens, by the conversation's form.
-
-        None where the conversation does not fit its form.
-        """
+    def _by_form(self, conversation: Conversation, text: str) -> _Found | None:
+        """What the conversation's form says; None where the conversation does not fit its form."""
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every such row has its own form
         blank, texts = with_texts(conversation, lambda number, _: numbered(number))
@@ -127,13 +146,19 @@ class TurnFinder:
             ensure_ascii=False,
             default=repr,
         )
-        form = self._form(FormKey(beside, blank, [message for message, _ in texts]))
-        return form.place(text, [value for _, value in texts]) if form is not None else None
+        form = self._form(FormKey(beside, blank, [each.message for each in texts]))
+        placed = form.place(text, [each.text for each in texts]) if form is not None else None
+        if form is None or placed is None:
+            return None
+        gone = [each for number, each in enumerate(texts) if number not in form.written]
+        return _Found(*placed, unwritten(gone))
 
-    def _by_itself(self, conversation: Conversation, text: str) -> tuple[list[Span], list[Span]]:
-        """Trained spans and the template's special tokens, by marking this conversation."""
+    def _by_itself(self, conversation: Conversation, text: str) -> _Found:
+        """What marks in the texts of this conversation say."""
         specials = self._own_specials(conversation, text)
-        return self._spans(conversation, text) if self.train_on != "all" else [], specials
+        marked = self._marked(conversation, text)
+        trained = self._spans(marked) if self.train_on != "all" else []
+        return _Found(trained, specials, _left_out(conversation, text, marked))
 
     def _make_form(self, key: FormKey) -> Form | None:
         """The form of a conversation.
@@ -155,8 +180,8 @@ class TurnFinder:
             ]
         return Form(rendering, turns, specials)
 
-    def _spans(self, conversation: Conversation, text: str) -> list[Span]:
-        """Trained spans of one conversation, by marks in its texts.
+    def _marked(self, conversation: Conversation, text: str) -> _Marked | None:
+        """The conversation with marks in its texts; None where marks change its rendering.
 
         Marks go behind each text; then into its middle, because a template may inspect how a text
         begins or ends; then into no text of the user, because a template may compare those.
@@ -164,19 +189,32 @@ class TurnFinder:
         for roles, place in product(
             (None, ASSISTANT_ROLES | TOOL_ROLES), (_behind_text, _inside_text)
         ):
-            changed, texts = with_texts(conversation, partial(_marked, place), roles)
-            moved = partial(_moved, rests=[value[place(value) :] for _, value in texts])
+            changed, texts = with_texts(conversation, partial(_with_mark, place), roles)
             try:
                 rendering = unmark(self.template.render(changed, marked=True))
             except RenderError:
                 continue
             if rendering.text == text:
-                owners = [message for message, _ in texts]
-                turns = self._locator.locate(changed, moved(rendering), owners, moved)
-                return [(turn.first[1], turn.last[1]) for turn in turns]
-        raise RenderError(
-            f"cannot find the trained text: the template changes the texts of messages; {ADVICE}"
+                return _Marked(changed, texts, place, roles, rendering)
+        return None
+
+    def _spans(self, marked: _Marked | None) -> list[Span]:
+        """Trained spans of a marked conversation."""
+        if marked is None:
+            raise RenderError(
+                "cannot find the trained text: the template changes the texts of messages; "
+                f"{ADVICE}"
+            )
+        moved = partial(
+            _moved, rests=[each.text[marked.place(each.text) :] for each in marked.texts]
         )
+        turns = self._locator.locate(
+            marked.conversation,
+            moved(marked.rendering),
+            [each.message for each in marked.texts],
+            moved,
+        )
+        return [(turn.first[1], turn.last[1]) for turn in turns]
 
     def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
         """Spans of the template's own special tokens where a rendering does not fill its form."""
@@ -194,6 +232,19 @@ class TurnFinder:
         )
 
 
+def _left_out(conversation: Conversation, text: str, marked: _Marked | None) -> list[LeftOut]:
+    """Text of the messages that is not in a rendering."""
+    if marked is not None and marked.roles is None:
+        return unwritten_parts(marked.texts, marked.rendering, marked.place)
+    _, texts = with_texts(conversation, lambda _, value: value)
+    if marked is None:
+        return not_contained(texts, text)
+    roles = [message["role"] for message in conversation.messages]
+    others = [each for each in texts if roles[each.message] not in (marked.roles or ())]
+    parts = unwritten_parts(marked.texts, marked.rendering, marked.place)
+    return sorted(parts + not_contained(others, text))
+
+
 def _behind_text(value: str) -> int:
     return len(value.rstrip())
 
@@ -202,7 +253,7 @@ def _inside_text(value: str) -> int:
     return len(value) // 2
 
 
-def _marked(place: Callable[[str], int], number: int, value: str) -> str:
+def _with_mark(place: Callable[[str], int], number: int, value: str) -> str:
     """A text with its mark at `place(value)`; blank texts get none."""
     cut = place(value)
     return value[:cut] + numbered(number) + value[cut:] if value.strip() else value

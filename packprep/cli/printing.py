@@ -34,20 +34,24 @@ def stopped() -> str:
 
 
 def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
-    """Print report.json of a new output: as JSON, as a table, or not at all if `quiet`."""
+    """Print report.json of a new output: as JSON, as a table, or not at all if `quiet`.
+
+    A warning for text that a chat template leaves out goes to standard error, `quiet` or not.
+    """
     from packprep.inspect.report_file import read_report
-    from packprep.output.report import table
+    from packprep.output.report import left_out_sentence, table
     from packprep.schemas.manifest import read_manifest
 
-    if as_json or not quiet:
-        manifest = read_manifest(output)
-        report = read_report(output, manifest)
-        if as_json:
-            click.echo(json.dumps(report, indent=2))
-        else:
-            rows = table(report)
-            rows[-1:-1] = _engine(manifest.run.get("engine"))  # before the digest
-            print_table(str(output), rows)
+    manifest = read_manifest(output)
+    report = read_report(output, manifest)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    elif not quiet:
+        rows = table(report)
+        rows[-1:-1] = _engine(manifest.run.get("engine"))  # before the digest
+        print_table(str(output), rows)
+    if sentence := left_out_sentence(report):
+        click.echo(sentence, err=True)
 
 
 def _engine(gate: "dict[str, Any] | None") -> list[tuple[str, str]]:

@@ -29,6 +29,7 @@ RESERVED = (
     "problem",
     "trained",
     "specials",
+    "left_out",
     "second",
     "pair_split",
 )

@@ -140,7 +140,7 @@ def encoded_rows(
     """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
-        columns = ["text", "trained", "specials"] if config.chats else ["text"]
+        columns = ["text", "trained", "specials", "left_out"] if config.chats else ["text"]
         columns += (
             [f"second_{name}".removesuffix("_text") for name in columns]
             if config.pair_columns

@@ -17,6 +17,8 @@ from packprep.schemas.report import (
     DocumentCounts,
     DocumentsPerPack,
     InputReport,
+    LeftOut,
+    LeftOutText,
     MixedSource,
     Report,
     ReportMix,
@@ -27,7 +29,7 @@ from packprep.schemas.report import (
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
-    from packprep.tokens.store import TokenFile
+    from packprep.tokens.store import LeftOutCount, TokenFile
     from packprep.windows.placement import Packs
     from packprep.windows.planner import WindowPlan
 
@@ -125,7 +127,9 @@ def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> InputReport:
     """Part of report.json that follows from the inputs; `write_report` adds the other keys."""
-    by_source = [_of_source([number], files, account.sources) for number in range(len(sources))]
+    by_source = [
+        _of_source([number], files, account.sources, config) for number in range(len(sources))
+    ]
     report: InputReport = {
         "report_version": 1,
         "documents": _sum_documents(by_source),
@@ -139,12 +143,23 @@ def make_report(
         ],
     }
     if account.mix is not None:
-        report["mix"] = _of_mix(account.mix, files, account.sources)
+        report["mix"] = _of_mix(account.mix, files, account.sources, config)
+    if config.chats:
+        counts = [count for file in files for count in file.left_out.items()]
+        report["left_out"] = _left_out([count for _, count in counts])
+        if counts:
+            number, (_, _, (row, message, field)) = counts[0]
+            report["left_out_example"] = (
+                f"{sources[int(number)].name} row {row:,} message {message} ({field})"
+            )
     return report
 
 
 def _of_source(
-    numbers: Sequence[int], files: "Sequence[TokenFile]", counted: Sequence[Sums]
+    numbers: Sequence[int],
+    files: "Sequence[TokenFile]",
+    counted: Sequence[Sums],
+    config: BuildConfig,
 ) -> SourceAccount:
     """Account of one input file, or of several together. counted: sums by input file."""
     sums = Sums.total(counted[number] for number in numbers)
@@ -161,11 +176,41 @@ def _of_source(
         "cut": sum(documents for documents, _ in cuts),
         "cut_characters": sum(characters for _, characters in cuts),
     }
-    return {"documents": documents, "tokens": sums.ledger, "segments": sums.segments, **sums.rates}
+    account: SourceAccount = {
+        "documents": documents,
+        "tokens": sums.ledger,
+        "segments": sums.segments,
+        **sums.rates,  # type: ignore[typeddict-item]  # left_out is set below
+    }
+    if config.chats:
+        keys = set(map(str, numbers))
+        account["left_out"] = _left_out(
+            [count for file in files for key, count in file.left_out.items() if key in keys]
+        )
+    return account
+
+
+def _left_out(counts: "Sequence[LeftOutCount]") -> LeftOut:
+    """Text of messages that the chat template does not write."""
+    fields: dict[str, LeftOutText] = {}
+    for count in counts:
+        for name, (characters, tokens) in count.fields.items():
+            sums = fields.setdefault(name, {"characters": 0, "tokens": 0})
+            sums["characters"] += characters
+            sums["tokens"] += tokens
+    return {
+        "documents": sum(count.documents for count in counts),
+        "characters": sum(sums["characters"] for sums in fields.values()),
+        "tokens": sum(sums["tokens"] for sums in fields.values()),
+        "fields": dict(sorted(fields.items())),
+    }
 
 
 def _of_mix(
-    requested: Mapping[str, Any], files: "Sequence[TokenFile]", counted: Sequence[Sums]
+    requested: Mapping[str, Any],
+    files: "Sequence[TokenFile]",
+    counted: Sequence[Sums],
+    config: BuildConfig,
 ) -> ReportMix:
     """Requested and achieved shares of each source of a mix.
 
@@ -190,7 +235,7 @@ def _of_mix(
                     "documents": source_sums.repeated_documents,
                     "tokens": source_sums.repeated_tokens,
                 },
-                "account": _of_source(source["files"], files, counted),
+                "account": _of_source(source["files"], files, counted, config),
             }
         )
     return {"limited_by": requested["limited_by"], "sources": sources}
@@ -280,6 +325,14 @@ def table(report: Report) -> list[tuple[str, str]]:
                 f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents",
             )
         )
+    if (left_out := report.get("left_out")) and left_out["documents"]:
+        rows.append(
+            (
+                "left out",
+                f"{left_out['characters']:,} characters ({left_out['tokens']:,} tokens) by the "
+                f"template, in {left_out['documents']:,} documents",
+            )
+        )
     rows.append(("tokens lost", f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"))
     if tokens["dropped"].get(Dropped.NOT_DRAWN):
         drawn = Sums.of_ledger(tokens).drawn
@@ -331,6 +384,19 @@ def table(report: Report) -> list[tuple[str, str]]:
     )
     rows.append(("sha256", report["sha256"]))
     return rows
+
+
+def left_out_sentence(report: Report) -> str | None:
+    """Warning for text that the chat template does not write; None where it writes all."""
+    left_out = report.get("left_out")
+    if left_out is None or not left_out["documents"]:
+        return None
+    fields = " and ".join(field.replace("_", " ") for field in left_out["fields"])
+    return (
+        f"the chat template leaves out {left_out['characters']:,} characters of {fields} in "
+        f"{left_out['documents']:,} documents, first at {report['left_out_example']}: a model is "
+        "not trained on it; to train it, choose a template that writes it (--chat-template)"
+    )
 
 
 def _mixed(source: MixedSource) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """The top of the report page: figures on cards, and findings in sentences."""
 
+from packprep.output.report import left_out_sentence
 from packprep.packing.account import Sums
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent
 from packprep.schemas.report import Ledger
@@ -117,6 +118,8 @@ def findings(facts: Facts) -> list[dict[str, str]]:
         sentences.append(("good", f"Nothing is lost: {drawn}."))
     else:
         sentences.append(("good", "Nothing is lost: every token of the input is in a pack."))
+    if sentence := left_out_sentence(report):
+        sentences.append(("warn", f"{sentence[0].upper()}{sentence[1:]}."))
     skipped = sum(report["documents"]["skipped"].values())
     if skipped:
         reasons = ", ".join(

@@ -108,7 +108,7 @@ def _with_problems(rows: pa.Table, problem: pa.Array[Any]) -> pa.Table:
 def _conversations(
     table: pa.Table, config: BuildConfig, shape: RowShape, chats: ConversationColumns
 ) -> pa.Table:
-    """`text`, `trained`, `specials` and `problem` of rendered conversations."""
+    """Columns of rendered conversations, see `render_chats`."""
     from packprep.chat.masks import render_chats
 
     assert shape.finder is not None
@@ -129,6 +129,7 @@ def _conversations(
             "text": "second",
             "trained": "second_trained",
             "specials": "second_specials",
+            "left_out": "second_left_out",
         }.items():
             rows = rows.append_column(other, second[name])
     return _with_problems(rows, problem)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import ChatTokenizer
+from packprep.chat.left_out import CountedText
 from packprep.config.build_config import BuildConfig
 from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, verify_batch
@@ -34,7 +35,8 @@ from packprep.support.problems import Problem
 BATCH_BYTES = 1 << 20
 
 # Columns of rows that become tokens and labels.
-READ = ("text", "ids", "trained", "specials", "second", "second_trained", "second_specials")
+_RENDERED = ("text", "trained", "specials", "left_out")
+READ = (*_RENDERED, "ids", "second", *(f"second_{name}" for name in _RENDERED[1:]))
 
 _Result = TypeVar("_Result")
 
@@ -43,12 +45,14 @@ class Encoded(NamedTuple):
     """Rows as tokens.
 
     table: with the columns of a token file. verified: documents compared with the reference.
-    problems: of rows that could not be encoded, by row; they have no tokens.
+    problems: of rows that could not be encoded, by row; they have no tokens. left_out: text of
+    other rows that their chat template does not write.
     """
 
     table: pa.Table
     verified: int = 0
     problems: Mapping[int, Problem] = {}
+    left_out: Sequence[CountedText] = ()
 
 
 def encode_table(
@@ -189,9 +193,7 @@ class _EndedIds:
 
 def _sides(table: pa.Table) -> pa.Table:
     """Both sides of pairs as rows, [2 x documents]: first, second, first, second, ..."""
-    names: list[str] = [
-        name for name in ("text", "trained", "specials") if name in table.column_names
-    ]
+    names: list[str] = [name for name in _RENDERED if name in table.column_names]
     seconds = ["second" if name == "text" else f"second_{name}" for name in names]
     both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
     places = np.arange(2 * len(table)).reshape(2, -1).T.ravel()
@@ -209,7 +211,10 @@ def _joined(table: pa.Table, sides: Encoded) -> Encoded:
                 "pair_split", pa.array((offsets[1::2] - offsets[:-1:2]).astype(np.int32))
             )
     return Encoded(
-        rest, sides.verified, {row // 2: problem for row, problem in sides.problems.items()}
+        rest,
+        sides.verified,
+        {row // 2: problem for row, problem in sides.problems.items()},
+        [each._replace(row=each.row // 2) for each in sides.left_out],
     )
 
 
@@ -225,8 +230,11 @@ def _encode_chats(
 
     A label is 1 where its token is trained.
     """
+    from packprep.chat.left_out import count_left_out
     from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
     from packprep.chat.prompt_response import encode_prompted
+
+    left_out: list[CountedText] = []
 
     def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
         batch = table.slice(first, last - first).combine_chunks()
@@ -238,6 +246,13 @@ def _encode_chats(
             )
             return first, prompted.tokens, compared // 2
         chats = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
+        left_out.extend(
+            [
+                each._replace(row=first + each.row)
+                for each in count_left_out(batch, engine.engine)
+                if each.row not in chats.problems
+            ]
+        )
         # The ids of a row that spells special tokens differ from those of an engine: only special
         # tokens of the template are parsed.
         is_plain = batch["specials"].is_null().to_numpy()
@@ -258,11 +273,11 @@ def _encode_chats(
         tokens.append(_lists(ids, offsets))
         masks.append(_lists(trained, offsets))
         verified += compared
-    rest = table.drop_columns(["text", "trained", "specials"])
+    rest = table.drop_columns([*_RENDERED])
     rest = rest.append_column("tokens", _chunked(tokens, _list_of_ids(tokenizer)))
     if config.train_on != "all":
         rest = rest.append_column("labels", _chunked(masks, pa.list_(pa.int8())))
-    return Encoded(rest, verified, problems)
+    return Encoded(rest, verified, problems, sorted(left_out))
 
 
 def _chat_with_ends(

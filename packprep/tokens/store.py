@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -27,20 +27,34 @@ from packprep.sources.units import Part, Start
 
 STORED = "files.json"  # in a finished store
 
-STORE_VERSION = 4  # increased when the same inputs would give other token files
+STORE_VERSION = 5  # increased when the same inputs would give other token files
+
+
+class LeftOutCount(NamedTuple):
+    """Text of the messages of a source that its chat template does not write.
+
+    documents: rows with such text. fields: characters and tokens of each field of the messages.
+    example: row in the source, message and field of the first such text.
+    """
+
+    documents: int
+    fields: dict[str, tuple[int, int]]
+    example: tuple[int, int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile(Extent):
     """Receipt of one tokenized slice.
 
-    cut: number of documents and characters that truncate_at removed, by source.
+    cut: number of documents and characters that truncate_at removed, by source. left_out: by
+    source.
     """
 
     tokens: int
     verified: int  # documents that the reference engine encoded as well
     parts: tuple[Part, ...]
     cut: dict[str, tuple[int, int]]
+    left_out: dict[str, LeftOutCount]
     bytes: int
     xxh3: str
 
@@ -157,4 +171,5 @@ def parse_receipt(facts: dict[str, Any]) -> TokenFile:
     """The receipt of these JSON values."""
     parts = tuple(Part(**part) for part in facts["parts"])
     cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
-    return TokenFile(**facts | {"parts": parts, "cut": cut})
+    left_out = {key: LeftOutCount(*count) for key, count in facts["left_out"].items()}
+    return TokenFile(**facts | {"parts": parts, "cut": cut, "left_out": left_out})

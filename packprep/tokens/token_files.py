@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packprep.chat.left_out import CountedText
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
@@ -34,7 +35,14 @@ from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
 from packprep.tokens.encode import READ, cut_text, encode_table
-from packprep.tokens.store import STORED, TokenFile, file_name, file_xxh3, read_token_receipt
+from packprep.tokens.store import (
+    STORED,
+    LeftOutCount,
+    TokenFile,
+    file_name,
+    file_xxh3,
+    read_token_receipt,
+)
 
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
@@ -174,6 +182,7 @@ def tokenize_slice(
     path = directory / file_name(piece.unit, piece.slice)
     fingerprint = f"{piece.unit:08x}{piece.slice:08x}"
     cut: dict[str, tuple[int, int]] = {}
+    left_out: dict[str, LeftOutCount] = {}
     verified = 0
     parts = piece.parts
     numbers = piece.first_document + np.arange(len(piece.table))
@@ -186,6 +195,7 @@ def tokenize_slice(
             cut.update(counted)
         encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
         verified, parts = encoded.verified, _with_skipped(piece, encoded.problems, config)
+        left_out.update(_left_out(piece, encoded.left_out))
         return encoded.table
 
     features = _features(piece.table.schema, tokenizer, config)
@@ -217,6 +227,7 @@ def tokenize_slice(
         verified=verified,
         parts=parts,
         cut=cut,
+        left_out=left_out,
         bytes=temporary.stat().st_size,
         xxh3=file_xxh3(temporary),
     )
@@ -225,6 +236,27 @@ def tokenize_slice(
     temporary.replace(path)
     write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)))
     return receipt
+
+
+def _left_out(piece: Slice, texts: Sequence[CountedText]) -> dict[str, LeftOutCount]:
+    """Text that the chat template does not write, by source. texts: of the slice, by row."""
+    if not texts:
+        return {}
+    counts: dict[str, LeftOutCount] = {}
+    first = 0
+    for part, first_row in zip(piece.parts, piece.first_rows, strict=True):
+        gone = [text for text in texts if first <= text.row < first + part.rows]
+        fields: dict[str, tuple[int, int]] = {}
+        for text in gone:
+            characters, tokens = fields.get(text.field, (0, 0))
+            fields[text.field] = characters + text.characters, tokens + text.tokens
+        if gone:
+            row = first_row + gone[0].row - first
+            counts[str(part.source)] = LeftOutCount(
+                len({text.row for text in gone}), fields, (row, gone[0].message, gone[0].field)
+            )
+        first += part.rows
+    return counts
 
 
 def _with_skipped(

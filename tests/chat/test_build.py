@@ -385,3 +385,74 @@ def test_real_chats_have_transformers_ids_and_the_brute_force_mask_in_the_packs(
         assert ids == theirs.apply_chat_template(chat["messages"], **options)
         trained = trained_by_tokens(ids, open_ids, end_id)
         assert labels == [token if keep else -100 for token, keep in zip(ids, trained, strict=True)]
+
+
+def thoughtful(rows: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of three turns, each with a thought of its own, and the thoughts."""
+    thoughts = [f"thought {number} of the cat" for number in range(3 * rows)]
+    messages = []
+    for row in range(rows):
+        turns: list[dict[str, str]] = []
+        for thought in thoughts[3 * row : 3 * row + 3]:
+            answer = {"role": "assistant", "content": "on", "reasoning_content": thought}
+            turns += [{"role": "user", "content": "where?"}, answer]
+        messages.append({"messages": turns})
+    return messages, thoughts
+
+
+def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    """TEMPLATE knows no reasoning. Only the first of two files has some."""
+    rows, thoughts = thoughtful(20)
+    write_jsonl(tmp_path / "a.jsonl", [{"messages": CHATS[0]}, *rows])
+    write_jsonl(tmp_path / "b.jsonl", [{"messages": CHATS[0]}])
+    inputs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    options = ["--tokenizer", tokenizer, "--messages-column", "messages", "--max-length", "64"]
+    result = run("build", *inputs, "-o", tmp_path / "out", *options)
+    characters = sum(map(len, thoughts))
+    tokens = sum(len(tiny_tokenizer().encode(thought).ids) for thought in thoughts)
+    assert f"left out            {characters:,} characters ({tokens:,} tokens) by the" in result.out
+    assert (
+        f"the chat template leaves out {characters:,} characters of reasoning in 20 documents, "
+        f"first at {inputs[0]} row 1 message 1 (reasoning): a model is not trained on it"
+    ) in result.err
+    report = json.loads((tmp_path / "out/report.json").read_bytes())
+    sizes = {"characters": characters, "tokens": tokens}
+    total = {"documents": 20, **sizes, "fields": {"reasoning": sizes}}
+    assert report["left_out"] == report["sources"][0]["left_out"] == total
+    nothing = {"documents": 0, "characters": 0, "tokens": 0, "fields": {}}
+    assert report["sources"][1]["left_out"] == nothing
+    page = run("report", tmp_path / "out", "-o", tmp_path / "page.html")
+    assert page.code == 0
+    assert "The chat template leaves out" in (tmp_path / "page.html").read_text()
+
+
+def test_the_gate_fails_where_a_template_leaves_out_more(tmp_path: Path, tokenizer: str) -> None:
+    rows, _ = thoughtful(2)
+    plain = [{"messages": CHATS[1]} for _ in rows]
+    before = built(tmp_path, tokenizer, plain, "before")
+    after = built(tmp_path, tokenizer, rows, "after")
+    baseline = tmp_path / "baseline.json"
+    assert run("check", before, "--baseline", baseline, "--update-baseline").code == 0
+    failed = run("check", after, "--baseline", baseline)
+    assert failed.code == 1
+    assert "left_out.characters was 0" in failed.out
+    template = Path(tokenizer) / "keeps.jinja"
+    template.write_text(TEMPLATE.replace("'\n' +", "'\n' + (message.reasoning_content or '') +"))
+    keeps = built(tmp_path, tokenizer, rows, "keeps", chat_template=str(template))
+    assert "left_out.characters was" not in run("check", keeps, "--baseline", baseline).out
+
+
+def test_a_resumed_build_counts_what_is_left_out_as_one_that_was_not_stopped(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    rows, _ = thoughtful(5)
+    whole = built(tmp_path, tokenizer, rows, "whole", keep_tokens=str(tmp_path / "store"))
+    config = {"max_length": 128, "keep_tokens": str(tmp_path / "store")}
+    again = tmp_path / "again"
+    sources = (str(tmp_path / "whole.jsonl"),)
+    build(BuildConfig(sources=sources, output=str(again), tokenizer=tokenizer, **MESSAGES | config))
+    counts = [json.loads((path / "report.json").read_bytes()) for path in (whole, again)]
+    assert counts[0]["left_out"] == counts[1]["left_out"]
+    assert counts[0]["left_out"]["documents"] == 5

@@ -1,5 +1,5 @@
 from packprep.chat.conversations import Conversation
-from packprep.chat.marks import GENERATED, MARKS, numbered, unmark, with_texts
+from packprep.chat.marks import GENERATED, MARKS, Text, numbered, unmark, with_texts
 
 
 def test_marks_are_removed_and_their_places_returned() -> None:
@@ -37,7 +37,14 @@ def test_texts_are_the_words_of_messages_and_one_thought_is_one_text() -> None:
         ]
     )
     changed, texts = with_texts(conversation, lambda number, text: f"{number}:{text}")
-    assert texts == [(0, "look"), (0, "u"), (1, "hm"), (1, ""), (1, "f"), (1, "b")]
+    assert [(text.message, text.text) for text in texts] == [
+        (0, "look"),
+        (0, "u"),
+        (1, "hm"),
+        (1, ""),
+        (1, "f"),
+        (1, "b"),
+    ]
     assert changed.messages == [
         {
             "role": "user",
@@ -66,7 +73,5 @@ def test_texts_of_some_roles_only() -> None:
     changed, texts = with_texts(
         conversation, lambda number, text: text * 2, frozenset({"assistant"})
     )
-    assert ([message["content"] for message in changed.messages], texts) == (
-        ["a", "bb"],
-        [(1, "b")],
-    )
+    assert [message["content"] for message in changed.messages] == ["a", "bb"]
+    assert texts == [Text(1, "content", "b")]

@@ -204,6 +204,7 @@ def test_memory_bounds_how_many_windows_are_made_at_once(
         verified=0,
         parts=(),
         cut={},
+        left_out={},
         bytes=1,
         xxh3="",
     )

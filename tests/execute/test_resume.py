@@ -155,6 +155,7 @@ def test_reading_may_begin_after_any_slice(
             verified=0,
             parts=part.parts,
             cut={},
+            left_out={},
             bytes=0,
             xxh3="",
         )

@@ -33,6 +33,7 @@ def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: in
         verified=0,
         parts=(Part(0, documents, {}),),
         cut={},
+        left_out={},
         bytes=0,
         xxh3="",
     )

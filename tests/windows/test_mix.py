@@ -74,6 +74,7 @@ def token_files(folder: Path, units: Sequence[Sequence[tuple[int, int]]]) -> lis
             verified=0,
             parts=parts,
             cut={},
+            left_out={},
             bytes=0,
             xxh3="",
         )

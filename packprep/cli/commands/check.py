@@ -81,9 +81,9 @@ def command(
     OUT is an output directory or its report.json.
 
     Without --tolerance, utilization may fall by 0.001, gap_share may rise by 0.001 and straggler
-    by 0.05. Lost tokens and rows may not rise, for any reason. max_length, straggler_ranks,
-    bos_rate and eos_rate may not change. A GitHub workflow shows the result on the page of the
-    run.
+    by 0.05. Lost tokens and rows may not rise, for any reason, nor may text that a chat
+    template leaves out. max_length, straggler_ranks, bos_rate and eos_rate may not change. A
+    GitHub workflow shows the result on the page of the run.
 
     \b
     Example:

@@ -1,0 +1,162 @@
+"""Text of messages that a chat template leaves out of its rendering.
+
+Many templates drop the reasoning of earlier turns, whether it has a field of its own or is the
+beginning of `content`. The rows are then trained without it. Nothing is lost from the rendering, so
+the ledger of tokens cannot show it; it is counted apart, in characters and tokens.
+
+White space does not count: templates strip it, and put their own between reasoning and answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from packprep.chat.marks import Text, Unmarked
+from packprep.engines.backends import Engine
+
+# Fewer equal characters than this are chance, not a part of a text that the template has written.
+_LEAST = 12
+
+
+LEFT_OUT = pa.list_(
+    pa.struct([("message", pa.int32()), ("field", pa.string()), ("text", pa.large_string())])
+)
+
+
+class LeftOut(NamedTuple):
+    """Text of a message that the template does not write. field: content, reasoning, tool_calls."""
+
+    message: int
+    field: str
+    text: str
+
+
+class CountedText(NamedTuple):
+    """Size of a text that was left out; tokens: of the text encoded alone."""
+
+    row: int
+    message: int
+    field: str
+    characters: int
+    tokens: int
+
+
+def count_left_out(rendered: pa.Table, engine: Engine) -> list[CountedText]:
+    """Sizes of the texts in the column `left_out` of type LEFT_OUT; rows without text have none."""
+    rows, parts = [], []
+    for row, kept in enumerate(rendered["text"].is_valid().to_pylist()):
+        for part in (rendered["left_out"][row].as_py() or ()) if kept else ():
+            rows.append(row)
+            parts.append(LeftOut(**part))
+    _, offsets = engine.encode(pa.array([part.text for part in parts], pa.large_string()))
+    return [
+        CountedText(row, part.message, part.field, len(part.text), tokens)
+        for row, part, tokens in zip(rows, parts, np.diff(offsets).tolist(), strict=True)
+    ]
+
+
+def unwritten(texts: Iterable[Text]) -> list[LeftOut]:
+    """These texts, none of which the template writes, without the blank ones."""
+    return [LeftOut(*text) for text in texts if text.text.strip()]
+
+
+def unwritten_parts(
+    texts: Sequence[Text], rendering: Unmarked, place: Callable[[str], int]
+) -> list[LeftOut]:
+    """Parts of texts that the template leaves out.
+
+    texts: of a conversation, each with its mark at `place(text)`. rendering: of that conversation.
+    """
+    pieces: dict[int, list[tuple[str, str]]] = {}  # text before and behind each mark of a text
+    for (start, _), (position, number), (stop, _) in _neighbours(rendering):
+        beside = rendering.text[start:position], rendering.text[position:stop]
+        pieces.setdefault(number, []).append(beside)
+    parts = []
+    for number, text in enumerate(texts):
+        cut = place(text.text)
+        gone = [
+            _without_end(text.text[:cut], before) + _without_beginning(text.text[cut:], behind)
+            for before, behind in pieces.get(number, ())
+        ]
+        left = min(gone, key=len) if gone else _behind_cut(text.text, rendering.text)
+        if left.strip():
+            parts.append(LeftOut(text.message, text.field, left.strip()))
+    return parts
+
+
+def not_contained(texts: Iterable[Text], rendering: str) -> list[LeftOut]:
+    """Texts that a rendering without marks does not contain, or contains in part."""
+    solid = _solid(rendering)
+    return [
+        LeftOut(text.message, text.field, _behind_cut(text.text, rendering))
+        for text in texts
+        if not any(_solid(form) in solid for form in _forms(text.text))
+    ]
+
+
+def _neighbours(rendering: Unmarked) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Each mark, between the one before it and the one behind it."""
+    marks = [*rendering.marks, (len(rendering.text), -1)]
+    return zip(marks, marks[1:], marks[2:], strict=False)
+
+
+def _without_end(text: str, written: str) -> str:
+    """The text without what `written` ends with: an end of it, or a beginning and an end."""
+    solid = _solid(written)
+    for form in _forms(text):
+        if solid.endswith(_solid(form)):
+            return ""
+    wanted = _solid(text)
+    ending = _longest(len(wanted), lambda size: solid.endswith(wanted[len(wanted) - size :]))
+    rest, solid = wanted[: len(wanted) - ending], solid[: len(solid) - ending]
+    beginning = 0
+    if len(rest) >= _LEAST:
+        place = solid.find(rest[:_LEAST])
+        if place >= 0 and rest.startswith(solid[place:]):
+            beginning = len(solid) - place
+    return _between(text, beginning, len(rest))
+
+
+def _without_beginning(text: str, written: str) -> str:
+    return _without_end(text[::-1], written[::-1])[::-1]
+
+
+def _behind_cut(text: str, written: str) -> str:
+    """The text behind the longest beginning that is written; all of it where none is."""
+    wanted, solid = _solid(text), _solid(written)
+    size = _longest(len(wanted), lambda size: wanted[:size] in solid)
+    return _between(text, size if _LEAST <= size < len(wanted) else 0, len(wanted))
+
+
+def _longest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest size for which `holds`, which also holds for all smaller ones."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _forms(text: str) -> tuple[str, str]:
+    """The text, and how a template writes it inside of JSON."""
+    return text, json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _solid(text: str) -> str:
+    """The text without white space."""
+    return "".join(text.split())
+
+
+def _between(text: str, first: int, last: int) -> str:
+    """The text from its character `first` to before `last`, counted without white space."""
+    if first == last:
+        return ""
+    places = [match.start() for match in islice(re.finditer(r"\S", text), first, last)]
+    return text[places[0] : places[-1] + 1]
