@@ -49,7 +49,7 @@ class Rendered:
 
 
 class _Found(NamedTuple):
-    """What is in a rendering. specials: spans of the template's own special tokens."""
+    """Parts of a rendering. specials: spans of the template's own special tokens."""
 
     trained: list[Span]
     specials: list[Span]
@@ -135,7 +135,7 @@ class TurnFinder:
         )
 
     def _by_form(self, conversation: Conversation, text: str) -> _Found | None:
-        """What the conversation's form says; None where the conversation does not fit its form."""
+        """Parts by the conversation's form; None where the conversation does not fit its form."""
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every such row has its own form
         blank, texts = with_texts(conversation, lambda number, _: numbered(number))
@@ -154,7 +154,7 @@ class TurnFinder:
         return _Found(*placed, unwritten(gone))
 
     def _by_itself(self, conversation: Conversation, text: str) -> _Found:
-        """What marks in the texts of this conversation say."""
+        """Parts by marks in the texts of this conversation."""
         specials = self._own_specials(conversation, text)
         marked = self._marked(conversation, text)
         trained = self._spans(marked) if self.train_on != "all" else []
