@@ -47,7 +47,7 @@ class LeftOutText(TypedDict):
     tokens: int
 
 
-class LeftOut(LeftOutText):
+class ReportLeftOut(LeftOutText):
     """Text of messages that the chat template does not write.
 
     It is in no ledger, since it was never rendered. documents: rows with such text. fields: by
@@ -101,7 +101,7 @@ class SourceAccount(Rates):
     documents: DocumentCounts
     tokens: Ledger
     segments: int
-    left_out: NotRequired[LeftOut]  # where rows are conversations
+    left_out: NotRequired[ReportLeftOut]  # where rows are conversations
 
 
 class ReportSource(SourceAccount):
@@ -170,7 +170,7 @@ class InputReport(SumFigures):
     windows: list[ReportWindow]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
-    left_out: NotRequired[LeftOut]
+    left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
 
 

@@ -17,10 +17,10 @@ from packprep.schemas.report import (
     DocumentCounts,
     DocumentsPerPack,
     InputReport,
-    LeftOut,
     LeftOutText,
     MixedSource,
     Report,
+    ReportLeftOut,
     ReportMix,
     ReportSplit,
     ReportWindow,
@@ -190,7 +190,7 @@ def _of_source(
     return account
 
 
-def _left_out(counts: "Sequence[LeftOutCount]") -> LeftOut:
+def _left_out(counts: "Sequence[LeftOutCount]") -> ReportLeftOut:
     """Text of messages that the chat template does not write."""
     fields: dict[str, LeftOutText] = {}
     for count in counts:
