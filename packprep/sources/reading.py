@@ -23,7 +23,6 @@ from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.sources.carried import RowShape, carried_types, number_columns, text_type
-from packprep.sources.formats.format import ROWS_PER_TABLE
 from packprep.sources.header import check_names, number_types
 from packprep.sources.opening import open_rows, readable, unpacked
 from packprep.sources.row_text import as_rows, columns_read, text_columns
@@ -66,9 +65,7 @@ def read_rows(
     read = [begin.row]  # rows so far, for errors
     with readable(source, read), unpacked(source, scratch) as path:
         chats = _conversations(source, path, config, scratch) if config.chats else None
-        for table in open_rows(source, path, config, scratch, chats, begin.byte).iter(
-            batch_size=ROWS_PER_TABLE
-        ):
+        for table in open_rows(source, path, config, scratch, chats, begin.byte):
             if not read[0]:
                 _check_columns(source, path, table, config, chats)
             read[0] += len(table)
@@ -95,9 +92,7 @@ def row_shape(
             if source.format.first_types is not None:
                 types = number_types(source, names)
             elif config.carry:
-                table = next(
-                    open_rows(source, path, config, scratch, chats).iter(batch_size=ROWS_PER_TABLE)
-                )
+                table = next(open_rows(source, path, config, scratch, chats))
                 _check_columns(source, path, table, config, chats)
                 types = {
                     name: text_type(table[name])
@@ -133,7 +128,7 @@ def _conversations(
     """Columns of a source that hold its conversations; InputError if it has none."""
     names = source.format.columns(source, path)
     if names is None:
-        names = next(open_rows(source, path, config, scratch, None).iter(batch_size=1)).column_names
+        names = next(open_rows(source, path, config, scratch, None)).column_names
     return find_columns(names, config, source.name, any_row=source.format.has_own_columns)
 
 
