@@ -254,7 +254,7 @@ def _median(runs: Sequence[dict[str, float]], of: str) -> float:
 
 
 def _sha256_speed() -> float:
-    """Bytes per CPU second. Instructions for sha256, which not every processor has, are 7 times as fast."""
+    """Bytes per CPU second; processors with instructions for sha256 have seven times as many."""
     block, start = bytes(64 << 20), time.process_time()
     hashlib.sha256(block)
     return len(block) / (time.process_time() - start)
