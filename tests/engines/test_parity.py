@@ -206,7 +206,7 @@ def test_an_engine_asked_for_by_name_stops_the_build_where_it_differs(
         choose_engine("fastokens", SMALL)
 
 
-@pytest.mark.parametrize("character", ["\u017f", "\u00e9", "\u0301", "\u1d2b", "\u0149"])
+@pytest.mark.parametrize("character", ["\u017f", "\u00e9", "\u0306", "\u1d2b", "\u0149"])
 def test_texts_with_the_one_character_that_differs_go_to_the_reference(
     character: str, planted: Callable[[Engine], None]
 ) -> None:
@@ -231,10 +231,10 @@ def test_texts_with_the_one_character_that_differs_go_to_the_reference(
 def test_a_code_point_that_no_sweep_tries_goes_to_the_reference(
     planted: Callable[[Engine], None],
 ) -> None:
-    planted(Wrong(lambda text: "\U000f1234" in text or "漢" in text))
+    planted(Wrong(lambda text: "\U000f1234" in text))
     choice = choose_engine("auto", SMALL)
     assert (choice.engine.name, choice.gate["verdict"]) == ("fastokens", "equal")
-    texts = pa.array(["the fox", "icon \U000f1234", "漢字"])
+    texts = pa.array(["the fox", "icon \U000f1234"])
     expected = HfEngine(SMALL).encode(texts)
     assert unequal(*choice.engine.encode(texts), *expected).tolist() == []
 
