@@ -4,7 +4,7 @@ Input is a batch of text as an Arrow array, output flat ids and offsets. No docu
 of Python ints, except inside `tokenizers`, which offers nothing else (16 of its 1100 ns per token).
 
     hf         `tokenizers`, the reference: reads every tokenizer.json; 2-4 MB per core-second
-    fastokens  BPE, exact on every code point tried; 30-130 MB, SentencePiece BPE 2-8
+    fastokens  BPE, differs on one code point of o200k; 30-130 MB, SentencePiece BPE 2-8
     gigatoken  BPE, newer Unicode tables; 40-160 MB, SentencePiece BPE 10
 
 Several threads may call an engine at once: all three release the interpreter lock and guard their
