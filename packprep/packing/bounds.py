@@ -110,15 +110,16 @@ def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) ->
         units = capacity * np.maximum(k, 1)
         parts = lengths * (k + 1)
         # f in 1 / unit. On the border between two parts, f_k is length / capacity.
-        on_border = (k == 0) | (parts % capacity == 0)
-        shares = np.where(on_border, lengths * np.maximum(k, 1), parts // capacity * capacity)
+        floors = parts // capacity * capacity
+        on_border = (k == 0) | (parts == floors)
+        shares = np.where(on_border, lengths * np.maximum(k, 1), floors)
         sums = shares * counts
         totals = sums.sum(1, keepdims=True)
         raised = _from_zero((units - shares) * counts)[:, full]
         dropped = _from_zero(sums[:, ::-1])[:, : thresholds.size + 1]
         last = raised[:, -1:] if thresholds.size else np.zeros_like(totals)
-        totals = totals + np.concatenate([raised, last], 1) - dropped
-        best = max(best, int((-(-totals // units)).max()))
+        most_of_row = (totals + np.concatenate([raised, last], 1) - dropped).max(1, keepdims=True)
+        best = max(best, int((-(-most_of_row // units)).max()))
     return best
 
 

@@ -190,7 +190,8 @@ def _by_items(plan_items: Callable[[Items], PackedItems]) -> ItemPlanner:
         weights = None if items.weights is None else items.weights[visit]
         order, offsets = plan_items(replace(items, lengths=items.lengths[visit], weights=weights))
         order = visit[order].astype(np.int64)
-        return arranged_packs(sort_packs(order, offsets), offsets, items)
+        sort_packs(order, offsets)
+        return arranged_packs(order, offsets, items)
 
     return plan
 

@@ -94,9 +94,14 @@ def deal(
     largest = int(np.diff(starts).max(initial=0))
     _deal(packs, starts, kinds, cursors, queue, np.empty(largest + 32, np.int32), order, offsets)
     if largest > _SORT_ABOVE:
-        for pack in np.flatnonzero(np.diff(offsets) > int(_SORT_ABOVE)).tolist():
-            order[offsets[pack] : offsets[pack + 1]].sort()
+        sort_long_packs(order, offsets, int(_SORT_ABOVE))
     return order, offsets
+
+
+def sort_long_packs(order: Int64, offsets: Int64, above: int) -> None:
+    """Sort the packs of more than `above` documents, in place."""
+    for pack in np.flatnonzero(np.diff(offsets) > above).tolist():
+        order[offsets[pack] : offsets[pack + 1]].sort()
 
 
 @kernel

@@ -1,16 +1,14 @@
 """Measurements of a plan: fills, costs, variance of log length, faults.
 
-Sums of fractions are taken from left to right (`bincount`, `cumsum`), so they are the same on every
-machine.
+Sums of fractions are taken from left to right, so they are the same on every machine.
 """
 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packprep.packing.kernels.compiled import Out, kernel
-from packprep.support.arrays import Bools, Int32, Int64
+from packprep.support.arrays import Bools, Float64, Int32, Int64
 
 
 def placed_fills(lengths: Int32, offsets: Int64) -> Int64:
@@ -19,10 +17,10 @@ def placed_fills(lengths: Int32, offsets: Int64) -> Int64:
     return ends[offsets[1:]] - ends[offsets[:-1]]
 
 
-def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> NDArray[np.float64]:
+def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> Float64:
     """a * tokens + b * sum(length**2) of each pack; lengths in the order of packs."""
     length = lengths.astype(np.float64)
-    return np.bincount(*_by_pack(a * length + b * length * length, offsets))
+    return _sums(a * length + b * length * length, offsets)
 
 
 def placed_longest(lengths: Int32, offsets: Int64) -> Int32:
@@ -42,16 +40,31 @@ def log_variances(lengths: Int32, offsets: Int64) -> tuple[float, float]:
     different = np.flatnonzero(np.bincount(lengths))
     table[different] = [math.log(length) for length in different.tolist()]
     logs = table[lengths]
-    logs -= np.cumsum(logs)[-1] / lengths.size
-    sums, squares = (np.bincount(*_by_pack(x, offsets)) for x in (logs, logs * logs))
+    logs -= _sum(logs) / lengths.size
+    sums, squares = _sums(logs, offsets), _sums(logs * logs, offsets)
     within = np.maximum(0.0, squares - sums * sums / np.maximum(np.diff(offsets), 1))
-    return float(np.cumsum(within)[-1]), float(np.cumsum(squares)[-1])
+    return _sum(within), _sum(squares)
 
 
-def _by_pack(values: NDArray[np.float64], offsets: Int64) -> tuple[Int64, NDArray[np.float64], int]:
-    """Arguments of bincount that sum the values of each pack."""
-    packs = offsets.size - 1
-    return np.repeat(np.arange(packs), np.diff(offsets)), values, packs
+def _sum(values: Float64) -> float:
+    return float(_sums(values, np.array([0, values.size]))[0])
+
+
+def _sums(values: Float64, offsets: Int64) -> Float64:
+    """Sum of the values of each pack."""
+    sums = np.empty(offsets.size - 1)
+    _sum_packs(values, offsets, sums)
+    return sums
+
+
+@kernel
+def _sum_packs(values: Float64, offsets: Int64, sums: Out[Float64]) -> None:
+    """Sum from left to right."""
+    for pack in range(sums.size):
+        total = 0.0
+        for i in range(offsets[pack], offsets[pack + 1]):
+            total += values[i]
+        sums[pack] = total
 
 
 def first_fault(

@@ -7,8 +7,10 @@ import numpy as np
 
 from packprep.packing.kernels.common import bitmap, next_set, put_bit
 from packprep.packing.kernels.compiled import Out, kernel
-from packprep.packing.kernels.deal import by_pack, queue_by_key
+from packprep.packing.kernels.deal import by_pack, queue_by_key, sort_long_packs
 from packprep.support.arrays import Bools, Int32, Int64, UInt64
+
+_SHORT = 32  # documents of a pack that insertion sorts quickly
 
 
 def next_fit(lengths: Int32, weights: Int32, capacity: int, slots: int) -> tuple[Int64, Int64]:
@@ -198,9 +200,21 @@ def _best_fit_online(
     return packs
 
 
-def sort_packs(order: Int64, offsets: Int64) -> Int64:
-    """The same plan with the documents of each pack in input order."""
-    packs = np.arange(offsets.size - 1, dtype=np.int32)
-    pack_of = np.empty(order.size, np.int32)
-    pack_of[order] = np.repeat(packs, np.diff(offsets))
-    return by_pack(pack_of, packs.size)[0]
+def sort_packs(order: Int64, offsets: Int64) -> None:
+    """Sort the documents of each pack into input order, in place."""
+    _sort_short_packs(order, offsets, _SHORT)
+    sort_long_packs(order, offsets, _SHORT)
+
+
+@kernel
+def _sort_short_packs(order: Out[Int64], offsets: Int64, most: int) -> None:
+    """Sort the packs of at most `most` documents."""
+    for p in range(offsets.size - 1):
+        first, last = offsets[p], offsets[p + 1]
+        if last - first <= most:
+            for i in range(first + 1, last):
+                document, j = order[i], i
+                while j > first and order[j - 1] > document:
+                    order[j] = order[j - 1]
+                    j -= 1
+                order[j] = document
