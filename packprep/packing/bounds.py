@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packprep.support.arrays import Int32, Int64
 
 _FAMILIES = 20  # dual feasible functions tried; the first few nearly always decide
-_CELLS = 1_000_000  # kinds times functions that are tried at once
+_CELLS = 16_000  # kinds times functions that are tried at once; their arrays fit the caches
 
 
 def lower_bound(

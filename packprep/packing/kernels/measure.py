@@ -19,8 +19,8 @@ def placed_fills(lengths: Int32, offsets: Int64) -> Int64:
 
 def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> Float64:
     """a * tokens + b * sum(length**2) of each pack; lengths in the order of packs."""
-    length = lengths.astype(np.float64)
-    return _sums(a * length + b * length * length, offsets)
+    length = np.arange(lengths.max(initial=0) + 1, dtype=np.float64)
+    return _sums(a * length + b * length * length, lengths, offsets)
 
 
 def placed_longest(lengths: Int32, offsets: Int64) -> Int32:
@@ -39,31 +39,26 @@ def log_variances(lengths: Int32, offsets: Int64) -> tuple[float, float]:
     table = np.zeros(int(lengths.max()) + 1)
     different = np.flatnonzero(np.bincount(lengths))
     table[different] = [math.log(length) for length in different.tolist()]
-    logs = table[lengths]
-    logs -= _sum(logs) / lengths.size
-    sums, squares = _sums(logs, offsets), _sums(logs * logs, offsets)
+    table -= _sums(table, lengths, np.array([0, lengths.size]))[0] / lengths.size
+    sums, squares = _sums(table, lengths, offsets), _sums(table * table, lengths, offsets)
     within = np.maximum(0.0, squares - sums * sums / np.maximum(np.diff(offsets), 1))
-    return _sum(within), _sum(squares)
+    return float(np.cumsum(within)[-1]), float(np.cumsum(squares)[-1])
 
 
-def _sum(values: Float64) -> float:
-    return float(_sums(values, np.array([0, values.size]))[0])
-
-
-def _sums(values: Float64, offsets: Int64) -> Float64:
-    """Sum of the values of each pack."""
+def _sums(table: Float64, lengths: Int32, offsets: Int64) -> Float64:
+    """Sum of table[length] over the documents of each pack."""
     sums = np.empty(offsets.size - 1)
-    _sum_packs(values, offsets, sums)
+    _sum_packs(table, lengths, offsets, sums)
     return sums
 
 
 @kernel
-def _sum_packs(values: Float64, offsets: Int64, sums: Out[Float64]) -> None:
+def _sum_packs(table: Float64, lengths: Int32, offsets: Int64, sums: Out[Float64]) -> None:
     """Sum from left to right."""
     for pack in range(sums.size):
         total = 0.0
         for i in range(offsets[pack], offsets[pack + 1]):
-            total += values[i]
+            total += table[lengths[i]]
         sums[pack] = total
 
 
