@@ -35,6 +35,7 @@ def best_fit_patterns(
     while True:
         parents, kinds = np.empty(size, np.int32), np.empty(size, np.int32)
         copies, packs = np.empty(size, np.int32), np.empty(size, np.int64)
+        depths = np.empty(size, np.int32)
         nodes = _best_fit_tree(
             lengths,
             weights,
@@ -44,6 +45,7 @@ def best_fit_patterns(
             parents,
             kinds,
             copies,
+            depths,
             packs,
             *bitmap(capacity),
             np.full(capacity + 1, -1, np.int32),
@@ -51,7 +53,7 @@ def best_fit_patterns(
             np.empty(size, np.int64),
         )
         if nodes >= 0:
-            return paths((parents, kinds, copies), packs[:nodes])
+            return paths((parents, kinds, copies, depths), packs[:nodes])
         size *= 4
 
 
@@ -65,6 +67,7 @@ def _best_fit_tree(
     parents: Out[Int32],
     kinds: Out[Int32],
     run_copies: Out[Int32],
+    depths: Out[Int32],
     packs: Out[Int64],
     words: Out[UInt64],
     summary: Out[UInt64],
@@ -81,7 +84,8 @@ def _best_fit_tree(
     same, in one step. Equally full packs are a node of a tree; the path to the root is their
     pattern.
 
-    parents, kinds, run_copies: of each node, see `paths`. packs: those that end there. words,
+    parents, kinds, run_copies, depths: of each node, see `paths`. packs: those that end there.
+    words,
     summary: bit r is set if there are packs with room for r more tokens. heads: room -> newest node
     with that room, or -1; `following` chains the others. free: slots left of each node.
     """
@@ -116,6 +120,9 @@ def _best_fit_tree(
                     if heads[room] < 0:
                         put_bit(words, summary, room, False)
             parents[nodes], kinds[nodes], run_copies[nodes] = node, k, copies
+            depths[nodes] = 1
+            if node >= 0:
+                depths[nodes] += depths[node]
             packs[nodes], free[nodes] = taken, slots_left - copies * weight
             room = free_room - copies * length
             if room > 0 and free[nodes] > 0:
@@ -125,27 +132,36 @@ def _best_fit_tree(
     return nodes
 
 
-def paths(tree: tuple[Int32, Int32, Int32], packs: Int64) -> Patterns:
+def paths(tree: tuple[Int32, Int32, Int32, Int32], packs: Int64) -> Patterns:
     """Patterns of a tree: for every node that has packs, the runs on its path to the root.
 
-    tree: parent (-1: none), kind and copies of each node. packs: [nodes], after their parents.
+    tree: parent (-1: none), kind, copies and depth of each node. packs: [nodes], those that end
+    there.
     """
-    parents, kinds, copies = tree
+    parents, kinds, copies, depths = tree
     leaves = np.flatnonzero(packs)
-    depths, node = np.zeros(leaves.size + 1, np.int64), leaves
-    run = np.arange(1, leaves.size + 1)
-    while node.size:
-        depths[run] += 1
-        node = parents[node]
-        run, node = run[node >= 0], node[node >= 0]
-    starts = np.cumsum(depths)
+    starts = np.append(0, np.cumsum(depths[leaves], dtype=np.int64))
     run_kind, run_copies = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int32)
-    run, node = starts[:-1], leaves
-    while node.size:
-        run_kind[run], run_copies[run] = kinds[node], copies[node]
-        node = parents[node]
-        run, node = run[node >= 0] + 1, node[node >= 0]
+    _write_paths(parents, kinds, copies, leaves, run_kind, run_copies)
     return starts, run_kind, run_copies, packs[leaves]
+
+
+@kernel
+def _write_paths(
+    parents: Int32,
+    kinds: Int32,
+    copies: Int32,
+    leaves: Int64,
+    run_kind: Out[Int32],
+    run_copies: Out[Int32],
+) -> None:
+    run = 0
+    for leaf in leaves:
+        node = leaf
+        while node >= 0:
+            run_kind[run], run_copies[run] = kinds[node], copies[node]
+            run += 1
+            node = parents[node]
 
 
 @inlined

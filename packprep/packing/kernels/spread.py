@@ -28,6 +28,7 @@ def emptiest_first_patterns(
     while True:
         parents, kinds = np.empty(size, np.int32), np.empty(size, np.int32)
         copies, packs = np.ones(size, np.int32), np.empty(size, np.int64)
+        depths = np.empty(size, np.int32)
         nodes = _emptiest_first_tree(
             lengths,
             counts,
@@ -36,6 +37,7 @@ def emptiest_first_patterns(
             begun,
             parents,
             kinds,
+            depths,
             packs,
             *bitmap(capacity),
             np.full(capacity + 1, -1, np.int32),
@@ -43,7 +45,7 @@ def emptiest_first_patterns(
             np.empty(size, np.int64),
         )
         if nodes >= 0:
-            return paths((parents, kinds, copies), packs[:nodes])
+            return paths((parents, kinds, copies, depths), packs[:nodes])
         size *= 4
 
 
@@ -56,6 +58,7 @@ def _emptiest_first_tree(
     begun: int,
     parents: Out[Int32],
     kinds: Out[Int32],
+    depths: Out[Int32],
     packs: Out[Int64],
     words: Out[UInt64],
     summary: Out[UInt64],
@@ -65,9 +68,9 @@ def _emptiest_first_tree(
 ) -> int:
     """Grow the tree; return its number of nodes, or -1 if the arrays are too small for it.
 
-    parents, kinds: of each node, see `paths`. packs: those that end there. words, summary: bit f is
-    set if there are packs with f tokens and slots left. heads: fill -> newest node with that fill,
-    or -1; `following` chains the others. free: slots left of each node.
+    parents, kinds, depths: of each node, see `paths`. packs: those that end there. words,
+    summary: bit f is set if there are packs with f tokens and slots left. heads: fill -> newest
+    node with that fill, or -1; `following` chains the others. free: slots left of each node.
     """
     nodes = 0
     for k in range(lengths.size):
@@ -91,6 +94,9 @@ def _emptiest_first_tree(
                         put_bit(words, summary, fill, False)
             left -= taken
             parents[nodes], kinds[nodes] = node, k
+            depths[nodes] = 1
+            if node >= 0:
+                depths[nodes] += depths[node]
             packs[nodes], free[nodes] = taken, slots_left - 1
             if free[nodes] > 0:
                 following[nodes], heads[fill + length] = heads[fill + length], nodes
