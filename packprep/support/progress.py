@@ -110,6 +110,7 @@ class Console:
         self._latest = time.monotonic()
         if self._live is not None:
             self._show("start", 0, None, phase)
+            self._live.refresh()
 
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         now = time.monotonic()

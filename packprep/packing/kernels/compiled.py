@@ -23,9 +23,9 @@ from numba.extending import register_jitable
 from numpy.typing import DTypeLike
 
 F = TypeVar("F", bound=Callable[..., Any])
-Array = TypeVar("Array")
+_Array = TypeVar("_Array")
 
-Out = Annotated[Array, "written"]
+Out = Annotated[_Array, "written"]
 """An array that a kernel writes."""
 
 Variant = tuple[np.dtype[Any], ...]
