@@ -115,7 +115,13 @@ def datatrove_bin(tokenizer: str, path: str, out: str) -> Work:
             reader(f"{out}/parts", compression=None),
             writer(f"{out}/ids", f"{tokenizer}/tokenizer.json", shuffle_documents=False),
         ]
-        executor(steps, tasks=len(parts), workers=len(parts), logging_dir=f"{out}/logs").run()
+        executor(
+            steps,
+            tasks=len(parts),
+            workers=len(parts),
+            logging_dir=f"{out}/logs",
+            start_method="fork",  # children of this process, so that their CPU seconds count
+        ).run()
 
     return work
 
