@@ -135,8 +135,8 @@ From lengths in memory to the finished plan; CPU seconds of one core, median of 
 The same lengths through the packers that the package index has, each at its newest version.
 *Lost* is the share of tokens that a packer crops away. nanochat's loader fills every pack by
 cropping; its row is our twin of the
-[algorithm](https://github.com/karpathy/nanochat/blob/0b949d9c/nanochat/dataloader.py), on lengths
-that were cut at the pack's length before. nanochat reads longer documents too, and loses more.""",
+[algorithm](https://github.com/karpathy/nanochat/blob/0b949d9c/nanochat/dataloader.py). It gets the
+documents of `b4` before they are cut at the pack's length, as nanochat does.""",
     ),
     Benchmark(
         name="loader",

@@ -25,7 +25,7 @@ class Cropped:
     lost: int
 
 
-def crop_to_fill(lengths: NDArray[np.int32], capacity: int) -> Cropped:
+def crop_to_fill(lengths: NDArray[np.integer], capacity: int) -> Cropped:
     """Fill rows of `capacity` tokens until the documents run out.
 
     lengths: [documents], tokens. A row that the documents do not fill is not counted.

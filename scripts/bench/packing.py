@@ -51,6 +51,12 @@ Peer = Callable[[Lengths, int], int]
 PEER_SECONDS = 20.0  # a peer that would take longer is left out
 
 
+def web_texts(documents: int) -> NDArray[np.int64]:
+    """Lengths like those of web text, before they are cut for packs."""
+    lengths = np.random.default_rng(0).lognormal(6.2, 1.1, documents)
+    return np.maximum(1, lengths.astype(np.int64))
+
+
 def distribution(name: str, documents: int) -> tuple[Lengths, int]:
     """Lengths, max_length.
 
@@ -63,7 +69,7 @@ def distribution(name: str, documents: int) -> tuple[Lengths, int]:
         ), 2048
     if name in ("b4", "b8"):
         capacity = 4096 if name == "b4" else 8192
-        texts = np.maximum(1, random.lognormal(6.2, 1.1, documents).astype(np.int64))
+        texts = web_texts(documents)
         pieces = -(-texts // capacity)
         lengths = np.full(pieces.sum(), capacity, np.int32)
         lengths[np.cumsum(pieces) - 1] = texts - (pieces - 1) * capacity
@@ -312,8 +318,12 @@ def peer_rows(
 
 
 def cropping_row(name: str, documents: int) -> Row:
-    """Row of nanochat's loader, which fills every pack and loses the tokens that it crops."""
-    lengths, capacity = distribution(name, documents)
+    """Row of nanochat's loader, which fills every pack and loses the tokens that it crops.
+
+    It gets documents that are not cut: cropping is what it does instead.
+    """
+    cut, capacity = distribution(name, documents)
+    lengths = web_texts(documents) if name in ("b4", "b8") else cut
     result = crop_to_fill(lengths, capacity)
     seconds = cpu_seconds(partial(crop_to_fill, lengths, capacity), 1)
     return (
