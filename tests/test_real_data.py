@@ -1,4 +1,4 @@
-"""Real text and real tokenizers, end to end; skipped if they are not on the machine."""
+"""Real text and real tokenizers, end to end, or those of tests/helpers/stand_ins.py."""
 
 import gzip
 import json
@@ -15,18 +15,20 @@ from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import InputError
 
-from .helpers.corpus import SHARED, expected_ids, needs_shared_data
-
-pytestmark = needs_shared_data
+from .helpers import stand_ins
+from .helpers.corpus import SHARED, expected_ids
 
 TOKENIZERS = {
-    "gpt2": (50256, 50256),
-    "llama3_2": (128000, 128009),
-    "qwen3": (None, 151645),
-    "mistral_nemo": (1, 2),
-    "gemma2": (2, 1),
-    "t5_small": (None, 1),
-    "bert_base_uncased": (101, 102),
+    "gpt2": ("<|endoftext|>", "<|endoftext|>"),
+    "llama3_2": ("<|begin_of_text|>", "<|eot_id|>"),
+    "qwen3": (None, "<|im_end|>"),
+    "mistral_nemo": ("<s>", "</s>"),
+    "gemma2": ("<bos>", "<eos>"),
+    "t5_small": (None, "</s>"),
+    "bert_base_uncased": ("[CLS]", "[SEP]"),
+}
+FOLDERS = {name: SHARED / "tokenizers" / name for name in TOKENIZERS} | {
+    f"{name}, made here": stand_ins.data() / "tokenizers" / name for name in stand_ins.TOKENIZERS
 }
 
 
@@ -69,9 +71,10 @@ def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
 @pytest.fixture(scope="module")
 def gpt2_ids(sample: tuple[Path, list[str]]) -> dict[int, list[int]]:
     tokenizer = Tokenizer.from_file(str(SHARED / "tokenizers" / "gpt2" / "tokenizer.json"))
+    end = tokenizer.token_to_id("<|endoftext|>")
     return {
         number: ids
-        for number, ids in enumerate(expected_ids(sample[1], tokenizer, 50256, 50256))
+        for number, ids in enumerate(expected_ids(sample[1], tokenizer, end, end))
         if ids
     }
 
@@ -113,7 +116,7 @@ def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
     assert flat_documents(tmp_path / "out", config.get("stride", 0)) == expected
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
     name: str, tmp_path: Path
 ) -> None:
@@ -122,10 +125,15 @@ def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
     ]
     source = tmp_path / "sample.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    folder = SHARED / "tokenizers" / name
+    folder = FOLDERS[name]
     build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(folder)))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    expected = expected_ids(documents, tokenizer, *TOKENIZERS[name])
+    kind = folder.name
+    ends = [
+        None if token is None else tokenizer.token_to_id(token)
+        for token in TOKENIZERS.get(kind) or stand_ins.ENDS[kind]
+    ]
+    expected = expected_ids(documents, tokenizer, *ends)
     assert flat_documents(tmp_path / "out") == {
         number: ids for number, ids in enumerate(expected) if ids
     }

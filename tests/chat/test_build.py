@@ -20,7 +20,6 @@ from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import (
     SHARED,
-    needs_shared_data,
     save_tokenizer,
     tiny_tokenizer,
     write_jsonl,
@@ -356,7 +355,6 @@ OPENINGS = {
 }
 
 
-@needs_shared_data
 @pytest.mark.parametrize("name", OPENINGS)
 def test_real_chats_have_transformers_ids_and_the_brute_force_mask_in_the_packs(
     tmp_path: Path, name: str

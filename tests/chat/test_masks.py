@@ -22,7 +22,6 @@ from tests.helpers.reference_chat import special_ids_of_text, trained_by_prefixe
 from .test_template import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
 
 DATA = TOKENIZERS.parent / "text"
-needs_shared_data = pytest.mark.skipif(not DATA.exists(), reason="the shared data is not there")
 
 # What opens an assistant's turn and closes it, for the oracle that knows the formats by heart.
 FORMATS = {
@@ -104,7 +103,6 @@ def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
     assert 0.3 < tokens.trained.mean() < 0.7
 
 
-@needs_shared_data
 def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -> None:
     rows = chats(200)
     theirs = transformers_tokenizer("qwen3")
@@ -209,7 +207,6 @@ OTHERS = {
 }
 
 
-@needs_shared_data
 @pytest.mark.parametrize("name", OTHERS)
 def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_path: Path) -> None:
     opening, closing = OTHERS[name]
@@ -231,7 +228,6 @@ def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_
         )
 
 
-@needs_shared_data
 @pytest.mark.parametrize("name", OTHERS)
 def test_tokenizers_of_every_kind_keep_spelled_tokens_as_text(name: str, tmp_path: Path) -> None:
     opening, closing = OTHERS[name]
@@ -309,8 +305,6 @@ def test_the_space_before_a_first_word_is_where_the_whole_text_has_it(
 
 
 def test_a_token_that_crosses_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None:
-    if not TOKENIZERS.exists():
-        pytest.skip("the shared data is not there")
     backend = transformers_tokenizer("qwen3").backend_tokenizer
     messages = [
         {"role": "user", "content": "hi"},
@@ -363,8 +357,6 @@ def test_rows_that_are_not_conversations_have_no_tokens_but_a_reason(tmp_path: P
 
 
 def test_generation_blocks_give_the_mask_of_transformers(tmp_path: Path) -> None:
-    if not TOKENIZERS.exists():
-        pytest.skip("the shared data is not there")
     source = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% "
         "generation %}{{ m.content }}"

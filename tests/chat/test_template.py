@@ -10,9 +10,9 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.support.errors import ConfigError
-from tests.helpers.corpus import save_tokenizer
+from tests.helpers.corpus import SHARED, save_tokenizer
 
-TOKENIZERS = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
+TOKENIZERS = SHARED / "tokenizers"
 DATE = "26 Jul 2024"  # what llama3_2's template writes where there is no clock
 
 TOOL = {
@@ -62,15 +62,11 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 
 
 def templated() -> Sequence[Any]:
-    """Every tokenizer of the shared data that has a template."""
-    folders = sorted(TOKENIZERS.glob("*")) if TOKENIZERS.exists() else []
-    found = [
+    """Every tokenizer that has a template."""
+    return [
         folder.name
-        for folder in folders
+        for folder in sorted(TOKENIZERS.glob("*"))
         if "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
-    ]
-    return found or [
-        pytest.param("", marks=pytest.mark.skip(reason="the shared data is not there"))
     ]
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,8 +34,8 @@ from tokenizers import (
 from packprep.engines import backends, cut_points
 from packprep.engines.backends import Engine, HfEngine, load_engine
 from packprep.support.errors import ConfigError, InputError
+from tests.helpers.corpus import SHARED
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 LINES = [
     "The quick brown fox jumps over the lazy dog, doesn't it?\nYes, it's 12345 times over.\n",
     "def encode(texts):\n    return [tokenize(text) for text in texts]  # one by one\n\n\n",
@@ -556,13 +555,11 @@ def test_a_cut_that_is_not_proven_is_refused_with_the_reason(
 def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(
     tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not DATA.exists():
-        pytest.skip("the shared data is not here")
-    tokenizer_json = (DATA / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
+    tokenizer_json = (SHARED / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
     engine = HfEngine(tokenizer_json)
     texts = []
     for corpus in ("books", "pydocs_zh", "udhr"):
-        with gzip.open(DATA / "text" / f"{corpus}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        with gzip.open(SHARED / "text" / f"{corpus}.jsonl.gz", "rt", encoding="utf-8") as lines:
             texts += [
                 json.loads(line)["text"][:200_000] for line, _ in zip(lines, range(4), strict=False)
             ]

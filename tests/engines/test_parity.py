@@ -28,8 +28,8 @@ from packprep.engines.parity import choose_engine, trusted_engine, verify_batch
 from packprep.engines.probes import probes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
+from tests.helpers.corpus import SHARED
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 # Kirat Rai, Garay, Nag Mundari, CJK extension H and an Arabic letter
 UNASSIGNED_IN_UNICODE_14 = [
     (0x88F, 0x890),
@@ -505,10 +505,8 @@ def test_the_share_is_met_and_seeds_choose_differently() -> None:
 @pytest.fixture(scope="module")
 def real_texts() -> list[str]:
     """Some documents of every corpus, spread over it: 600 kB."""
-    if not DATA.exists():
-        pytest.skip("the shared data is not here")
     texts: list[str] = []
-    for path in sorted((DATA / "text").glob("*.jsonl.gz")):
+    for path in sorted((SHARED / "text").glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             rows = lines.readlines()
         for row in rows[:: max(1, len(rows) // 12)]:
@@ -522,7 +520,7 @@ def real_texts() -> list[str]:
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def real(request: pytest.FixtureRequest, real_texts: list[str]) -> tuple[str, bytes, Ids, Offsets]:
     """A real tokenizer, and the ids the reference gives for the real texts."""
-    tokenizer_json = (DATA / "tokenizers" / request.param / "tokenizer.json").read_bytes()
+    tokenizer_json = (SHARED / "tokenizers" / request.param / "tokenizer.json").read_bytes()
     return request.param, tokenizer_json, *HfEngine(tokenizer_json).encode(pa.array(real_texts))
 
 
@@ -559,7 +557,7 @@ def test_auto_takes_the_fast_engine_that_fits_a_real_tokenizer(
         pytest.importorskip(
             package, reason=f"{package} is not installed (pip install packprep[fast])"
         )
-    tokenizer_json = (DATA / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
+    tokenizer_json = (SHARED / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
     choice = choose_engine("auto", tokenizer_json, sample=real_texts)
     assert choice.engine.name == engine
     assert len(choice.notes) == (engine == "hf")

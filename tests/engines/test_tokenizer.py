@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from packprep.engines.tokenizer import Special, Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import SHARED, needs_shared_data, save_tokenizer, tiny_tokenizer
+from tests.helpers.corpus import SHARED, save_tokenizer, tiny_tokenizer
 
 BOS, EOS = Special("<s>", 0), Special("</s>", 1)
 
@@ -244,7 +244,6 @@ def test_a_hub_that_does_not_answer_is_an_error_and_no_file_is_taken_for_absent(
     assert ends(load_tokenizer("user/name")) == (BOS, EOS)
 
 
-@needs_shared_data
 @pytest.mark.parametrize(
     ("name", "bos", "eos"),
     [

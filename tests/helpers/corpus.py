@@ -2,13 +2,13 @@
 
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from packprep.config.build_config import BuildConfig
@@ -17,10 +17,12 @@ from packprep.sources.formats.registry import format_of
 from packprep.sources.source import Source
 from packprep.support.progress import Silent
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-needs_shared_data = pytest.mark.skipif(
-    not SHARED.exists(), reason="the shared corpora and tokenizers are not here"
-)
+from . import stand_ins
+
+ROOT = Path(__file__).parents[2]
+_SHARED = Path(os.environ.get("PACKPREP_TEST_DATA", ROOT.parent / "shared" / "data"))
+SHARED = _SHARED if _SHARED.exists() else stand_ins.data()
+"""Real text and tokenizers where a checkout has them beside it; else some that are made here."""
 
 _LINES = [
     "The cat sat on the mat, and the dog sat on the log.",

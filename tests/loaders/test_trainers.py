@@ -4,6 +4,7 @@ torch's data loaders, HF Trainer and TRL for real steps, two processes, kill and
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
-from tests.helpers.corpus import SHARED, needs_shared_data
+from tests.helpers.corpus import SHARED
 from tests.helpers.tiny_shards import write_output
 from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
 
@@ -76,8 +77,12 @@ def test_torchs_dataloader_gives_the_same_batches_in_order(shards: Path, workers
 
 
 def in_workers(workers: int) -> dict[str, Any]:
-    """Options of a DataLoader."""
-    return {"num_workers": workers} | ({"multiprocessing_context": "spawn"} if workers else {})
+    """Options of a DataLoader.
+
+    Workers get a pickled loader, as with "spawn", but torch is imported once for all of them.
+    """
+    multiprocessing.set_forkserver_preload(["torch.utils.data", "packprep.loaders"])
+    return {"num_workers": workers} | ({"multiprocessing_context": "forkserver"} if workers else {})
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -268,7 +273,6 @@ COMMON: dict[str, Any] = {
 }
 
 
-@needs_shared_data
 @pytest.mark.filterwarnings("ignore")  # of the libraries' own making
 def test_hf_trainer_takes_five_steps_on_rows_and_on_the_loader(real: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
@@ -318,7 +322,6 @@ def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
     assert "the call has an attention_mask" in str(found[1])
 
 
-@needs_shared_data
 @pytest.mark.filterwarnings("ignore")  # of the libraries' own making
 @pytest.mark.parametrize("way", ["our collator", "its collator on its column names"])
 def test_trls_sfttrainer_takes_five_steps(real: Path, tmp_path: Path, way: str) -> None:

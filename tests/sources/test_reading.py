@@ -13,7 +13,7 @@ from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.row_text import as_text, text_columns
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import SHARED, needs_shared_data, rows_of, write_jsonl
+from tests.helpers.corpus import SHARED, rows_of, write_jsonl
 from tests.helpers.files import PACK, config
 
 TABLE = pa.table({"id": [1, 2, 3], "text": ["a", "b\nc", "日本"]})
@@ -164,7 +164,6 @@ def test_a_column_of_nulls_is_not_missing(tmp_path: Path) -> None:
     assert {row["problem"] for row in rows(path)} == {"null: the row has no 'text'"}
 
 
-@needs_shared_data
 def test_a_chat_file_names_itself_and_the_columns_it_has(tmp_path: Path) -> None:
     settings = config(sources=[SHARED / "text" / "sgd_chat.jsonl.gz"])
     [source] = resolve(settings, tmp_path)

@@ -35,7 +35,6 @@ from tests.helpers.corpus import (
     SHARED,
     RecordedProgress,
     expected_ids,
-    needs_shared_data,
     save_tokenizer,
     texts,
     tiny_tokenizer,
@@ -691,7 +690,6 @@ def test_weights_on_the_command_line_mix_the_sources_in_their_order(
         assert predicted[source["name"]]["share"] == pytest.approx(source["asked_share"], abs=1e-3)
 
 
-@needs_shared_data
 def test_half_a_third_and_a_fifth_of_real_text_are_within_a_thousandth(tmp_path: Path) -> None:
     text = SHARED / "text"
     sources = [
