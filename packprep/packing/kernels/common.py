@@ -140,7 +140,8 @@ def next_set(words: UInt64, summary: UInt64, start: int) -> int:
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))
     if word != _0:
-        return (w << 6) + lowest_bit(word)
+        bit: int = (w << 6) + lowest_bit(word)
+        return bit
     w += 1
     s = w >> 6
     if s >= summary.size:
@@ -152,7 +153,8 @@ def next_set(words: UInt64, summary: UInt64, start: int) -> int:
             return -1
         word = summary[s]
     w = (s << 6) + lowest_bit(word)
-    return (w << 6) + lowest_bit(words[w])
+    bit = (w << 6) + lowest_bit(words[w])
+    return bit
 
 
 @inlined

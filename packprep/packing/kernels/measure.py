@@ -14,7 +14,8 @@ from packprep.support.arrays import Bools, Float64, Int32, Int64
 def placed_fills(lengths: Int32, offsets: Int64) -> Int64:
     """Tokens in each pack; lengths in the order of packs."""
     ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
-    return ends[offsets[1:]] - ends[offsets[:-1]]
+    fills: Int64 = ends[offsets[1:]] - ends[offsets[:-1]]
+    return fills
 
 
 def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> Float64:
