@@ -24,7 +24,11 @@ NAMING = [
 PROGRAMS = sorted(
     path
     for path in [
-        *(path for path in (ROOT / "scripts").rglob("*.py") if path.name != "tables.py"),
+        *(
+            path
+            for path in (ROOT / "scripts").rglob("*.py")
+            if path.name not in ("common.py", "tables.py")
+        ),
         *(ROOT / "tests" / "faults" / f"{name}.py" for name in ("fuzz", "remote", "soak")),
     ]
 )
