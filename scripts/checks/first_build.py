@@ -115,8 +115,8 @@ def main(runs: int) -> None:
                     f"run {number + 1}: {title:20} {first.seconds:6.2f} s, "
                     f"{warm.seconds:6.2f} s again, {len(first.compiled)} kernels compiled"
                 )
-    for kernel, arguments, seconds in sorted(kernels, key=lambda row: -row[2]):
-        click.echo(f"{seconds:6.2f} s  {kernel}  {arguments.count('Array')} arrays")
+    for kernel, types, seconds in sorted(kernels, key=lambda row: -row[2]):
+        click.echo(f"{seconds:6.2f} s  {kernel}  {types.count('Array')} arrays")
     medians = {title: statistics.median(values) for title, values in more.items()}
     build = medians.pop("build")
     rest = sum(medians.values())
