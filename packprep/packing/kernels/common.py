@@ -140,8 +140,7 @@ def next_set(words: UInt64, summary: UInt64, start: int) -> int:
     w = start >> 6
     word = words[w] & (_ALL << np.uint64(start & 63))
     if word != _0:
-        bit: int = (w << 6) + lowest_bit(word)
-        return bit
+        return int((w << 6) + lowest_bit(word))
     w += 1
     s = w >> 6
     if s >= summary.size:
@@ -153,8 +152,7 @@ def next_set(words: UInt64, summary: UInt64, start: int) -> int:
             return -1
         word = summary[s]
     w = (s << 6) + lowest_bit(word)
-    bit = (w << 6) + lowest_bit(words[w])
-    return bit
+    return int((w << 6) + lowest_bit(words[w]))
 
 
 @inlined
