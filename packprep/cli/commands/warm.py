@@ -14,7 +14,7 @@ def command(quiet: bool) -> None:
 
     \b
     Example:
-      RUN pip install packprep && packprep warm
+      RUN pip install packprep && packprep warm --quiet
     """
     from packprep.packing.warm import all_variants
     from packprep.support.progress import open_progress
