@@ -7,13 +7,14 @@ lines, at least 100 MB for a figure to be quoted. Both builds run after one anot
 processes, and their bytes are compared.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import click
 
 
 def build(tokenizer: str, text: str, engine: str, out: Path) -> tuple[float, dict[str, object]]:
@@ -30,25 +31,21 @@ def build(tokenizer: str, text: str, engine: str, out: Path) -> tuple[float, dic
     return usage.ru_utime + usage.ru_stime, manifest
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("tokenizer")
-    parser.add_argument("text")
-    parser.add_argument("--engine", default="fastokens")
-    arguments = parser.parse_args()
-    megabytes = Path(arguments.text).stat().st_size / 1e6
+@click.command(help=__doc__)
+@click.argument("tokenizer")
+@click.argument("text", type=click.Path(exists=True))
+@click.option("--engine", default="fastokens", show_default=True)
+def main(tokenizer: str, text: str, engine: str) -> None:
+    megabytes = Path(text).stat().st_size / 1e6
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        built = {
-            engine: build(arguments.tokenizer, arguments.text, engine, out / engine)
-            for engine in (arguments.engine, "hf")
-        }
-    for engine, (seconds, manifest) in built.items():
+        built = {name: build(tokenizer, text, name, out / name) for name in (engine, "hf")}
+    for name, (seconds, manifest) in built.items():
         gate = manifest["run"]["engine"]  # type: ignore[index]
-        print(f"{engine:10} {seconds:8.1f} CPU s {megabytes / seconds:8.1f} MB/CPU s  {gate}")
+        click.echo(f"{name:10} {seconds:8.1f} CPU s {megabytes / seconds:8.1f} MB/CPU s  {gate}")
     (fast, of_fast), (slow, of_reference) = built.values()
     same = of_fast["data"] == of_reference["data"]
-    print(f"{slow / fast:.1f} x the reference; the same bytes: {'yes' if same else 'NO'}")
+    click.echo(f"{slow / fast:.1f} x the reference; the same bytes: {'yes' if same else 'NO'}")
     if not same:
         raise SystemExit(1)
 

@@ -9,8 +9,9 @@ About 3 CPU-seconds for each pre-tokenizer and engine. To add a pre-tokenizer, a
 
 import importlib.metadata
 import json
-import sys
 from typing import Any
+
+import click
 
 from packprep.engines import sweep
 from packprep.engines.backends import load_engine
@@ -36,7 +37,9 @@ def renewed(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"tokenizers": importlib.metadata.version("tokenizers"), "guards": guards}
 
 
-def main() -> None:
+@click.command(help=__doc__)
+@click.option("--write", is_flag=True, help="Write the file.")
+def main(write: bool) -> None:
     entries = []
     for entry in known_guards():
         entries.append(renewed(entry))
@@ -45,8 +48,8 @@ def main() -> None:
             f"{name}: {len(Guard.from_text(text)):,} characters"
             for name, text in entries[-1]["guards"].items()
         )
-        print(f"{entry['models']}: {state} ({sizes})", flush=True)
-    if "--write" in sys.argv:
+        click.echo(f"{entry['models']}: {state} ({sizes})")
+    if write:
         KNOWN.write_text(json.dumps(entries, indent=1) + "\n")
 
 

@@ -21,14 +21,11 @@ NAMING = [
         if path.suffix in ("", ".md", ".py") and path.is_file() and "golden" not in path.parts
     ),
 ]
+LIBRARIES = ("common.py", "crop_to_fill.py", "tables.py")
 PROGRAMS = sorted(
     path
     for path in [
-        *(
-            path
-            for path in (ROOT / "scripts").rglob("*.py")
-            if path.name not in ("common.py", "tables.py")
-        ),
+        *(path for path in (ROOT / "scripts").rglob("*.py") if path.name not in LIBRARIES),
         *(ROOT / "tests" / "faults" / f"{name}.py" for name in ("fuzz", "remote", "soak")),
     ]
 )

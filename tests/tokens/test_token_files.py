@@ -87,6 +87,7 @@ def test_a_receipt_on_disk_has_these_keys(
         "verified": receipt.verified,
         "parts": [{"source": 0, "rows": 2, "skipped": {"null": 1}}],
         "cut": {},
+        "left_out": {},
         "bytes": receipt.bytes,
         "xxh3": receipt.xxh3,
     }

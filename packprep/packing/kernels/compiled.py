@@ -59,8 +59,19 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         variant = tuple([arguments[i].dtype for i in self._free])
-        compiled = self._compiled.get(variant)
-        return (compiled or self.load(variant))(*arguments)
+        compiled = self._compiled.get(variant) or self.load(variant)
+        try:
+            return compiled(*arguments)
+        except TypeError:  # before the first step: an array has gaps, or elements of another type
+            return compiled(*map(self._copied, self._hints, arguments))
+
+    @staticmethod
+    def _copied(hint: Any, argument: Any) -> Any:
+        """An array that is only read, as the signature has it; anything else unchanged."""
+        if hint in _NUMBERS or typing.get_origin(hint) is Annotated:
+            return argument
+        element = _element(hint)
+        return np.ascontiguousarray(argument, None if element is Any else element)
 
     def load(self, variant: Variant = ()) -> Any:
         """Compile a variant, or load it from the cache on disk, unless it is in memory."""
