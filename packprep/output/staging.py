@@ -19,6 +19,7 @@ import contextlib
 import errno
 import json
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.progress import Progress
 
 SUFFIX = ".incomplete"
+_TRIES = 5  # a thread that is about to stop may still write to a directory that is deleted
 APPENDED = ".appended"
 BUILD = "build.json"
 JOB = "job.json"  # all that another process needs to do a part of the work
@@ -263,8 +265,11 @@ def staging_at(output: Path) -> Staging:
 
 def _leave(staging: Staging) -> None:
     shutil.rmtree(staging.scratch, ignore_errors=True)
-    if staging.path.exists() and not staging.committed():
+    for _ in range(_TRIES):
+        if not staging.path.exists() or staging.committed():
+            return
         shutil.rmtree(staging.path, ignore_errors=True)
+        time.sleep(0.02 * staging.path.exists())
 
 
 def _is_staging(path: Path) -> bool:
