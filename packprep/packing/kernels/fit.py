@@ -198,6 +198,19 @@ class PatternList:
         runs = 8 * kinds + 64 + self.most
         self.run_kind, self.run_copies = np.empty(runs, np.int32), np.empty(runs, np.int32)
 
+    @property
+    def arguments(self) -> tuple[Int64, Int64, int, Int64, Int32, Int32, Int64]:
+        """The arguments of a kernel that appends, in its order."""
+        return (
+            self.left,
+            self.next_living,
+            self.most,
+            self.starts,
+            self.run_kind,
+            self.run_copies,
+            self.times,
+        )
+
     def grow(self) -> None:
         """Make room for twice as many patterns."""
         for name in ("starts", "times", "run_kind", "run_copies"):
@@ -236,13 +249,7 @@ def first_fit_patterns(
             capacity,
             slots,
             at_most,
-            result.left,
-            result.next_living,
-            result.most,
-            result.starts,
-            result.run_kind,
-            result.run_copies,
-            result.times,
+            *result.arguments,
             patterns,
         )
         if not result.left.any():
