@@ -142,7 +142,7 @@ class BatchMaker:
         starts, ends = boundaries[:-1], boundaries[1:]
         lengths = ends - starts
         positions = memory[room + _SKEW : room + _SKEW + total]
-        np.subtract(self._count[:total], np.repeat(starts, lengths), out=positions)
+        np.subtract(self._count[:total], starts.repeat(lengths), out=positions)
         first, labels = 2 * (room + _SKEW), None
         if self._labels == "hf":
             labels = memory[first : first + total]
