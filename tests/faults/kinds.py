@@ -141,7 +141,7 @@ _JSON_ROWS = (
     ),
     _bad("a number", b'{"text": 7}', "'text' is a number, expected text", "not_text"),
     _bad("not a number", b'{"text": NaN}', "'text' is a number, expected text", "not_text"),
-    _bad("true", b'{"text": true}', "'text' is true or false, expected text", "not_text"),
+    _bad("true", b'{"text": true}', "'text' is a boolean, expected text", "not_text"),
     _bad("a list", b'{"text": ["a"]}', "'text' is a list, expected text", "not_text"),
     _bad("an object", b'{"text": {"text": "a"}}', "'text' is an object, expected text", "not_text"),
     _bad("null", b'{"text": null}', "the row has no 'text'", "null"),
@@ -237,7 +237,7 @@ _TEXT_ROWS = (
     _bad("a byte that is not UTF-8", b"a\xffb", f"line {_LINE} is not UTF-8", "bad_utf8"),
     _bad("UTF-16", "ab".encode("utf-16"), f"line {_LINE} is not UTF-8", "bad_utf8"),
     _bad("UTF-16 without its mark", "ab".encode("utf-16-le"), f"line {_LINE} {_NUL}", "bad_utf8"),
-    _bad("a line without end", b"x" * 2 * LIMIT, f"the line in line {_LINE} {_LARGE}", "too_large"),
+    _bad("a line without end", b"x" * 2 * LIMIT, f"line {_LINE} {_LARGE}", "too_large"),
 )
 
 _BINARY_ROWS = (

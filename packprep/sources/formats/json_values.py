@@ -25,7 +25,7 @@ JSON_TEXT = pa.large_binary()
 GROUP = pa.large_string()
 
 _KINDS = {
-    bool: "true or false",
+    bool: "a boolean",
     int: "a number",
     float: "a number",
     str: "text",

@@ -78,7 +78,8 @@ def _checked(
     value: str | None, line: int, what: str, limit: int
 ) -> tuple[str | None, Problem | None]:
     if value is None:
-        return None, too_large(f"the {what} in line {line}", limit)
+        subject = f"line {line}" if what == "line" else f"the {what} that starts on line {line}"
+        return None, too_large(subject, limit)
     wrong = "is not UTF-8"
     at = escaped_bytes(value)
     if at < 0:

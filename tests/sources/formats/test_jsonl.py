@@ -39,7 +39,7 @@ def problem(line: bytes) -> str | None:
     ("line", "expected"),
     [
         (b'{"text": 7}', "not_text: 'text' is a number, expected text"),
-        (b'{"text": true}', "not_text: 'text' is true or false, expected text"),
+        (b'{"text": true}', "not_text: 'text' is a boolean, expected text"),
         (b'{"text": ["a"]}', "not_text: 'text' is a list, expected text"),
         (b'{"text": {"a": 1}}', "not_text: 'text' is an object, expected text"),
         (b'{"text": "\xff"}', "bad_utf8: byte 10 of the line is not UTF-8"),

@@ -11,7 +11,7 @@ from packprep.sources.formats import text_rows
 from tests.helpers.corpus import rows_of, tables_of
 
 By = Literal["document", "paragraph", "line"]
-TOO_LARGE = "too_large: the {} has more than 4 bytes (--max-row-size)"
+TOO_LARGE = "too_large: {} has more than 4 bytes (--max-row-size)"
 
 
 def rows(data: bytes, by: By = "line", **options: Any) -> list[dict[str, Any]]:
@@ -78,18 +78,20 @@ def test_a_row_longer_than_the_limit_is_a_finding_and_the_next_one_is_read() -> 
 
     assert found(b"abcd\nabcde\nabcdefghijk\nab", "line") == [
         ("abcd", None),
-        (None, TOO_LARGE.format("line in line 2")),
-        (None, TOO_LARGE.format("line in line 3")),
+        (None, TOO_LARGE.format("line 2")),
+        (None, TOO_LARGE.format("line 3")),
         ("ab", None),
     ]
     assert found(b"abcd\n\nab\ncdefgh\n\nab\n\nabcdefgh", "paragraph") == [
         ("abcd", None),
-        (None, TOO_LARGE.format("paragraph in line 3")),
+        (None, TOO_LARGE.format("the paragraph that starts on line 3")),
         ("ab", None),
-        (None, TOO_LARGE.format("paragraph in line 8")),
+        (None, TOO_LARGE.format("the paragraph that starts on line 8")),
     ]
     assert found(b"abcd", "document") == [("abcd", None)]
-    assert found(b"abcde", "document") == [(None, TOO_LARGE.format("document in line 1"))]
+    assert found(b"abcde", "document") == [
+        (None, TOO_LARGE.format("the document that starts on line 1"))
+    ]
 
 
 def test_an_endless_line_is_not_kept(tmp_path: Path) -> None:
