@@ -27,6 +27,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from packprep.support.errors import InputError, brief
+from packprep.support.json_words import json_fault, json_kind
 from packprep.support.problems import BadRow
 
 Message = dict[str, Any]
@@ -181,14 +182,17 @@ def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conve
         )
     tools = _parsed(row[columns.tools], repr(columns.tools)) if columns.tools else None
     if tools is not None and not isinstance(tools, list):
-        raise BadRowError(BadRow.BAD_TOOLS, f"{columns.tools!r} is {_kind(tools)}, expected a list")
+        raise BadRowError(
+            BadRow.BAD_TOOLS, f"{columns.tools!r} is {json_kind(tools)}, expected a list"
+        )
     tools = [_parsed(tool, f"a tool in {columns.tools!r}") for tool in tools or []]
     variables = (
         _parsed(row[columns.variables], repr(columns.variables)) if columns.variables else None
     )
     if variables is not None and not isinstance(variables, dict):
         raise BadRowError(
-            BadRow.BAD_VARIABLES, f"{columns.variables!r} is {_kind(variables)}, expected an object"
+            BadRow.BAD_VARIABLES,
+            f"{columns.variables!r} is {json_kind(variables)}, expected an object",
         )
     untrained = [
         number
@@ -230,7 +234,7 @@ def _pair(prompt: Any, response: Any, *, names: Sequence[str]) -> list[Message]:
         elif isinstance(value, str):
             messages.append({"role": role, "content": value})
         else:
-            raise BadRowError(BadRow.NO_CONTENT, f"{name!r} is {_kind(value)}, expected text")
+            raise BadRowError(BadRow.NO_CONTENT, f"{name!r} is {json_kind(value)}, expected text")
     return messages
 
 
@@ -239,7 +243,7 @@ def _messages(value: Any, column: str) -> list[Message]:
         raise BadRowError(BadRow.NULL, f"{column!r} is null, expected a list of messages")
     if not isinstance(value, list):
         raise BadRowError(
-            BadRow.NOT_MESSAGES, f"{column!r} is {_kind(value)}, expected a list of messages"
+            BadRow.NOT_MESSAGES, f"{column!r} is {json_kind(value)}, expected a list of messages"
         )
     if not value:
         raise BadRowError(BadRow.NO_MESSAGES, f"{column!r} is empty, expected at least one message")
@@ -255,7 +259,7 @@ def _message(value: Any, number: int) -> Message:
     if not isinstance(value, dict):
         raise BadRowError(
             BadRow.NOT_MESSAGES,
-            f"message {number} is {_kind(value)}, expected an object with role and content",
+            f"message {number} is {json_kind(value)}, expected an object with role and content",
         )
     message = {key: item for key, item in value.items() if item is not None}
     if "from" in message and "role" not in message:
@@ -288,7 +292,7 @@ def _message(value: Any, number: int) -> Message:
     if content is not None and not isinstance(content, (str, dict)):
         raise BadRowError(
             BadRow.NO_CONTENT,
-            f"message {number} ({role}) has {_kind(content)} as content, expected text",
+            f"message {number} ({role}) has {json_kind(content)} as content, expected text",
         )
     reasoning = next((message[key] for key in _REASONING if key in message), None)
     if reasoning is not None:  # one thought under several names: each template reads one of them
@@ -306,7 +310,7 @@ def _tool_calls(value: Any, number: int) -> list[Any]:
     calls = _parsed(value, where)
     calls = [] if calls is None else calls
     if not isinstance(calls, list):
-        raise BadRowError(BadRow.BAD_TOOLS, f"{where} is {_kind(calls)}, expected a list")
+        raise BadRowError(BadRow.BAD_TOOLS, f"{where} is {json_kind(calls)}, expected a list")
     return [_parsed(call, where) for call in calls]
 
 
@@ -322,7 +326,7 @@ def _joined_parts(parts: list[Any], number: int) -> str:
         text = part.get("text") if isinstance(part, dict) else part
         kind = part.get("type") or "text" if isinstance(part, dict) else "text"
         if kind != "text" or not isinstance(text, str):
-            found = f"of type {brief(kind)}" if kind != "text" else f"{_kind(text)}"
+            found = f"of type {brief(kind)}" if kind != "text" else f"{json_kind(text)}"
             raise BadRowError(
                 BadRow.NO_CONTENT,
                 f"part {place} of message {number} is {found}, expected text: images, sound and "
@@ -364,9 +368,6 @@ def _parsed(value: Any, where: str) -> Any:
     except UnicodeEncodeError:
         raise BadRowError(BadRow.BAD_UTF8, f"{where} has a lone surrogate") from None
     except (ValueError, RecursionError) as error:
-        raise BadRowError(BadRow.BAD_JSON, f"{where} is text but not JSON: {error}") from None
-
-
-def _kind(value: Any) -> str:
-    names = {"NoneType": "null", "str": "text", "dict": "an object", "list": "a list"}
-    return names.get(type(value).__name__, f"a {type(value).__name__}")
+        raise BadRowError(
+            BadRow.BAD_JSON, f"{where} is text but not JSON: {json_fault(error)}"
+        ) from None

@@ -24,6 +24,7 @@ from packprep.engines.tokenizer_files import (
 )
 from packprep.schemas.manifest import Manifest
 from packprep.support.errors import ConfigError, InputError, PackprepError, nearest
+from packprep.support.json_words import json_fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,7 @@ def load_tokenizer(
     """
     name, raw, sides = read_tokenizer_files(source, revision)
     try:
-        parsed = json.loads(raw)
-        if not isinstance(parsed, dict) or "model" not in parsed:
-            raise ValueError("it has no model")
+        parsed = _parsed(raw)
         notes = [
             f"{name}: stored {key} is switched off"
             for key in ("truncation", "padding")
@@ -100,15 +99,12 @@ def load_tokenizer(
         }
     except PackprepError:
         raise
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-    ) as error:  # anyone's JSON
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)[:200]
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # anyone's JSON
+        reason = "a part of it has another form than tokenizers writes"
+        if isinstance(error, KeyError):
+            reason = f"a part of it has no {error}"
+        elif isinstance(error, _UnfitError):
+            reason = str(error)
         raise InputError(
             f"{name} is not a tokenizer.json: {reason}; expected a file saved by tokenizers"
         ) from None
@@ -198,6 +194,20 @@ def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[s
     return templates
 
 
+class _UnfitError(ValueError):
+    """A reason why a file is not a tokenizer.json."""
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _UnfitError(json_fault(error)) from None
+    if not isinstance(parsed, dict) or "model" not in parsed:
+        raise _UnfitError("it has no model")
+    return parsed
+
+
 def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     """Id of every token, read from the file: loading the tokenizer would take up to a second."""
     tokens = parsed["model"]["vocab"]
@@ -208,9 +218,9 @@ def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
     )
     vocab.update((token["content"], token["id"]) for token in parsed.get("added_tokens", []))
     if not vocab or set(map(type, vocab.values())) != {int}:
-        raise ValueError("its vocabulary is empty or has a token without a number")
+        raise _UnfitError("its vocabulary is empty or has a token without a number")
     if min(vocab.values()) < 0 or max(vocab.values()) >= 2**31 - 1:
-        raise ValueError(
+        raise _UnfitError(
             f"its ids go from {min(vocab.values())} to {max(vocab.values())}, beyond 0 to 2^31 - 2"
         )
     return vocab

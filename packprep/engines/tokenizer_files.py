@@ -6,6 +6,7 @@ from typing import Any
 
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hub import asking, explained
+from packprep.support.json_words import json_fault, json_kind
 
 SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -88,9 +89,9 @@ def _json_object(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+        raise InputError(f"{path} is not JSON: {json_fault(error)}") from None
     if not isinstance(loaded, dict):
-        raise InputError(f"{path} holds a {type(loaded).__name__}, expected a JSON object")
+        raise InputError(f"{path} holds {json_kind(loaded)}, expected a JSON object")
     return loaded
 
 

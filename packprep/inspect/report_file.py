@@ -9,6 +9,7 @@ from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.report import Report
 from packprep.support.errors import InputError
+from packprep.support.json_words import json_fault, json_kind
 
 NAME = "report.json"
 
@@ -53,7 +54,7 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; expected {expected}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}; expected {expected}") from None
+        raise InputError(f"{path} is not JSON: {json_fault(error)}; expected {expected}") from None
     if not isinstance(loaded, dict):
-        raise InputError(f"{path} holds a {type(loaded).__name__}; expected {expected}")
+        raise InputError(f"{path} holds {json_kind(loaded)}; expected {expected}")
     return loaded

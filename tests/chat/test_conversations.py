@@ -139,7 +139,7 @@ def test_reasoning_is_found_under_each_of_its_names() -> None:
         ([{"role": "user", "content": None}], "no_content: message 0 (user) has no content"),
         (
             [{"role": "user", "content": 3}],
-            "no_content: message 0 (user) has a int as content, expected text",
+            "no_content: message 0 (user) has a number as content, expected text",
         ),
         ([{"from": "human"}], "no_content: message 0 (user) has no content"),
     ],
@@ -163,7 +163,7 @@ def test_content_that_is_a_list_of_text_parts_is_their_text() -> None:
         ({"type": "image", "url": "x"}, "of type 'image'"),
         ({"type": "text", "text": None}, "null"),
         ({}, "null"),
-        (3, "a int"),
+        (3, "a number"),
     ],
 )
 def test_a_part_that_is_not_text_is_named_with_its_message(part: Any, found: str) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from packprep.sources.formats.arrow_columns import group_text
 from packprep.sources.formats.raw_files import escaped_bytes
 from packprep.support.errors import brief
+from packprep.support.json_words import json_kind
 from packprep.support.problems import BadRow, Problem, no_problems
 
 Columns = Mapping[str, pa.DataType]
@@ -23,15 +24,6 @@ _NUMBERS: set[pa.DataType] = {
 }
 JSON_TEXT = pa.large_binary()
 GROUP = pa.large_string()
-
-_KINDS = {
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "an object",
-}
 
 
 def read_types(numbers: Columns) -> dict[str, pa.DataType]:
@@ -192,8 +184,3 @@ def _text(value: Any, name: str, problem: Problem | None) -> tuple[str | None, P
         )
         return None, problem or Problem(BadRow.BAD_UTF8, f"{name!r} {fault}")
     return value, problem
-
-
-def json_kind(value: Any) -> str:
-    """Name of the kind of a value in JSON."""
-    return next(words for kind, words in _KINDS.items() if isinstance(value, kind))

@@ -27,11 +27,11 @@ from packprep.sources.formats.json_values import (
     Columns,
     column_value,
     decode_row,
-    json_kind,
     read_types,
 )
 from packprep.sources.formats.raw_files import numbered_lines
 from packprep.support.errors import InputError
+from packprep.support.json_words import json_kind
 from packprep.support.problems import BadRow, Problem, no_problems, problem_array, too_large
 
 BLOCK_BYTES = 4 << 20
