@@ -9,20 +9,26 @@ def command(quiet: bool) -> None:
     """Compile all kernels now, so that no later command waits for it.
 
     Compiled kernels are kept beside the installed package, or where that is read-only in
-    ~/.cache/numba, or in the directory that NUMBA_CACHE_DIR names. They serve one type of
-    processor. Run this as the user who will run packprep, who must be able to write there.
+    ~/.cache/packprep. If NUMBA_CACHE_DIR is set, they are kept in that directory. They serve one
+    type of processor, and any user who can read them; the image may then be read-only.
 
     \b
     Example:
       RUN pip install packprep && packprep warm --quiet
     """
+    from packprep.packing.kernels.compiled import compiling
+    from packprep.packing.kernels.disk_cache import can_keep
     from packprep.packing.warm import all_variants
+    from packprep.support.errors import ConfigError
     from packprep.support.progress import open_progress
 
-    with open_progress("loading libraries", quiet=quiet) as progress:
+    compiled: list[str] = []
+    with open_progress("loading libraries", quiet=quiet) as progress, compiling(compiled.append):
         variants = all_variants(["packprep.windows.labels", "packprep.windows.mix_draw"])
         for number, (kernel, variant) in enumerate(variants, 1):
             kernel.load(variant)
             progress.advance("compile", number, len(variants), "kernels")
+    if compiled and not can_keep():
+        raise ConfigError("no folder to keep kernels can be written; set NUMBA_CACHE_DIR")
     if not quiet:
         click.echo(f"{len(variants)} kernels are ready")

@@ -22,6 +22,8 @@ from numba.core import event
 from numba.extending import register_jitable
 from numpy.typing import DTypeLike
 
+from packprep.packing.kernels.disk_cache import KernelCache, can_keep
+
 F = TypeVar("F", bound=Callable[..., Any])
 _Array = TypeVar("_Array")
 
@@ -107,7 +109,9 @@ def _element(hint: Any) -> Any:
 
 
 def _jit(function: Callable[..., Any]) -> Any:
-    return njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+    dispatcher = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+    dispatcher._cache = KernelCache(function)
+    return dispatcher
 
 
 KERNELS: list[Kernel] = []
@@ -135,6 +139,9 @@ def inlined(function: F) -> F:
     return part
 
 
+_NEVER_KEPT = "in every run: no folder to keep them can be written; set NUMBA_CACHE_DIR"
+
+
 class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -143,7 +150,7 @@ class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
     def on_start(self, _: event.Event) -> None:
         if not self._reported:
             self._reported = True
-            self._say("compiling kernels (first run)")
+            self._say(f"compiling kernels ({'first run' if can_keep() else _NEVER_KEPT})")
 
     def on_end(self, _: event.Event) -> None:
         pass

@@ -1,0 +1,103 @@
+"""Compiled kernels are kept in the first folder that takes them, and read from any."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packprep.packing.kernels import disk_cache
+from packprep.packing.kernels.compiled import Kernel, Out, compiling
+from packprep.support.arrays import Int32
+
+
+def double(values: Int32, out: Out[Int32]) -> None:
+    for i in range(values.size):
+        out[i] = values[i] * 2
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """Folders to try: one that cannot be made, because a file has its name, and two that can."""
+    (tmp_path / "file").write_text("")
+    paths = [tmp_path / "file" / "kernels", tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr(disk_cache, "cache_folders", lambda source: paths)
+    return paths
+
+
+def compiled_lines() -> list[str]:
+    """Lines about compiling while a fresh process would call the kernel."""
+    lines: list[str] = []
+    out = np.zeros(2, np.int32)
+    with compiling(lines.append):
+        Kernel(double, ())(np.array([1, 2], np.int32), out)
+    assert out.tolist() == [2, 4]
+    return lines
+
+
+def test_a_kernel_is_written_to_the_first_folder_that_can_be_written(folders: list[Path]) -> None:
+    assert compiled_lines() == ["compiling kernels (first run)"]
+    assert [len(list(folder.iterdir())) for folder in folders[1:2]] == [1]
+    assert not folders[2].exists()
+    assert compiled_lines() == []
+
+
+def test_a_kernel_is_read_from_a_folder_that_cannot_be_written(folders: list[Path]) -> None:
+    compiled_lines()
+    (warmed,) = folders[1].iterdir()
+    folders[1].rename(folders[2])  # the folder after those that cannot be made
+    folders[1].write_text("")
+    assert compiled_lines() == []
+    assert [path.name for path in folders[2].iterdir()] == [warmed.name]
+
+
+def test_without_any_folder_a_kernel_is_compiled_in_every_run_and_a_line_says_so(
+    folders: list[Path],
+) -> None:
+    del folders[1:]
+    for _ in range(2):
+        assert compiled_lines() == [
+            "compiling kernels (in every run: no folder to keep them can be written; set "
+            "NUMBA_CACHE_DIR)"
+        ]
+
+
+def test_a_damaged_kernel_is_compiled_again(folders: list[Path]) -> None:
+    compiled_lines()
+    (path,) = folders[1].iterdir()
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert compiled_lines() != []
+    assert len(path.read_bytes()) == len(content)
+    assert compiled_lines() == []
+
+
+def test_a_kernel_of_other_code_is_compiled_again(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel holds code of other modules too, so a change of any of them counts."""
+    compiled_lines()
+    monkeypatch.setattr(disk_cache, "_stamp", lambda source: b"another version")
+    assert compiled_lines() != []
+    assert compiled_lines() == []
+    assert len(list(folders[1].iterdir())) == 1
+
+
+def test_numba_cache_dir_is_the_only_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(disk_cache.config, "CACHE_DIR", str(tmp_path / "cache"))
+    assert disk_cache.cache_folders(Path(__file__)) == [tmp_path / "cache"]
+    compiled_lines()
+    (path,) = (tmp_path / "cache").iterdir()
+    assert path.name.startswith("tests.packing.kernels.test_disk_cache.double-")
+
+
+def test_kernels_are_kept_beside_their_module_or_in_the_users_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(disk_cache.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert disk_cache.cache_folders(Path("/site/packing/gather.py")) == [
+        Path("/site/packing/__pycache__"),
+        tmp_path / "packprep" / "kernels",
+    ]
