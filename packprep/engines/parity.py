@@ -48,6 +48,9 @@ SAMPLE_DOCUMENT, SAMPLE_TOTAL = 2 << 10, 32 << 10
 # reference, 20 to 50 times slower, decides the speed.
 GUARDED_SHARE = 0.01
 
+# Bytes of a tokenizer.json, of some 60,000 tokens, from which on gigatoken is preferred.
+LARGE_TOKENIZER = 4 << 20
+
 # Text that a thread encodes before another one replaces it: fastokens caches up to 100 MB of words
 # for each thread. The empty cache of a new thread costs less than 1 % of the instructions of a
 # build.
@@ -91,11 +94,15 @@ def choose_engine(
     documents of the build; the beginnings of the first few are compared. Raises ConfigError where a
     named engine is not installed, InputError where it cannot read the tokenizer or differs.
     """
+    reference = _load_once(
+        lambda: load_engine("hf", tokenizer_json, parse_special_tokens=parse_special_tokens)
+    )
 
     def load(name: Any, tokenizer: bytes) -> Engine:
+        if name == "hf" and tokenizer is tokenizer_json:
+            return reference()
         return load_engine(name, tokenizer, parse_special_tokens=parse_special_tokens)
 
-    reference = _load_once(lambda: load("hf", tokenizer_json))
     candidates = _candidates(tokenizer_json) if requested == "auto" else [requested]
     if candidates == ["hf"]:
         return _choice(reference(), reference, "reference", [])
@@ -244,14 +251,18 @@ def verify_batch(
 
 
 def _candidates(tokenizer_json: bytes) -> list[EngineName]:
-    """Fast engines in the order to try.
+    """Fast engines in the order to try, the faster first.
 
-    BPE with byte fallback comes from SentencePiece; gigatoken is faster on it.
+    gigatoken is two to three times as fast on BPE with byte fallback, which comes from
+    SentencePiece. On other tokenizers both encode at about one speed, but fastokens needs a second
+    more to load a large one. scripts/bench/guarded.py compares whole builds.
     """
     from_sentencepiece = (
         b'"byte_fallback":true' in tokenizer_json or b'"byte_fallback": true' in tokenizer_json
     )
-    return ["gigatoken", "fastokens"] if from_sentencepiece else ["fastokens", "gigatoken"]
+    if from_sentencepiece or len(tokenizer_json) > LARGE_TOKENIZER:
+        return ["gigatoken", "fastokens"]
+    return ["fastokens", "gigatoken"]
 
 
 def _choice(

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from packprep.engines import sweep
 from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
 from packprep.engines.compare import first_difference, unequal
-from packprep.engines.parity import choose_engine, trusted_engine, verify_batch
+from packprep.engines.parity import LARGE_TOKENIZER, choose_engine, trusted_engine, verify_batch
 from packprep.engines.probes import probes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
@@ -226,6 +226,17 @@ def test_texts_with_the_one_character_that_differs_go_to_the_reference(
         choice.reference,
         share=1.0,
     ) == len(texts)
+
+
+@pytest.mark.parametrize("letter", ["e", "Q", "s", "7", "'", "\n"])
+def test_an_engine_that_differs_on_ordinary_letters_is_refused(
+    letter: str, planted: Callable[[Engine], None]
+) -> None:
+    planted(Wrong(lambda text: letter in text))
+    choice = choose_engine("auto", SMALL, sample=["plain text"])
+    assert (choice.engine.name, choice.gate["verdict"]) == ("hf", "different")
+    with pytest.raises(InputError, match="use --engine hf or auto"):
+        choose_engine("fastokens", SMALL)
 
 
 def test_a_code_point_that_no_sweep_tries_goes_to_the_reference(
@@ -538,26 +549,18 @@ def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
         assert unequal(*encoded, expected, expected_offsets).tolist() == []
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "engine"),
-    [
-        (
-            name,
-            {"gemma2": "gigatoken", "bert_base_uncased": "hf", "t5_small": "hf"}.get(
-                name, "fastokens"
-            ),
-        )
-        for name in TOKENIZERS
-    ],
-)
-def test_auto_takes_the_fast_engine_that_fits_a_real_tokenizer(
-    tokenizer: str, engine: str, real_texts: list[str]
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_auto_takes_the_faster_engine_for_a_real_tokenizer(
+    tokenizer: str, real_texts: list[str]
 ) -> None:
     for package in ("fastokens", "gigatoken"):
         pytest.importorskip(
             package, reason=f"{package} is not installed (pip install packprep[fast])"
         )
     tokenizer_json = (SHARED / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
+    engine = {"bert_base_uncased": "hf", "t5_small": "hf", "gemma2": "gigatoken"}.get(
+        tokenizer, "gigatoken" if len(tokenizer_json) > LARGE_TOKENIZER else "fastokens"
+    )
     choice = choose_engine("auto", tokenizer_json, sample=real_texts)
     assert choice.engine.name == engine
-    assert len(choice.notes) == (engine == "hf")
+    assert len(choice.notes) == (engine == "hf" or choice.gate["verdict"] == "guarded")

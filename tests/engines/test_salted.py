@@ -1,0 +1,149 @@
+"""Text full of guarded characters: the ids and the bytes of every engine are the reference's.
+
+The corpus holds the characters of every guard, alone and in every place in which engines are
+compared, and code points that no sweep tries. Of ideographs it holds every 17th.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+import packprep
+from packprep.engines import sweep
+from packprep.engines.backends import HfEngine, Ids, Offsets, load_engine
+from packprep.engines.compare import unequal
+from packprep.engines.guard import Guard
+from packprep.engines.known_guards import guard_for, known_guards
+from packprep.engines.parity import choose_engine
+from packprep.schemas.manifest import Manifest
+from tests.helpers import stand_ins
+from tests.helpers.corpus import SHARED
+
+FAST: tuple[Any, ...] = ("fastokens", "gigatoken")
+TOKENIZERS = ("gpt2", "llama3_2", "qwen3", "mistral_nemo", "gemma2", "o200k", "deepseek")
+PLACES = (
+    *sweep._PLACES,
+    *sweep._CONTRACTIONS,
+    *(
+        "X",
+        "XX",
+        "I'X",
+        "X'X",
+        "1 a'X's",
+        " X ",
+        "\nX\n",
+        "\r\nX",
+        "1X1",
+        "e\u0301X",
+        "X\u0323\u0301",
+    ),
+    *("\u1100X", "\u1100\u1161X", "<X>", "\u4e2dX\u4e2d", "\u0430X\u0430", "X\U0001f600"),
+)
+UNSWEPT = (0x14680, 0x1B400, 0x33480, 0xE0200, 0xF1234, 0x10FFFF)
+
+
+class Salted(NamedTuple):
+    """A tokenizer, texts with guarded characters, and the ids that the reference gives."""
+
+    tokenizer: bytes
+    texts: pa.Array[Any]
+    expected: tuple[Ids, Offsets]
+
+
+def salted_texts(points: list[int]) -> list[str]:
+    """Each code point in each place, one text each; all as one long text; text without any."""
+    texts = [place.replace("X", chr(point)) for point in points for place in PLACES]
+    pairs = [f"a{chr(one)}{chr(other)}a" for one, other in pairwise(points)]
+    return [*texts, *pairs, "".join(texts), "the quick brown fox isn't here", ""]
+
+
+def guarded_points(tokenizer: bytes) -> list[int]:
+    """Code points of all guards that are known for this tokenizer, and some that no sweep tries."""
+    parts = sweep.splitting(tokenizer)
+    guards = [
+        Guard.from_text(text)
+        for entry in known_guards()
+        if entry["splitting"] == parts
+        for text in entry["guards"].values()
+    ]
+    assert guards or parts is None  # or its guard is found by a sweep, as for Gemma
+    ranges = [each for guard in guards for each in guard.ranges]
+    points = {point for first, last in ranges for point in range(first, last + 1)}
+    alike = sorted(points.intersection(range(0x20000, 0x33480)))  # thousands of ideographs
+    return sorted({*points.difference(alike), *alike[::17], 0x17F, 0x301, 0x1161, *UNSWEPT})
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def salted(request: pytest.FixtureRequest) -> Salted:
+    folder = next(
+        path
+        for data in (SHARED, stand_ins.data())
+        if (path := data / "tokenizers" / request.param).exists()
+    )
+    tokenizer = (folder / "tokenizer.json").read_bytes()
+    texts = pa.array(salted_texts(guarded_points(tokenizer)), pa.large_string())
+    return Salted(tokenizer, texts, HfEngine(tokenizer).encode(texts))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_ids_of_text_full_of_guarded_characters_are_those_of_the_reference(
+    salted: Salted, name: Any
+) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    choice = choose_engine(name, salted.tokenizer)
+    assert choice.engine.name == name
+    bad = unequal(*choice.engine.encode(salted.texts), *salted.expected)
+    assert [salted.texts[row].as_py() for row in bad[:3]] == []
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_without_its_guard_an_engine_gives_other_ids_for_this_text(name: Any) -> None:
+    """So the texts above do try what the guard is for."""
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    (o200k,) = (each["splitting"] for each in known_guards() if "o200k" in each["models"])
+    tokenizer = sweep.swept_tokenizer(o200k)
+    fast, reference = load_engine(name, tokenizer), HfEngine(tokenizer)
+    texts = pa.array(salted_texts(guarded_points(tokenizer)), pa.large_string())
+    bad = unequal(*fast.encode(texts), *reference.encode(texts))
+    guard = guard_for(fast, tokenizer, load_engine)
+    assert guard is not None
+    assert bool(len(bad)) == bool(guard)
+    assert set(bad) <= set(guard.with_(sweep.unswept()).rows(texts))
+
+
+def write_salted(path: Path, tokenizer: bytes) -> None:
+    """JSON lines: plain text, of which engines are sampled, with salted text behind it."""
+    plain = ["the quick brown fox isn't here, it's there. " * 40] * 40
+    texts = [*plain, *salted_texts(guarded_points(tokenizer))]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def test_a_build_of_text_with_guarded_characters_has_the_same_bytes_with_every_engine(
+    tmp_path: Path,
+) -> None:
+    folder = stand_ins.data() / "tokenizers" / "o200k"
+    write_salted(tmp_path / "salted.jsonl", (folder / "tokenizer.json").read_bytes())
+
+    def built(engine: Any) -> Manifest:
+        return packprep.build(
+            packprep.BuildConfig(
+                sources=(str(tmp_path / "salted.jsonl"),),
+                output=str(tmp_path / engine),
+                tokenizer=str(folder),
+                max_length=256,
+                engine=engine,
+            )
+        )
+
+    reference = built("hf")
+    for name in FAST:
+        pytest.importorskip(name, reason=f"{name} is not installed")
+        manifest = built(name)
+        assert manifest.run["engine"]["engine"] == name
+        assert manifest.data == reference.data  # with the sha256 of every shard
