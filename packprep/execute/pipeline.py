@@ -45,7 +45,7 @@ from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import remembered
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
-from packprep.support.clock import StageClock
+from packprep.support.clock import START, StageClock
 from packprep.support.errors import (
     ConfigError,
     PackprepError,
@@ -99,7 +99,8 @@ def build(
             "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
             "instead"
         )
-    tokenizer = _tokenizer(config, progress)
+    with clock(START):
+        tokenizer = _tokenizer(config, progress)
     with (
         locked(output.path, f"{output} is being built") as dead_holder,
         without_tasks(output.path, config, progress),
@@ -132,7 +133,8 @@ def build(
             progress.say(f"{staging.path} is complete: only its last rename was missing")
             return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
-        loading.join()
+        with clock(START):
+            loading.join()
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_errors(stages):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)

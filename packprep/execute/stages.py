@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +36,7 @@ from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
-from packprep.support.clock import StageClock
+from packprep.support.clock import START, StageClock
 from packprep.support.errors import (
     InputError,
 )
@@ -83,6 +84,8 @@ class Stages:
             self.run_ahead(ahead)
         with compiling(self.progress.say), closing(self.early):
             files = self.tokenize()
+            with self.clock(START):
+                self._load_kernels()
             self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
             windows = Windows(job, files, self.clock)
             shards, account = self.pack(windows)
@@ -250,16 +253,29 @@ class Stages:
 
     def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
         """Engine, loaded in a thread while the first text is read; the kernels are loaded too."""
+        kernels = ThreadPoolExecutor(1)
+        kernels.submit(self._load_kernels)
+        kernels.shutdown(wait=False)
+        begun = time.monotonic()
+
+        def count(_: object) -> None:
+            self.clock.add(START, waited := time.monotonic() - begun)
+            self.clock.add("tokenize", -waited)
+
+        sample = self._sample(shape)  # first: opening sources is not safe in two threads
+        engine = pool.submit(self._engine, sample)
+        engine.add_done_callback(count)
+        return engine
+
+    def _load_kernels(self) -> None:
+        """Compile the kernels of this build, or wait until another thread has."""
         config = self.job.config
-        pool.submit(
-            load_build,
+        load_build(
             self.job.tokenizer.id_type,
             config.strategy if self.job.planner is None else None,
             config.order,
             config.max_segments_per_pack,
         )
-        sample = self._sample(shape)  # first: opening sources is not safe in two threads
-        return pool.submit(self._engine, sample)
 
     def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
         """Tokenizing engine; None if rows are token ids."""

@@ -26,6 +26,7 @@ from packprep.schemas.report import (
     ReportWindow,
     SourceAccount,
 )
+from packprep.support.clock import START
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
@@ -378,7 +379,7 @@ def table(report: Report) -> list[tuple[str, str]]:
     rows.append(
         (
             "tokens/s",
-            f"{report['tokens_per_second']:,.0f}; peak memory "
+            f"{report['tokens_per_second']:,.0f} without {START}; peak memory "
             f"{report['peak_memory_bytes'] / 1e6:,.0f} MB",
         )
     )

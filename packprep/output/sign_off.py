@@ -147,9 +147,7 @@ def write_report(
         "bytes": sum(shard["bytes"] for shard in shards),
         "shards": len(shards),
         "seconds": seconds,
-        "tokens_per_second": Sums.of_ledger(of_inputs["tokens"]).tokens_per_second(
-            seconds["total"]
-        ),
+        "tokens_per_second": Sums.of_ledger(of_inputs["tokens"]).tokens_per_second(seconds),
         "peak_memory_bytes": memory.peak(),
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }

@@ -43,7 +43,7 @@ def summed_report(
         "sources": [source for table in tables for source in table["sources"]],
         "shards": len(shards),
         "bytes": sum(shard["bytes"] for shard in shards),
-        "tokens_per_second": sums.tokens_per_second(added["seconds"]["total"]),
+        "tokens_per_second": sums.tokens_per_second(added["seconds"]),
         "peak_memory_bytes": max(table["peak_memory_bytes"] for table in tables),
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from packprep.schemas.report import Ledger, Rates, SumFigures
+from packprep.support.clock import START
 
 Takes = Literal["whole documents", "tails", "any part"]
 
@@ -217,8 +218,9 @@ class Sums:
             "eos_rate": _share(self.eos_found, self.documents_with_tokens, 0.0),
         }
 
-    def tokens_per_second(self, seconds: float) -> float:
-        return round(self.tokens_in / max(seconds, 1e-9), 1)
+    def tokens_per_second(self, seconds: Mapping[str, float]) -> float:
+        """Tokens in over the seconds of a build without its start; seconds: of report.json."""
+        return round(self.tokens_in / max(seconds["total"] - seconds.get(START, 0.0), 1e-9), 1)
 
     def figures(self) -> SumFigures:
         """The numbers of report.json that sums decide, by their keys."""

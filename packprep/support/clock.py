@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+START = "start"
+"""Stage before the work: imports, the tokenizer, the engine, kernels. Rates leave it out."""
+
 
 @dataclass
 class StageClock:
@@ -21,8 +24,11 @@ class StageClock:
         try:
             yield
         finally:
-            with self._lock:
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - start
+            self.add(stage, time.monotonic() - start)
+
+    def add(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     def total(self) -> dict[str, float]:
         return {name: round(spent, 3) for name, spent in self.seconds.items()} | {

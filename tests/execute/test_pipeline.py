@@ -3,6 +3,7 @@ import json
 import operator
 import re
 import shutil
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from packprep import BuildConfig, PackPlan, build, pack_lengths
+from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
 from packprep.schemas import check_files, read_manifest
@@ -260,6 +262,23 @@ def test_a_damaged_token_store_is_tokenized_again(corpus: dict[str, Any], tmp_pa
     victim.write_bytes(content)
     shutil.rmtree(corpus["output"])
     assert build(BuildConfig(**kept)).data == first.data
+
+
+def test_seconds_before_the_first_text_are_the_start_and_not_part_of_the_rate(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*arguments: Any, **options: Any) -> EngineChoice:
+        time.sleep(1.0)
+        return choose_engine(*arguments, **options)
+
+    monkeypatch.setattr("packprep.execute.stages.choose_engine", slow)
+    build(BuildConfig(**corpus))
+    report = read_report(Path(corpus["output"]))
+    seconds = report["seconds"]
+    assert 1.0 <= seconds["start"] < seconds["total"]
+    assert 0.0 <= seconds["tokenize"] <= seconds["total"] - 1.0
+    work = seconds["total"] - seconds["start"]
+    assert report["tokens_per_second"] == round(report["tokens"]["tokens_in"] / work, 1)
 
 
 def test_max_tokens_stops_after_the_unit_that_reaches_it(

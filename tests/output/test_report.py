@@ -67,6 +67,7 @@ def test_the_table_shows_what_was_lost_beside_utilization() -> None:
     }
     rows = dict(table(cast("Report", report)))
     assert rows["documents"] == "10 (1 empty, 2 null)"
+    assert rows["tokens/s"] == "500 without start; peak memory 1 MB"
     assert rows["dropped, too_short"] == "5 in 3 documents"
     assert rows["tokens lost"] == "105 (10.500%)"
     assert rows["utilization"] == "97.500%"

@@ -107,6 +107,12 @@ def test_sums_of_packs_of_different_lengths_cannot_be_added() -> None:
         Sums(max_length=8) + Sums(max_length=16)
 
 
+def test_the_rate_of_a_build_leaves_its_start_out() -> None:
+    sums = Sums(tokens_in=600)
+    assert sums.tokens_per_second({"start": 3.0, "tokenize": 1.0, "total": 5.0}) == 300.0
+    assert sums.tokens_per_second({"tokenize": 1.0, "total": 5.0}) == 120.0
+
+
 def test_figures_of_empty_sums_show_no_waste_and_no_loss() -> None:
     nothing: dict[str, object] = {**Sums(max_length=8, loss_tokens=0).figures()}
     del nothing["tokens"]
