@@ -103,6 +103,18 @@ counts documents whose ids are not those of `hf`; *gate* is what packprep's pari
 and its seconds. An engine that the gate refuses is never used.""",
     ),
     Benchmark(
+        name="guarded",
+        title="Builds with each engine",
+        quick=("--mb", "0.5", "--runs", "1"),
+        prose="""\
+Whole builds of the same text in new processes: imports, loading of the tokenizer and the
+comparison of engines count too. The tokenizer is a small one with the pre-tokenizer of gpt-oss, on
+which both fast engines differ from `hf`. *Guard* is the number of characters on which they do: a
+document that holds one goes to `hf`. All outputs have the same bytes. The text is the standard
+library and its documentation again and again, with the word "the" changed in every copy. The number
+in brackets is the number of builds; a row is their median.""",
+    ),
+    Benchmark(
         name="packing",
         title="Strategies",
         arguments=("-n", "1M", "-d", "a", "-d", "b4", "-d", "c"),

@@ -1,6 +1,7 @@
 """Options and measurements that several benchmarks share."""
 
 import gzip
+import itertools
 import os
 import subprocess
 import sys
@@ -36,6 +37,23 @@ def lines(path: Path) -> Iterator[str]:
         for line in file:
             if '"text"' in line:
                 yield line if line.endswith("\n") else line + "\n"
+
+
+def copies(corpus: bytes, first: int, size: int) -> Iterator[bytes]:
+    """JSON lines of `size` bytes together: the corpus again and again.
+
+    The word "the" is changed in every copy, so that no cache knows the words. first: number of the
+    first copy.
+    """
+    if b" the " not in corpus:
+        raise click.ClickException('the text never has the word "the", which the copies change')
+    for number in itertools.count(first):
+        changed = corpus.replace(b" the ", b" the%d " % number)
+        if len(changed) > size:
+            yield changed[: changed.rfind(b"\n", 0, size) + 1]
+            return
+        yield changed
+        size -= len(changed)
 
 
 def measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:
