@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from numba.core import config
 
-from packprep.packing.kernels import disk_cache
 from packprep.packing.kernels.compiled import Kernel, Out
 from packprep.support.arrays import Int32
 from tests.helpers.command import run
@@ -23,7 +23,7 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_are_compiled_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(disk_cache.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     for _ in range(2):
         assert run("warm").out == "1 kernels are ready\n"
         assert len(list(tmp_path.iterdir())) == 1
@@ -33,7 +33,7 @@ def test_kernels_that_cannot_be_kept_are_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(disk_cache.config, "CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "kernels"))
     result = run("warm", "-q")
     assert (result.code, result.out) == (2, "")
     assert result.err == (

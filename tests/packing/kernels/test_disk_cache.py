@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core import config
 
 from packprep.packing.kernels import disk_cache
 from packprep.packing.kernels.compiled import Kernel, Out, compiling
@@ -85,7 +86,7 @@ def test_a_kernel_of_other_code_is_compiled_again(
 def test_numba_cache_dir_is_the_only_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(disk_cache.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
     assert disk_cache.cache_folders(Path(__file__)) == [tmp_path / "cache"]
     compiled_lines()
     (path,) = (tmp_path / "cache").iterdir()
@@ -95,7 +96,7 @@ def test_numba_cache_dir_is_the_only_folder(
 def test_kernels_are_kept_beside_their_module_or_in_the_users_cache_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(disk_cache.config, "CACHE_DIR", "")
+    monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert disk_cache.cache_folders(Path("/site/packing/gather.py")) == [
         Path("/site/packing/__pycache__"),
