@@ -72,6 +72,10 @@ _CONTRACTIONS = (
 
 _FIXED = (
     "",
+    # every ASCII character in a row, alone, and beside an apostrophe
+    "".join(map(chr, range(0x80))),
+    " ".join(map(chr, range(0x21, 0x7F))),
+    "".join([f"{chr(point)}'{chr(point)}a1" for point in range(0x21, 0x7F)]),
     # words, case, code
     "Hello world! HELLOworld helloWORLD XMLHttpRequest iPhone's McDonald ÀÉîÕ straße ẞ ǅ ǆ ΑΣ ας "
     "İI ıi ﬁ ŉ",
