@@ -374,15 +374,12 @@ def table(report: Report) -> list[tuple[str, str]]:
         )
     )
     rows.append(("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"))
-    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in seconds.items() if name != "total")
+    work = {name: spent for name, spent in seconds.items() if name not in (START, "total")}
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in work.items())
     rows.append(("seconds", f"{seconds['total']:.1f} ({parts})"))
-    rows.append(
-        (
-            "tokens/s",
-            f"{report['tokens_per_second']:,.0f} without {START}; peak memory "
-            f"{report['peak_memory_bytes'] / 1e6:,.0f} MB",
-        )
-    )
+    started = f" after a start of {seconds[START]:.1f} s" if START in seconds else ""
+    memory = f"peak memory {report['peak_memory_bytes'] / 1e6:,.0f} MB"
+    rows.append(("tokens/s", f"{report['tokens_per_second']:,.0f}{started}; {memory}"))
     rows.append(("sha256", report["sha256"]))
     return rows
 

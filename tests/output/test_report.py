@@ -60,14 +60,15 @@ def test_the_table_shows_what_was_lost_beside_utilization() -> None:
         "documents_per_pack": {"p50": 1, "p95": 2, "max": 3},
         "bytes": 123,
         "shards": 1,
-        "seconds": {"plan": 0.5, "total": 2.0},
+        "seconds": {"plan": 0.5, "start": 1.25, "total": 2.0},
         "tokens_per_second": 500.0,
         "peak_memory_bytes": 10**6,
         "sha256": "f" * 64,
     }
     rows = dict(table(cast("Report", report)))
     assert rows["documents"] == "10 (1 empty, 2 null)"
-    assert rows["tokens/s"] == "500 without start; peak memory 1 MB"
+    assert rows["seconds"] == "2.0 (plan 0.5)"
+    assert rows["tokens/s"] == "500 after a start of 1.2 s; peak memory 1 MB"
     assert rows["dropped, too_short"] == "5 in 3 documents"
     assert rows["tokens lost"] == "105 (10.500%)"
     assert rows["utilization"] == "97.500%"
