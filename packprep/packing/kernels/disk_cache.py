@@ -8,9 +8,9 @@ cannot write, and does not see that a function in another file changed.
 """
 
 import hashlib
-import os
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -84,11 +84,15 @@ def cache_folders(source: Path) -> list[Path]:
 
 
 def can_keep() -> bool:
-    """True if compiled kernels of this package can be written."""
+    """True if compiled kernels of this package can be written, which is tried."""
 
     def is_writable(folder: Path) -> bool:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            return False
+        return True
 
     return any(map(is_writable, cache_folders(Path(__file__))))
 
