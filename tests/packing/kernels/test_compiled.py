@@ -1,6 +1,10 @@
 """Kernels are compiled once each, for types known in advance."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,3 +74,31 @@ def test_two_threads_that_need_a_kernel_compile_it_once() -> None:
     for thread in threads:
         thread.join()
     assert results[0] is results[1]
+
+
+_TWO_KERNELS = """
+import sys
+import numpy as np
+from packprep.packing.kernels.gather import fill_positions
+from packprep.packing.kernels.deal import queue_by_key
+out, queue = np.empty(3, np.int32), np.empty(2, np.int32)
+fill_positions(np.array([1, 2]), out)
+print(out.tolist(), "numba.np.arrayobj" in sys.modules)
+queue_by_key(np.array([1, 0], np.int32), np.array([0, 1], np.uint32), queue)
+print(queue.tolist())
+"""
+
+
+def test_a_kernel_in_the_cache_is_loaded_without_the_compiler_and_others_compile(
+    tmp_path: Path,
+) -> None:
+    def run() -> list[str]:
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", _TWO_KERNELS]
+        return subprocess.check_output(command, env=environment, text=True).splitlines()
+
+    assert run() == ["[0, 0, 1] True", "[1, 0]"]
+    for file in tmp_path.rglob("deal.queue_by_key*"):
+        file.unlink()
+    assert run() == ["[0, 0, 1] False", "[1, 0]"]
+    assert run() == ["[0, 0, 1] False", "[1, 0]"]
