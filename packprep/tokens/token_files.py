@@ -231,10 +231,10 @@ def tokenize_slice(
         bytes=temporary.stat().st_size,
         xxh3=file_xxh3(temporary),
     )
-    # Not synced to disk: after a power cut, a damaged file does not match its receipt and is made
-    # again.
+    # Neither is synced to disk: after a power cut, a file without its receipt, or with a damaged
+    # one, is made again. Syncing the receipt would make the disk write the tokens at once.
     temporary.replace(path)
-    write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)))
+    write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)), sync=False)
     return receipt
 
 

@@ -17,15 +17,20 @@ from packprep.schemas.files import MANIFEST, check_path, check_split
 from packprep.schemas.manifest import Manifest, parse_manifest
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write `path` whole or not at all: temporary name, sync, rename, sync of the directory."""
+def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write `path` whole or not at all: temporary name, sync, rename, sync of the directory.
+
+    Without sync, a power failure may leave it empty.
+    """
     temporary = temporary_name(path)
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     temporary.replace(path)
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
 
 
 def temporary_name(path: Path) -> Path:

@@ -117,6 +117,10 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     assert stored(tmp_path) is None
     seal(tmp_path, files)
     assert stored(tmp_path) == files
+    written = (tmp_path / "unit-000000-000.json").read_bytes()
+    (tmp_path / "unit-000000-000.json").write_bytes(b"")  # as a power failure may leave it
+    assert stored(tmp_path) is None
+    (tmp_path / "unit-000000-000.json").write_bytes(written)
     (tmp_path / "unit-000001-000.arrow").write_bytes(b"cut off")
     assert stored(tmp_path) is None
     (tmp_path / "files.json").unlink()
