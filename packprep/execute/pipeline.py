@@ -112,7 +112,7 @@ def build(
         loading = threading.Thread(
             target=_load_datasets, args=(config, output.replaces), daemon=True
         )
-        loading.start()  # while sources are hashed
+        loading.start()  # while sources are hashed and the engine loads
         with clock("hash"), _digests_kept(staging, config):
             sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
@@ -133,8 +133,6 @@ def build(
             progress.say(f"{staging.path} is complete: only its last rename was missing")
             return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
-        with clock(START):
-            loading.join()
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_errors(stages):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
