@@ -200,7 +200,8 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     """
     length = max((window.documents.length for window in lengths.windows), key=len)
     length = length[: int(np.searchsorted(np.cumsum(length, dtype=np.int64), _WRITTEN)) + 1]
-    zeros = np.zeros(max(1, int(length.max(initial=0))), np.int32)
+    # Of the type of a token file, so that no other kernel is compiled than in a build.
+    zeros = np.zeros(max(1, int(length.max(initial=0))), lengths.tokenizer.id_type)
     documents = Documents(
         id=np.arange(len(length)),
         tokens=Pointers.into(zeros, np.zeros(len(length), np.int64)),

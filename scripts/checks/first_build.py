@@ -47,7 +47,7 @@ atexit.register(lambda: open(os.environ["TRACE"], "w").write(json.dumps(rows)))
 code = os.environ["CODE"]
 exec(code)
 """
-_MAIN = "from packprep.cli.main import main; main()"
+_MAIN = "from packprep.__main__ import start; start()"
 _LOAD = """
 from packprep.loaders import PackedLoader, PackedShards
 for batch in PackedLoader(PackedShards(sys.argv[1]), 1): pass
