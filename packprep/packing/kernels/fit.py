@@ -9,7 +9,9 @@ take about 6,000 steps. The packs are the same as when documents are placed one 
 compare with tests/helpers/reference.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,29 +34,24 @@ def best_fit_patterns(
     and weight `slots`.
     """
     size = 4 * lengths.size + 64
+    return grown(_best_fit_tree, (lengths, weights, counts, capacity, slots), size, capacity)
+
+
+def grown(grow: Callable[..., int], inputs: tuple[Any, ...], nodes: int, capacity: int) -> Patterns:
+    """Patterns of the tree that a kernel grows.
+
+    grow: gets the inputs and the arrays of the tree, which `_best_fit_tree` describes; returns the
+    number of nodes, or -1 if the arrays are too small. nodes: room in the first arrays.
+    """
     while True:
-        parents, kinds = np.empty(size, np.int32), np.empty(size, np.int32)
-        copies, packs = np.empty(size, np.int32), np.empty(size, np.int64)
-        depths = np.empty(size, np.int32)
-        nodes = _best_fit_tree(
-            lengths,
-            weights,
-            counts,
-            capacity,
-            slots,
-            parents,
-            kinds,
-            copies,
-            depths,
-            packs,
-            *bitmap(capacity),
-            np.full(capacity + 1, -1, np.int32),
-            np.empty(size, np.int32),
-            np.empty(size, np.int64),
-        )
-        if nodes >= 0:
-            return paths((parents, kinds, copies, depths), packs[:nodes])
-        size *= 4
+        parents, kinds, copies, depths, following = np.empty((5, nodes), np.int32)
+        packs, free = np.empty((2, nodes), np.int64)
+        heads = np.full(capacity + 1, -1, np.int32)
+        tree = (parents, kinds, copies, depths)
+        made = grow(*inputs, *tree, packs, *bitmap(capacity), heads, following, free)
+        if made >= 0:
+            return paths(tree, packs[:made])
+        nodes *= 4
 
 
 @kernel
@@ -85,9 +82,8 @@ def _best_fit_tree(
     pattern.
 
     parents, kinds, run_copies, depths: of each node, see `paths`. packs: those that end there.
-    words,
-    summary: bit r is set if there are packs with room for r more tokens. heads: room -> newest node
-    with that room, or -1; `following` chains the others. free: slots left of each node.
+    words, summary: bit r is set if there are packs with room for r more tokens. heads: room ->
+    newest node with that room, or -1; `following` chains the others. free: slots left of each node.
     """
     nodes = 0
     for k in range(lengths.size):

@@ -5,11 +5,9 @@ ones. The last packs then reach the limit long before they are full. Placing eac
 emptiest pack keeps all packs alike.
 """
 
-import numpy as np
-
-from packprep.packing.kernels.common import bitmap, next_set, put_bit, smaller
+from packprep.packing.kernels.common import next_set, put_bit, smaller
 from packprep.packing.kernels.compiled import Out, kernel
-from packprep.packing.kernels.fit import Patterns, paths
+from packprep.packing.kernels.fit import Patterns, grown
 from packprep.support.arrays import Int32, Int64, UInt64
 
 
@@ -25,28 +23,7 @@ def emptiest_first_patterns(
     best_fit_patterns.
     """
     size = 8 * lengths.size + 64
-    while True:
-        parents, kinds = np.empty(size, np.int32), np.empty(size, np.int32)
-        copies, packs = np.ones(size, np.int32), np.empty(size, np.int64)
-        depths = np.empty(size, np.int32)
-        nodes = _emptiest_first_tree(
-            lengths,
-            counts,
-            capacity,
-            slots,
-            begun,
-            parents,
-            kinds,
-            depths,
-            packs,
-            *bitmap(capacity),
-            np.full(capacity + 1, -1, np.int32),
-            np.empty(size, np.int32),
-            np.empty(size, np.int64),
-        )
-        if nodes >= 0:
-            return paths((parents, kinds, copies, depths), packs[:nodes])
-        size *= 4
+    return grown(_emptiest_first_tree, (lengths, counts, capacity, slots, begun), size, capacity)
 
 
 @kernel
@@ -58,6 +35,7 @@ def _emptiest_first_tree(
     begun: int,
     parents: Out[Int32],
     kinds: Out[Int32],
+    run_copies: Out[Int32],
     depths: Out[Int32],
     packs: Out[Int64],
     words: Out[UInt64],
@@ -68,9 +46,9 @@ def _emptiest_first_tree(
 ) -> int:
     """Grow the tree; return its number of nodes, or -1 if the arrays are too small for it.
 
-    parents, kinds, depths: of each node, see `paths`. packs: those that end there. words,
-    summary: bit f is set if there are packs with f tokens and slots left. heads: fill -> newest
-    node with that fill, or -1; `following` chains the others. free: slots left of each node.
+    parents, kinds, run_copies, depths: of each node, see `paths`. packs: those that end there.
+    words, summary: bit f is set if there are packs with f tokens and slots left. heads: fill ->
+    newest node with that fill, or -1; `following` chains the others. free: slots left of each node.
     """
     nodes = 0
     for k in range(lengths.size):
@@ -93,7 +71,7 @@ def _emptiest_first_tree(
                     if heads[fill] < 0:
                         put_bit(words, summary, fill, False)
             left -= taken
-            parents[nodes], kinds[nodes] = node, k
+            parents[nodes], kinds[nodes], run_copies[nodes] = node, k, 1
             depths[nodes] = 1
             if node >= 0:
                 depths[nodes] += depths[node]
