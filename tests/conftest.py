@@ -12,8 +12,9 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
-from .docs.sessions import environment
-from .helpers import s3
+from .helpers import s3, warm
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tests run side by side
 
 settings.register_profile(
     "packprep", deadline=None
@@ -31,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         [sys.executable, "-m", "tests.helpers.warm", address],
         stdin=subprocess.PIPE,
         cwd=Path(__file__).parents[1],
-        env=environment(cache),
+        env=warm.environment(cache),
     )
     os.environ["PACKPREP_WARM"] = str(address)
 

@@ -62,14 +62,19 @@ warm() { "$PYTHON" -ISs "$WARM" "$ADDRESS" "$@"; }
 python() { warm python "$@"; }
 packprep() {
   if [ "$*" != "sample data" ]; then warm packprep "$@"; return; fi
-  if [ ! -e "$SAMPLE" ]; then
-    mkdir -p "$SAMPLE.$$"
-    if ! (cd "$SAMPLE.$$" && warm packprep sample data >output 2>&1); then
-      cat "$SAMPLE.$$/output"
-      return 1
+  until [ -e "$SAMPLE" ]; do
+    if mkdir "$SAMPLE.lock" 2>/dev/null; then
+      mkdir "$SAMPLE.new"
+      if ! (cd "$SAMPLE.new" && warm packprep sample data >output 2>&1); then
+        cat "$SAMPLE.new/output"
+        rm -r "$SAMPLE.new" "$SAMPLE.lock"
+        return 1
+      fi
+      mv "$SAMPLE.new" "$SAMPLE"
+    else
+      sleep 0.1  # another page makes it
     fi
-    if [ -e "$SAMPLE" ]; then rm -rf "$SAMPLE.$$"; else mv "$SAMPLE.$$" "$SAMPLE"; fi
-  fi
+  done
   cp -R "$SAMPLE/data" . && cat "$SAMPLE/output"
   if [ "$EVERY" != 1 ]; then
     awk "NR % $EVERY == 0" "$SAMPLE/data/code.jsonl" > data/code.jsonl
@@ -218,7 +223,7 @@ class Session:
     def _ask_shell(self, command: str) -> tuple[int | None, list[str]]:
         if self._shell is None:
             arguments = ["bash", "--noprofile", "--norc"]
-            self._shell = _Process(arguments, self._mark, self.folder, environment(self.cache))
+            self._shell = _Process(arguments, self._mark, self.folder, warm.environment(self.cache))
             variables = {
                 "SAMPLE": self.sample,
                 "EVERY": self.every,
@@ -242,7 +247,9 @@ class Session:
         if self._python is None:
             client = [sys.executable, "-ISs", warm.__file__, self.server]
             arguments = [*client, "python", "-c", _PYTHON, self._mark]
-            self._python = _Process(arguments, self._mark, self.folder, environment(self.cache))
+            self._python = _Process(
+                arguments, self._mark, self.folder, warm.environment(self.cache)
+            )
         request = json.dumps({"source": block.text, "name": block.where})
         status, self._printed = self._python.ask(request + "\n")
         if status != 0:
@@ -252,29 +259,6 @@ class Session:
     def _compare(where: str, shown: list[str] | tuple[str, ...], printed: list[str]) -> None:
         if found := difference(shown, printed):
             raise AssertionError(f"{where}\nprints something else than the page shows:\n{found}")
-
-
-def environment(cache: Path) -> dict[str, str]:
-    """Environment of the commands of a page.
-
-    cache: of Hugging Face libraries.
-    """
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-    here = {"no_proxy": "127.0.0.1,localhost"}
-    proxies = nowhere | here
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-        **proxies,
-        **{name.upper(): value for name, value in proxies.items()},
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_HOME": str(cache),
-        "NO_COLOR": "1",
-        "COLUMNS": "100",
-        "PYTHONUNBUFFERED": "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }
 
 
 def _installs(command: Command, where: str) -> bool:

@@ -20,6 +20,7 @@ from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError
 from tests.chat.test_build import CHATS, TEMPLATE
+from tests.helpers import warm
 from tests.helpers.corpus import build_options, save_tokenizer, texts, write_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -70,20 +71,10 @@ def building(corpus: dict[str, Any], output: Path, address: str | None) -> "subp
     options = [
         f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
     ]
-    line = [
-        sys.executable,
-        "-m",
-        "packprep",
-        "build",
-        *corpus["sources"],
-        *options,
-        "-o",
-        str(output),
-    ]
-    line += ["--executor=ray", *([f"--ray-address={address}"] if address else ["--num-proc=2"])]
+    executor = ["--executor=ray", f"--ray-address={address}" if address else "--num-proc=2"]
+    line = ["build", *corpus["sources"], *options, "-o", str(output), *executor]
     return subprocess.Popen(
-        line,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        warm.command("packprep", *line),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -17,16 +17,25 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.schemas import check_files
 from packprep.support.errors import InputError, StoppedError
+from tests.helpers import warm
 from tests.helpers.corpus import RecordedProgress, build_options, texts, write_jsonl
+
+POISONED = ("-m", "tests.faults.poisoned_worker")
+
+
+@pytest.fixture
+def in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start workers as a build does, not as forks of a process that imported everything."""
+    monkeypatch.setattr(worker_pool, "COMMAND", (sys.executable, *POISONED))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A build of four units in worker processes that some texts kill."""
     monkeypatch.setattr(
-        worker_pool, "COMMAND", (sys.executable, "-m", "tests.faults.poisoned_worker")
+        worker_pool, "COMMAND", warm.command("python", *POISONED, RAYON_NUM_THREADS="1")
     )
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     files = {"a.jsonl": texts(40, seed=1), "b.jsonl": texts(40, seed=2)}
     return build_options(tmp_path, files, engine="hf", unit_size=7_000, num_proc=1, isolate=True)
 
@@ -43,7 +52,9 @@ def in_threads(corpus: dict[str, Any], tmp_path: Path, **options: Any) -> dict[s
     return build(BuildConfig(**corpus | options | settings)).data
 
 
-def test_processes_give_the_bytes_that_threads_give(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_processes_give_the_bytes_that_threads_give(
+    corpus: dict[str, Any], in_a_process: None, tmp_path: Path
+) -> None:
     isolated = build(BuildConfig(**corpus | {"num_proc": 2}))
     assert isolated.data == in_threads(corpus, tmp_path)
 
@@ -110,9 +121,11 @@ def test_on_error_skip_goes_on_without_the_poisoned_rows_and_keeps_them(
     ]
 
 
-def test_a_row_that_hangs_or_grows_is_found(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_a_row_that_hangs_or_grows_is_found(
+    corpus: dict[str, Any], in_a_process: None, tmp_path: Path
+) -> None:
     poison(tmp_path, {12: "<leak>"})
-    options = {"on_error": "skip", "max_memory": 10**9}
+    options = {"on_error": "skip", "max_memory": 10**9, "unit_size": 100}
     build(BuildConfig(**corpus | options))
     line = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
     assert line["row"] == 12

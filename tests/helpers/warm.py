@@ -1,14 +1,15 @@
 """Commands in new processes that have imported packprep already: forks of one that imported it.
 
-An interpreter needs seconds of CPU to import packprep, datasets and torch, and the pages of the
-documentation run more than a hundred commands. A server imports each set once, when the first
-command needs it, and forks for each command. A command gets a folder, environment, streams, session
-and signals of its own, like a process that a shell starts. One thing differs: it does not restart
-itself to request huge pages.
+An interpreter needs seconds of CPU to import packprep, datasets and torch. The pages of the
+documentation run more than a hundred commands, and tests start workers and training. A server
+imports each set once, when the first command needs it, and forks for each command. A command gets a
+folder, environment, streams, session and signals of its own, like a process that a shell starts.
+One thing differs: it does not restart itself to request huge pages.
 
     python -m tests.helpers.warm SOCKET                  the server; it ends with its standard input
     python tests/helpers/warm.py SOCKET packprep build   the client, instead of `packprep build`
     python tests/helpers/warm.py SOCKET python train.py  the same, with torch imported
+    python tests/helpers/warm.py SOCKET python -m tests.faults.poisoned_worker
 
 The client becomes an ordinary process if there is no server, or if a variable that libraries read
 on import differs from the server's.
@@ -23,20 +24,60 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 _READ_ON_IMPORT = ("GLIBC_", "HF_", "LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON", "TORCH")
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _COLD = b"cold"  # the answer if the client has to start the command itself
+
+
+def command(*arguments: str, **variables: str) -> list[str]:
+    """Return the command line of `packprep ...` or `python ...` as a fork of the server.
+
+    Without a server it is an ordinary process. It has the environment of the server, whoever starts
+    it, and these variables.
+    """
+    address = os.environ.get("PACKPREP_WARM", "")
+    cache = Path(address).parent / "cache" if address else Path(tempfile.gettempdir(), "cache")
+    pairs = [f"{name}={value}" for name, value in (environment(cache) | variables).items()]
+    return ["env", "-i", *pairs, sys.executable, "-ISs", __file__, address, *arguments]
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """Environment of the server, and of commands that are forks of it.
+
+    cache: of Hugging Face libraries. No address but this machine's can be reached. torch has one
+    thread, because tests run side by side.
+    """
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+    here = {"no_proxy": "127.0.0.1,localhost"}
+    proxies = nowhere | here
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        **proxies,
+        **{name.upper(): value for name, value in proxies.items()},
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HOME": str(cache),
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
 
 
 def run(address: str, arguments: list[str]) -> int:
     """Run `packprep ...` or `python ...` in a fork of the server. Returns its exit code."""
     connection = socket.socket(socket.AF_UNIX)
     try:
-        if arguments[:1] == ["python"] and arguments[1:2] != ["-c"] and arguments[1][:1] == "-":
+        options = arguments[:1] == ["python"] and arguments[1][:1] == "-"
+        if options and arguments[1] not in ("-c", "-m"):
             raise OSError("options of the interpreter need an interpreter")
         connection.connect(f"{address}.{arguments[0]}")
     except OSError:
@@ -66,6 +107,8 @@ def run(address: str, arguments: list[str]) -> int:
 
 def _run_cold(arguments: list[str]) -> None:
     name, *rest = arguments
+    if rest[:1] == ["-m"]:
+        os.environ["PYTHONPATH"] = str(ROOT)
     module = ["-m", "packprep"] if name == "packprep" else []
     os.execv(sys.executable, [sys.executable, *module, *rest])
 
@@ -181,6 +224,10 @@ def _begin(name: str, *arguments: str) -> None:
         sys.path.insert(0, "")
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         exec(compile(arguments[1], "<string>", "exec"), module.__dict__)
+    elif arguments[0] == "-m":
+        sys.argv = list(arguments[1:])
+        sys.path.insert(0, str(ROOT))
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(arguments)
         sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))  # noqa: PTH100, PTH120
@@ -194,15 +241,28 @@ def _import_command() -> None:
     _import_packprep()
 
 
+_LAZY = (
+    *("datasets", "packprep.execute.pipeline", "packprep.inspect.verify"),
+    *("rich.console", "rich.progress", "rich.table", "rich.text", "tokenizers"),
+)
+"""Modules that commands import when they need them."""
+
+
 def _import_packprep() -> None:
+    """Import what commands import, and load the compiled kernels."""
     import importlib
 
     from packprep.cli.main import COMMANDS
 
-    for name in COMMANDS:
-        importlib.import_module(f"packprep.cli.commands.{name}")
-    for name in ("datasets", "packprep.execute.pipeline", "packprep.inspect.verify"):
+    for name in (*(f"packprep.cli.commands.{name}" for name in COMMANDS), *_LAZY):
         importlib.import_module(name)
+    for name in ("fastokens", "gigatoken"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    from packprep.packing.warm import all_variants
+
+    for kernel, variant in all_variants(["packprep.windows.labels", "packprep.windows.mix_draw"]):
+        kernel.load(variant)
 
 
 def _import_torch() -> None:
@@ -222,11 +282,11 @@ def _read_on_import(environment: Any) -> dict[str, str]:
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         sys.exit(run(sys.argv[1], sys.argv[2:]))
-    command: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     try:
         serve(sys.argv[1])
     except _Begin as begin:
-        command = begin.args
-    if command:
+        words = begin.args
+    if words:
         sys.path.pop(0)  # the folder of the server
-        _begin(*command)
+        _begin(*words)

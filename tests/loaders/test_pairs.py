@@ -4,8 +4,8 @@ Log-probabilities, DPO loss and gradients of packs are those of separate rows.
 """
 
 import re
+import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from packprep import BuildConfig, build
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from_rows, context_slice
 from packprep.schemas import STANDARD_COLUMNS
 from tests.chat.test_build import TEMPLATE
+from tests.helpers import warm
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.tiny_shards import Row, write_output
 from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
 
-from .test_trainers import ROOT, environment, losses_in
+from .test_trainers import ROOT, losses_in
 
 skip_without("torch", "transformers")
 
@@ -429,16 +430,15 @@ def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Pat
     commands = [line.strip() for line in docstring.splitlines() if line.startswith("    ")]
     side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
-    python = f"'{sys.executable}'"
+    packprep, python = shlex.join(warm.command("packprep")), shlex.join(warm.command("python"))
     for command in commands:
         line = command.replace("qwen3", str(tokenizer)).replace(
             "python scripts/", f"{python} {ROOT}/scripts/"
         )
-        line = re.sub("^packprep ", f"{python} -m packprep ", line)
+        line = re.sub("^packprep ", lambda _: f"{packprep} ", line)
         done = subprocess.run(
             ["bash", "-ec", line],
             cwd=tmp_path,
-            env=environment(),
             capture_output=True,
             text=True,
             check=False,

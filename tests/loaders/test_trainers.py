@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
+from tests.helpers import warm
 from tests.helpers.corpus import SHARED
 from tests.helpers.tiny_shards import write_output
 from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
@@ -30,6 +31,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from packprep.loaders import to_hf, to_trl, to_trl_row, verify_isolation  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = str(ROOT / "scripts" / "examples" / "train_tiny.py")
 SIZES = ["--width", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--lr", "0.01"]
 
 
@@ -357,18 +359,9 @@ def test_trls_sfttrainer_takes_five_steps(real: Path, tmp_path: Path, way: str) 
     assert losses[-1] < losses[0]
 
 
-def train_tiny(*arguments: str) -> list[str]:
-    """The command for scripts/examples/train_tiny.py on one thread."""
-    return [
-        sys.executable,
-        str(ROOT / "scripts" / "examples" / "train_tiny.py"),
-        *arguments,
-        *SIZES,
-    ]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | more
+def train_tiny(*arguments: str, **variables: str) -> list[str]:
+    """The command for scripts/examples/train_tiny.py on one thread, with these variables."""
+    return warm.command("python", EXAMPLE, *arguments, *SIZES, **variables)
 
 
 def losses_in(output: str) -> dict[int, float]:
@@ -384,7 +377,6 @@ def uninterrupted(shards: Path) -> dict[int, float]:
         capture_output=True,
         text=True,
         check=True,
-        env=environment(),
     )
     assert "tokens/s over 8 steps, loader" in done.stdout
     losses = losses_in(done.stdout)
@@ -401,12 +393,15 @@ def test_two_processes_train_to_the_losses_of_one(
         port = str(free.getsockname()[1])
     ranks = [
         subprocess.Popen(
-            train_tiny(str(shards), "--steps", "10", "--packs", "2"),
+            train_tiny(
+                *(str(shards), "--steps", "10", "--packs", "2"),
+                RANK=str(rank),
+                WORLD_SIZE="2",
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+            ),
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(
-                RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
-            ),
         )
         for rank in range(2)
     ]
@@ -418,17 +413,21 @@ def test_two_processes_train_to_the_losses_of_one(
 def test_killed_and_resumed_gives_the_losses_of_an_uninterrupted_run(
     shards: Path, tmp_path: Path, uninterrupted: dict[int, float]
 ) -> None:
-    command = train_tiny(
-        str(shards), "--steps", "10", "--packs", "4", "--checkpoint", str(tmp_path / "tiny.pt")
+    arguments = [str(shards), "--steps", "10", "--packs", "4"]
+    arguments += ["--checkpoint", str(tmp_path / "tiny.pt")]
+    process = subprocess.Popen(  # a fork of the server would live on for a moment
+        [sys.executable, EXAMPLE, *arguments, *SIZES],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["step"] == 4:
             break
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    done = subprocess.run(train_tiny(*arguments), capture_output=True, text=True, check=True)
     resumed = losses_in(done.stdout)
     assert min(resumed) in (4, 5)  # killed before or after the checkpoint of step 4
     assert resumed == {step: loss for step, loss in uninterrupted.items() if step >= min(resumed)}
