@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -280,16 +281,21 @@ def may_mount() -> bool:
     )
 
 
-def under_shim(library: Path | None, module: str, arguments: list[str], *, mounts: bool) -> int:
-    """Run `python -m MODULE ARGUMENTS` with the shim loaded.
+def under_shim(
+    module: str, arguments: list[str], **settings: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run `python -m MODULE ARGUMENTS --inside`, with the shim loaded where a compiler makes it.
 
-    With mounts of its own if asked.
+    Where this user may have mounts of their own, it gets a place for them. --shim and --mounts tell
+    it so. settings: of subprocess.run.
     """
-    environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
-    alone = ["unshare", "-Urm"] if mounts else []
-    return subprocess.run(
-        [*alone, sys.executable, "-m", module, *arguments], env=environment
-    ).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        library, mounts = compiled(Path(folder)), may_mount()
+        more = ["--inside", *["--shim"] * (library is not None), *["--mounts"] * mounts]
+        environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
+        alone = ["unshare", "-Urm"] if mounts else []
+        command = [*alone, sys.executable, "-m", module, *arguments, *more]
+        return subprocess.run(command, env=environment, text=True, **settings)
 
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": SHORT}

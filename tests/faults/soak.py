@@ -382,13 +382,7 @@ def main(**values: Any) -> None:
 
 def _run(given: Given) -> int:
     if not given.inside:
-        with tempfile.TemporaryDirectory() as folder:
-            library = harness.compiled(Path(folder))
-            mounts = harness.may_mount()
-            more = ["--shim"] * (library is not None) + ["--mounts"] * mounts
-            return harness.under_shim(
-                library, "tests.faults.soak", [*sys.argv[1:], "--inside", *more], mounts=mounts
-            )
+        return harness.under_shim("tests.faults.soak", sys.argv[1:]).returncode
     harness.warm()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,6 @@ Kills in every stage, an interrupted swap, full disks, failing calls.
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 def soak(*arguments: object) -> list[str]:
     """Output of `scripts/soak`, without its last line; no failure is tolerated."""
-    command = [sys.executable, "-m", "tests.faults.soak", "--seed", "5", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    words = ["--seed", "5", *map(str, arguments)]
+    done = harness.under_shim("tests.faults.soak", words, cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[:-1]
 
