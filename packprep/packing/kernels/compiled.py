@@ -19,8 +19,6 @@ from typing import Annotated, Any, TypeVar, cast
 import numpy as np
 from numba import from_dtype, njit, types
 from numba.core import event
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.runtime import rtsys
 from numba.extending import register_jitable
 from numpy.typing import DTypeLike
 
@@ -82,9 +80,7 @@ class Kernel:
         with self._lock:
             if variant not in self._compiled:
                 dispatcher = _jit(self.__wrapped__)
-                signature = self._signature(variant)
-                if not _load_cached(dispatcher, signature):
-                    dispatcher.compile(signature)
+                dispatcher.compile(self._signature(variant))
                 dispatcher.disable_compile()  # so that other types are converted, or refused
                 self._compiled[variant] = dispatcher
             return self._compiled[variant]
@@ -116,32 +112,6 @@ def _jit(function: Callable[..., Any]) -> Any:
     dispatcher = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     dispatcher._cache = KernelCache(function)
     return dispatcher
-
-
-class _LoadingContext:
-    """Context of numba that can load functions from the cache, but not compile any.
-
-    numba makes a context ready to compile before it looks into the cache. That imports its
-    implementation of numpy, and every installed package that extends numba: 0.2 to 0.4 seconds.
-    """
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    def refresh(self) -> None:
-        rtsys.initialize(self._context)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
-
-
-def _load_cached(dispatcher: Any, signature: tuple[Any, ...]) -> bool:
-    """Load a function from the cache on disk; False if it must be compiled."""
-    with global_compiler_lock:
-        loaded = dispatcher._cache.load_overload(signature, _LoadingContext(dispatcher.targetctx))
-        if loaded is not None:
-            dispatcher.add_overload(loaded)
-    return loaded is not None
 
 
 KERNELS: list[Kernel] = []
