@@ -71,13 +71,15 @@ class Conversation:
     """One row for a template.
 
     messages: each with a `role`, and `content` if it has any; no value is None. untrained: numbers
-    of the assistant's messages that the row itself takes out of what is trained.
+    of the assistant's messages that the row itself takes out of what is trained. is_turn: only the
+    last message is trained, see turn_documents.py.
     """
 
     messages: list[Message]
     tools: list[Any] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     untrained: tuple[int, ...] = ()
+    is_turn: bool = False
 
 
 class BadRowError(InputError):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 
 from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
 from packprep.chat.left_out import LEFT_OUT
-from packprep.chat.special_tokens import Span
+from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
+from packprep.chat.turn_documents import TURNS
 from packprep.chat.turns import Finder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
 from packprep.engines.compare import unequal
@@ -45,6 +46,7 @@ RENDERED = pa.schema(
         ("trained", pa.list_(pa.int32())),
         ("specials", pa.list_(pa.int32())),
         ("left_out", LEFT_OUT),
+        ("turns", TURNS),
         ("problem", PROBLEM),
     ]
 )
@@ -70,31 +72,38 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     trained: character positions start, stop, start, stop, ... of the trained spans; null where
     everything is trained. specials: the same for the template's own special tokens, where messages
     spell others; null elsewhere. left_out: text of the messages that the template does not write;
-    null where it writes all. problem: set only where there is no text.
+    null where it writes all. turns: the documents of a row that `text` holds, see
+    turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
     texts: list[str | None] = []
     trained: list[list[int] | None] = []
     specials: list[list[int] | None] = []
     left_out: list[list[dict[str, Any]] | None] = []
+    turns: list[Mapping[str, Any] | None] = []
     problems: list[Problem | None] = []
     for conversation in read_conversations(table, columns):
-        problem = text = trained_spans = special_spans = gone = None
+        problem = text = trained_spans = special_spans = gone = turns_of_row = None
         if isinstance(conversation, BadRowError):
             problem = Problem(conversation.reason, str(conversation))
         else:
             try:
                 rendered = finder.render(conversation)
                 text = rendered.text
-                trained_spans, special_spans = _flat(rendered.trained), _flat(rendered.specials)
+                trained_spans, special_spans = (
+                    flat_spans(rendered.trained),
+                    flat_spans(rendered.specials),
+                )
                 gone = [part._asdict() for part in rendered.left_out] or None
+                turns_of_row = rendered.turns
             except RenderError as error:
                 problem = Problem(BadRow.TEMPLATE, str(error))
         texts.append(text)
         trained.append(trained_spans)
         specials.append(special_spans)
         left_out.append(gone)
+        turns.append(turns_of_row)
         problems.append(problem)
-    return pa.table([texts, trained, specials, left_out, problems], schema=RENDERED)
+    return pa.table([texts, trained, specials, left_out, turns, problems], schema=RENDERED)
 
 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
@@ -304,7 +313,3 @@ def _mask(covered: NDArray[np.int64], trained: Sequence[int] | None) -> NDArray[
         if len(inside):
             mask[inside[0] : inside[-1] + 1] = True
     return mask
-
-
-def _flat(spans: Sequence[Span] | None) -> list[int] | None:
-    return None if spans is None else [position for span in spans for position in span]

@@ -9,7 +9,7 @@ the template's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -179,3 +179,8 @@ def strings_beside(conversation: Conversation) -> Iterator[str]:
                 yield from strings(value)
     yield from strings(conversation.tools)
     yield from strings(conversation.variables)
+
+
+def flat_spans(spans: Sequence[Span] | None) -> list[int] | None:
+    """Positions start, stop, start, stop, ... of spans; None for None."""
+    return None if spans is None else [position for span in spans for position in span]

@@ -14,12 +14,12 @@ these strings shows which tokens are the template's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.chat.forms import Form, FormKey
@@ -27,7 +27,7 @@ from packprep.chat.left_out import LeftOut, not_contained, unwritten, unwritten_
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
-from packprep.chat.turn_locator import ADVICE, TrainOn, TurnLocator
+from packprep.chat.turn_locator import ADVICE, TrainOn, Turn, TurnLocator
 
 _NO_TEXT = -2  # the number of a mark that belongs to no text
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
@@ -39,13 +39,18 @@ class Rendered:
 
     trained: character spans, rising; None when everything is trained. specials: spans of the
     special tokens that the template wrote, where messages spell others; None where all special
-    tokens of the text are the template's. left_out: text of messages that is not in `text`.
+    tokens of the text are the template's. left_out: text of messages that is not in `text`. form:
+    the form that `text` fills, if there is one. at_text: see `Turn`. turns: the documents in
+    `text`, see turn_documents.py.
     """
 
     text: str
     trained: list[Span] | None
     specials: list[Span] | None
     left_out: list[LeftOut] = field(default_factory=list)
+    form: FormKey | None = None
+    at_text: bool = False
+    turns: Mapping[str, Any] | None = None
 
 
 class _Found(NamedTuple):
@@ -54,6 +59,8 @@ class _Found(NamedTuple):
     trained: list[Span]
     specials: list[Span]
     left_out: list[LeftOut]
+    form: FormKey | None = None
+    at_text: bool = False
 
 
 class _Marked(NamedTuple):
@@ -72,7 +79,8 @@ class _Marked(NamedTuple):
 class Finder(Protocol):
     """Protocol of a renderer of conversations.
 
-    Either a `TurnFinder` or, without a template, a `prompt_response.PlainFinder`.
+    A `TurnFinder`, a `turn_documents.TurnSplitter` or, without a template, a
+    `prompt_response.PlainFinder`.
     """
 
     def render(self, conversation: Conversation) -> Rendered:
@@ -90,7 +98,8 @@ class TurnFinder:
     ) -> None:
         self.template = template
         self.train_on = train_on
-        self._tokens = Specials(specials, template.variables.get("eos_token"))
+        self._specials = tuple(specials)
+        self._tokens = Specials(self._specials, template.variables.get("eos_token"))
         self._locator = TurnLocator(template, self._tokens, train_on)
         self._form = lru_cache(_FORMS)(self._make_form)
 
@@ -118,7 +127,13 @@ class TurnFinder:
             found.trained if self.train_on != "all" else None,
             None if spelled == found.specials else found.specials,
             found.left_out,
+            found.form,
+            found.at_text,
         )
+
+    def of_text(self) -> TurnFinder:
+        """A finder of texts and what they leave out, which looks for no turns."""
+        return TurnFinder(self.template, self._specials, "all")
 
     def ends_turns(self) -> bool:
         """True unless the template ends the assistant's turns without a special token."""
@@ -142,23 +157,30 @@ class TurnFinder:
         if any(map(self._tokens.is_risky, strings_beside(blank))):
             return None
         beside = json.dumps(
-            [blank.messages, blank.tools, dict(blank.variables), blank.untrained],
+            [blank.messages, blank.tools, dict(blank.variables), blank.untrained, blank.is_turn],
             ensure_ascii=False,
             default=repr,
         )
-        form = self._form(FormKey(beside, blank, [each.message for each in texts]))
+        key = FormKey(beside, blank, [each.message for each in texts])
+        form = self._form(key)
         placed = form.place(text, [each.text for each in texts]) if form is not None else None
         if form is None or placed is None:
             return None
         gone = [each for number, each in enumerate(texts) if number not in form.written]
-        return _Found(*placed, unwritten(gone))
+        at_text = any(turn.at_text for turn in form.turns)
+        return _Found(*placed, unwritten(gone), key, at_text)
 
     def _by_itself(self, conversation: Conversation, text: str) -> _Found:
         """Parts by marks in the texts of this conversation."""
         specials = self._own_specials(conversation, text)
         marked = self._marked(conversation, text)
-        trained = self._spans(marked) if self.train_on != "all" else []
-        return _Found(trained, specials, _left_out(conversation, text, marked))
+        turns = self._turns(marked) if self.train_on != "all" else []
+        return _Found(
+            [(turn.first[1], turn.last[1]) for turn in turns],
+            specials,
+            _left_out(conversation, text, marked),
+            at_text=any(turn.at_text for turn in turns),
+        )
 
     def _make_form(self, key: FormKey) -> Form | None:
         """The form of a conversation.
@@ -198,8 +220,8 @@ class TurnFinder:
                 return _Marked(changed, texts, place, roles, rendering)
         return None
 
-    def _spans(self, marked: _Marked | None) -> list[Span]:
-        """Trained spans of a marked conversation."""
+    def _turns(self, marked: _Marked | None) -> list[Turn]:
+        """Trained turns of a marked conversation."""
         if marked is None:
             raise RenderError(
                 "cannot find the trained text: the template changes the texts of messages; "
@@ -208,13 +230,12 @@ class TurnFinder:
         moved = partial(
             _moved, rests=[each.text[marked.place(each.text) :] for each in marked.texts]
         )
-        turns = self._locator.locate(
+        return self._locator.locate(
             marked.conversation,
             moved(marked.rendering),
             [each.message for each in marked.texts],
             moved,
         )
-        return [(turn.first[1], turn.last[1]) for turn in turns]
 
     def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
         """Spans of the template's own special tokens where a rendering does not fill its form."""

@@ -23,6 +23,9 @@ RESERVED = (
     "segment_lengths",
     "pair_ids",
     "pair_sides",
+    "turn_ids",
+    "turn_rows",
+    "turns",
     "text",
     "ids",
     "group",
@@ -59,6 +62,7 @@ def _check_ranges(config: Options) -> None:
         "max_row_size": 1,
         "unit_timeout": 1,
         "num_tasks": 1,
+        "max_turns": 1,
         "min_loss_tokens": 0,
         "vocab_size": 1,
         "shard_size": 1,
@@ -126,6 +130,7 @@ def _check_columns(config: Options) -> None:
                 raise ConfigError(
                     f"{key} is for conversations; give --messages-column too (auto finds it)"
                 )
+    _check_turns(config)
     if config.input_ids_column is None:
         for key in ("labels_column", "loss_mask_column", "vocab_size"):
             if getattr(config, key) is not None:
@@ -163,6 +168,31 @@ def _check_columns(config: Options) -> None:
             raise ConfigError(f"carry {name!r} is a column name that packprep uses; {instead}")
         if names.count(name) > 1:
             raise ConfigError(f"carry names {name!r} twice; give it once")
+
+
+def _check_turns(config: Options) -> None:
+    """Raise ConfigError for options of documents per turn that have no meaning."""
+    if config.turns == "row":
+        if config.max_turns is not None:
+            raise ConfigError(
+                "max_turns counts documents of turns, but a row is one document; give --turns each "
+                "or auto"
+            )
+        return
+    if not config.chats:
+        raise ConfigError(
+            f"turns {config.turns} is for conversations; give --messages-column too (auto finds it)"
+        )
+    if config.train_on != "assistant":
+        raise ConfigError(
+            f"turns {config.turns} trains one turn of the assistant in each document, so it cannot "
+            f"be used with train_on {config.train_on}; leave one of them out"
+        )
+    if config.pair_columns:
+        raise ConfigError(
+            f"turns {config.turns} cannot be used with pair_columns: a pair is one document; leave "
+            "one of them out"
+        )
 
 
 def _check_pairs(config: Options) -> None:

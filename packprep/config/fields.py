@@ -244,6 +244,20 @@ class OptionFields:
     train_on: Literal["assistant", "last-turn", "all"] = option(
         "assistant", "tokens", "Tokenizer", "Turns of a conversation to train on."
     )
+    turns: Literal["row", "each", "auto"] = option(
+        "row",
+        "tokens",
+        "Tokenizer",
+        "Documents of a conversation: row makes one. each makes one per turn of the assistant, up "
+        "to that turn, and trains only it. auto does so for rows in which the chat template "
+        "changes earlier turns.",
+    )
+    max_turns: int | None = option(
+        None,
+        "tokens",
+        "Tokenizer",
+        "Make documents only of the last N turns of a row; needs --turns each or auto.",
+    )
     vocab_size: int | None = option(
         None,
         "tokens",
