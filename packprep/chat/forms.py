@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.marks import Unmarked
+from packprep.chat.marks import Text, Unmarked
 from packprep.chat.special_tokens import Span
 from packprep.chat.turn_locator import Turn
 
@@ -94,9 +94,9 @@ class Form:
 class FormKey:
     """Cache key of a form: a conversation with marks in place of its texts.
 
-    Equal for all conversations of one form. owners: message number of each text.
+    Equal for all conversations of one form. texts: the message and field of each text; blank.
     """
 
     form: str
     conversation: Conversation = field(compare=False)
-    owners: list[int] = field(compare=False)
+    texts: list[Text] = field(compare=False)

@@ -14,7 +14,7 @@ these strings shows which tokens are the template's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -27,7 +27,9 @@ from packprep.chat.left_out import LeftOut, not_contained, unwritten, unwritten_
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
+from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
 from packprep.chat.turn_locator import ADVICE, TrainOn, TurnLocator
+from packprep.config.option import TRAIN_FIELDS
 
 _NO_TEXT = -2  # the number of a mark that belongs to no text
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
@@ -82,16 +84,22 @@ class Finder(Protocol):
 class TurnFinder:
     """Renders conversations and finds what is trained in them.
 
-    Several threads may use it at once. specials: every special token of the tokenizer.
+    Several threads may use it at once. specials: every special token of the tokenizer. fields: of
+    the assistant's messages, see `turn_fields`.
     """
 
     def __init__(
-        self, template: ChatTemplate, specials: Iterable[str], train_on: TrainOn = "assistant"
+        self,
+        template: ChatTemplate,
+        specials: Iterable[str],
+        train_on: TrainOn = "assistant",
+        fields: Collection[str] = TRAIN_FIELDS,
     ) -> None:
         self.template = template
         self.train_on = train_on
         self._tokens = Specials(specials, template.variables.get("eos_token"))
         self._locator = TurnLocator(template, self._tokens, train_on)
+        self._fields = FieldSelector(template, self._tokens, fields)
         self._form = lru_cache(_FORMS)(self._make_form)
 
     def render(self, conversation: Conversation) -> Rendered:
@@ -111,6 +119,8 @@ class TurnFinder:
             raise RenderError(
                 f"its text has U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
+        if not self._fields.takes_all:
+            conversation = with_thoughts_apart(conversation, partial(self._renders_as, text))
         found = self._by_form(conversation, text) or self._by_itself(conversation, text)
         spelled = self._tokens.spans(text)
         return Rendered(
@@ -138,7 +148,7 @@ class TurnFinder:
         """Parts by the conversation's form; None where the conversation does not fit its form."""
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every such row has its own form
-        blank, texts = with_texts(conversation, lambda number, _: numbered(number))
+        blank, texts = with_texts(conversation, _as_mark)
         if any(map(self._tokens.is_risky, strings_beside(blank))):
             return None
         beside = json.dumps(
@@ -146,7 +156,7 @@ class TurnFinder:
             ensure_ascii=False,
             default=repr,
         )
-        form = self._form(FormKey(beside, blank, [each.message for each in texts]))
+        form = self._form(FormKey(beside, blank, [each._replace(text="") for each in texts]))
         placed = form.place(text, [each.text for each in texts]) if form is not None else None
         if form is None or placed is None:
             return None
@@ -157,7 +167,7 @@ class TurnFinder:
         """Parts by marks in the texts of this conversation."""
         specials = self._own_specials(conversation, text)
         marked = self._marked(conversation, text)
-        trained = self._spans(marked) if self.train_on != "all" else []
+        trained = self._spans(conversation, text, marked) if self.train_on != "all" else []
         return _Found(trained, specials, _left_out(conversation, text, marked))
 
     def _make_form(self, key: FormKey) -> Form | None:
@@ -167,7 +177,10 @@ class TurnFinder:
         """
         try:
             rendering = unmark(self.template.render(key.conversation, marked=True))
-            turns = self._locator.locate(key.conversation, rendering, key.owners, lambda part: part)
+            owners = [text.message for text in key.texts]
+            turns = self._locator.locate(key.conversation, rendering, owners, _unmoved)
+            marked = MarkedTexts(key.conversation, key.texts, rendering, None, _unmoved)
+            turns = self._fields.select(turns, marked)
         except RenderError:
             return None
         specials = []
@@ -198,8 +211,8 @@ class TurnFinder:
                 return _Marked(changed, texts, place, roles, rendering)
         return None
 
-    def _spans(self, marked: _Marked | None) -> list[Span]:
-        """Trained spans of a marked conversation."""
+    def _spans(self, conversation: Conversation, text: str, marked: _Marked | None) -> list[Span]:
+        """Trained spans of a conversation. marked: the conversation with marks."""
         if marked is None:
             raise RenderError(
                 "cannot find the trained text: the template changes the texts of messages; "
@@ -208,13 +221,42 @@ class TurnFinder:
         moved = partial(
             _moved, rests=[each.text[marked.place(each.text) :] for each in marked.texts]
         )
-        turns = self._locator.locate(
-            marked.conversation,
-            moved(marked.rendering),
-            [each.message for each in marked.texts],
-            moved,
-        )
+        rendering = moved(marked.rendering)
+        owners = [each.message for each in marked.texts]
+        turns = self._locator.locate(marked.conversation, rendering, owners, moved)
+        if not self._fields.takes_all:
+            starts = self._starts(conversation, text, marked)
+            texts = MarkedTexts(marked.conversation, marked.texts, rendering, starts, moved)
+            turns = self._fields.select(turns, texts)
         return [(turn.first[1], turn.last[1]) for turn in turns]
+
+    def _starts(self, conversation: Conversation, text: str, marked: _Marked) -> dict[int, int]:
+        """Positions where the rendering has the beginning of each content of the assistant.
+
+        Marks are put before it, or behind white space that the template removes. A template that
+        inspects how a content begins gives none.
+        """
+        roles = [message["role"] for message in conversation.messages]
+
+        def mark(is_behind_space: bool, number: int, value: str) -> str:
+            owner = marked.texts[number]
+            if owner.field != "content" or roles[owner.message] not in ASSISTANT_ROLES:
+                return value
+            cut = len(value) - len(value.lstrip()) if is_behind_space else 0
+            return _with_mark(lambda _: cut, number, value)
+
+        for is_behind_space in (False, True):
+            changed, _ = with_texts(conversation, partial(mark, is_behind_space), marked.roles)
+            with suppress(RenderError):
+                rendering = unmark(self.template.render(changed, marked=True))
+                if rendering.text == text:
+                    return {number: position for position, number in rendering.marks}
+        return {}
+
+    def _renders_as(self, text: str, conversation: Conversation) -> bool:
+        with suppress(RenderError):
+            return self.template.render(conversation) == text
+        return False
 
     def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
         """Spans of the template's own special tokens where a rendering does not fill its form."""
@@ -245,6 +287,15 @@ def _left_out(conversation: Conversation, text: str, marked: _Marked | None) -> 
     return sorted(parts + not_contained(others, text))
 
 
+def _unmoved(rendering: Unmarked) -> Unmarked:
+    return rendering
+
+
+def _as_mark(number: int, value: str) -> str:
+    """The mark of a text in place of it; a blank text unchanged, which templates ask about."""
+    return numbered(number) if value.strip() else value
+
+
 def _behind_text(value: str) -> int:
     return len(value.rstrip())
 
@@ -266,7 +317,7 @@ def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
     """
     marks = []
     for position, number in unmarked.marks:
-        rest = rests[number] if number >= 0 else ""
+        rest = rests[number] if 0 <= number < len(rests) else ""
         ending = next(
             (end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position)), None
         )

@@ -119,7 +119,7 @@ def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     specials = exact_encoder(tokenizer.json).specials
     if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
-    return TurnFinder(tokenizer.template, specials, config.train_on)
+    return TurnFinder(tokenizer.template, specials, config.train_on, config.train_fields)
 
 
 def _conversations(
