@@ -22,8 +22,14 @@ from itertools import product
 from typing import NamedTuple, Protocol
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
-from packprep.chat.forms import Form, FormKey
-from packprep.chat.left_out import LeftOut, not_contained, unwritten, unwritten_parts
+from packprep.chat.forms import Form, FormKey, plain_shape
+from packprep.chat.left_out import (
+    LeftOut,
+    not_contained,
+    unwritten,
+    unwritten_names,
+    unwritten_parts,
+)
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
@@ -51,10 +57,13 @@ class Rendered:
 
 
 class _Found(NamedTuple):
-    """Parts of a rendering. specials: spans of the template's own special tokens."""
+    """Parts of a rendering.
+
+    specials: spans of the template's own special tokens; None if there are no others.
+    """
 
     trained: list[Span]
-    specials: list[Span]
+    specials: list[Span] | None
     left_out: list[LeftOut]
 
 
@@ -122,13 +131,11 @@ class TurnFinder:
         if not self._fields.takes_all:
             conversation = with_thoughts_apart(conversation, partial(self._renders_as, text))
         found = self._by_form(conversation, text) or self._by_itself(conversation, text)
-        spelled = self._tokens.spans(text)
-        return Rendered(
-            text,
-            found.trained if self.train_on != "all" else None,
-            None if spelled == found.specials else found.specials,
-            found.left_out,
-        )
+        specials = found.specials
+        if specials is not None and specials == self._tokens.spans(text):
+            specials = None
+        trained = found.trained if self.train_on != "all" else None
+        return Rendered(text, trained, specials, found.left_out)
 
     def ends_turns(self) -> bool:
         """True unless the template ends the assistant's turns without a special token."""
@@ -148,38 +155,50 @@ class TurnFinder:
         """Parts by the conversation's form; None where the conversation does not fit its form."""
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every such row has its own form
+        shape, texts = plain_shape(conversation) or self._shape(conversation)
+        if shape is None:
+            return None
+        form = self._form(FormKey(shape, conversation))
+        before = form.fill(text, [each.text for each in texts]) if form is not None else None
+        if form is None or before is None:
+            return None
+        has_others = not self._tokens.has_only(len(form.specials), text)
+        specials = form.special_spans(before) if has_others else None
+        gone = [texts[number] for number in range(len(texts)) if number not in form.written]
+        left_out = sorted([*unwritten(gone), *form.names])
+        return _Found(form.trained_spans(before), specials, left_out)
+
+    def _shape(self, conversation: Conversation) -> tuple[str | None, list[Text]]:
+        """Everything of a conversation but its texts, and the texts.
+
+        None for the first where it could take part in a special token.
+        """
         blank, texts = with_texts(conversation, _as_mark)
         if any(map(self._tokens.is_risky, strings_beside(blank))):
-            return None
-        beside = json.dumps(
-            [blank.messages, blank.tools, dict(blank.variables), blank.untrained],
-            ensure_ascii=False,
-            default=repr,
-        )
-        form = self._form(FormKey(beside, blank, [each._replace(text="") for each in texts]))
-        placed = form.place(text, [each.text for each in texts]) if form is not None else None
-        if form is None or placed is None:
-            return None
-        gone = [each for number, each in enumerate(texts) if number not in form.written]
-        return _Found(*placed, unwritten(gone))
+            return None, texts
+        beside = [blank.messages, blank.tools, dict(blank.variables), blank.untrained]
+        return json.dumps(beside, ensure_ascii=False, default=repr), texts
 
     def _by_itself(self, conversation: Conversation, text: str) -> _Found:
         """Parts by marks in the texts of this conversation."""
         specials = self._own_specials(conversation, text)
         marked = self._marked(conversation, text)
         trained = self._spans(conversation, text, marked) if self.train_on != "all" else []
-        return _Found(trained, specials, _left_out(conversation, text, marked))
+        names = unwritten_names(conversation, text, self.template.render)
+        left_out = _left_out(conversation, text, marked)
+        return _Found(trained, specials, sorted([*left_out, *names]))
 
     def _make_form(self, key: FormKey) -> Form | None:
         """The form of a conversation.
 
         None where the template cannot render it or its turns cannot be found.
         """
+        blank, texts = with_texts(key.conversation, _as_mark)
         try:
-            rendering = unmark(self.template.render(key.conversation, marked=True))
-            owners = [text.message for text in key.texts]
-            turns = self._locator.locate(key.conversation, rendering, owners, _unmoved)
-            marked = MarkedTexts(key.conversation, key.texts, rendering, None, _unmoved)
+            rendering = unmark(self.template.render(blank, marked=True))
+            owners = [text.message for text in texts]
+            turns = self._locator.locate(blank, rendering, owners, _unmoved)
+            marked = MarkedTexts(blank, texts, rendering, None, _unmoved)
             turns = self._fields.select(turns, marked)
         except RenderError:
             return None
@@ -191,7 +210,8 @@ class TurnFinder:
                 (before, (start + a, start + b))
                 for a, b in self._tokens.spans(rendering.text[start:stop])
             ]
-        return Form(rendering, turns, specials)
+        names = unwritten_names(blank, rendering.text, self.template.render, first=len(texts))
+        return Form(rendering, turns, specials, names)
 
     def _marked(self, conversation: Conversation, text: str) -> _Marked | None:
         """The conversation with marks in its texts; None where marks change its rendering.
