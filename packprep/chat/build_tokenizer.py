@@ -106,6 +106,11 @@ def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
                 f"turns {config.turns} needs a chat template, and the tokenizer has none; give one "
                 "with --chat-template FILE, or leave turns out"
             )
+        if "content" not in config.train_fields:
+            raise ConfigError(
+                "without a chat template a response is content, which --train-fields leaves out; "
+                "give a template with --chat-template"
+            )
         note = "the tokenizer has no chat template: prompt and response are joined as they are"
         return replace(bare, notes=(*bare.notes, note))
     if not {config.bos, config.eos} <= {"auto", "none"}:

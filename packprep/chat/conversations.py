@@ -63,6 +63,7 @@ _PAIRS = (
     ("instruction", "output"),
     ("question", "answer"),
 )
+_PLAIN_KEYS = {"role", "content"}
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -195,7 +196,9 @@ def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conve
     untrained = [
         number
         for number, message in enumerate(messages)
-        if not _trains(message, number) and message["role"] in ASSISTANT_ROLES
+        if ("train" in message or "weight" in message)
+        and not _trains(message, number)
+        and message["role"] in ASSISTANT_ROLES
     ]
     return Conversation(messages, tools or None, variables or {}, tuple(untrained))
 
@@ -253,6 +256,14 @@ def _message(value: Any, number: int) -> Message:
 
     Nulls are left out and ShareGPT's names translated.
     """
+    if (
+        type(value) is dict
+        and value.keys() == _PLAIN_KEYS
+        and type(value["content"]) is str
+        and type(value["role"]) is str
+        and value["role"] in ROLES
+    ):
+        return value
     value = _parsed(value, f"message {number}") if _is_object_text(value) else value
     if not isinstance(value, dict):
         raise BadRowError(

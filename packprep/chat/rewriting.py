@@ -20,31 +20,29 @@ from packprep.chat.forms import FormKey
 from packprep.chat.left_out import LeftOut
 from packprep.chat.marks import unmark, with_texts
 from packprep.chat.template import ChatTemplate, RenderError
-from packprep.chat.turns import Rendered
+from packprep.chat.turns import Rendered, as_mark
 
 
 @dataclass(frozen=True)
 class FormHistory:
     """History of all rows of a form.
 
-    rewritten: numbers of the texts that the whole rendering lacks but that of their turn has.
+    rewritten: message and field of texts that the whole rendering lacks but that of their turn has.
     differs: True if the rendering up to a turn is not the beginning of the whole one.
     """
 
-    rewritten: frozenset[int]
+    rewritten: frozenset[tuple[int, str]]
     differs: bool
 
-    def rewrites(self, conversation: Conversation) -> bool:
-        """True if a turn of this row of the form loses text."""
-        if not self.rewritten:
-            return False
-        _, texts = with_texts(conversation, lambda _, value: value)
-        return any(texts[number].text.strip() for number in self.rewritten)
+    def rewrites(self, whole: Rendered) -> bool:
+        """True if a turn of a row of the form loses text."""
+        return any((part.message, part.field) in self.rewritten for part in whole.left_out)
 
 
 def form_history(template: ChatTemplate, key: FormKey, turns: Sequence[int]) -> FormHistory:
     """History of a form. turns: messages of the assistant. Raises RenderError if it is unstable."""
-    blank, rewritten, differs = key.conversation, set[int](), False
+    blank, texts = with_texts(key.conversation, as_mark)
+    rewritten, differs = set[tuple[int, str]](), False
     text = template.render(blank)
     written = {number for _, number in unmark(text).marks}
     for turn in turns:
@@ -52,9 +50,9 @@ def form_history(template: ChatTemplate, key: FormKey, turns: Sequence[int]) -> 
         check_stable(template, blank, turn, until)
         differs |= not text.startswith(until)
         rewritten |= {
-            number
+            (turn, texts[number].field)
             for _, number in unmark(until).marks
-            if number >= 0 and key.owners[number] == turn and number not in written
+            if number >= 0 and texts[number].message == turn and number not in written
         }
     return FormHistory(frozenset(rewritten), differs)
 

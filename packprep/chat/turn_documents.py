@@ -106,7 +106,7 @@ class TurnSplitter:
             whole = self._text_finder.render(replace(conversation, untrained=()))
         if whole.form is not None:
             history = self._history(whole.form, tuple(turns))
-            rewrites, differs = history.rewrites(conversation), history.differs
+            rewrites, differs = history.rewrites(whole), history.differs
         else:
             documents |= {turn: self._turn(conversation, turn) for turn in turns}
             rewrites, differs = row_history(self._finder.template, conversation, whole, documents)

@@ -7,6 +7,7 @@ import re
 
 from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
+from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.support.errors import ConfigError, brief, nearest
 
@@ -37,6 +38,7 @@ RESERVED = (
     "pair_split",
 )
 
+_FOR_CHATS = "{} is for conversations; give --messages-column too (auto finds it)"
 ENDS_OF_TEMPLATE = "the chat template writes BOS and EOS; leave out --bos and --eos"
 
 
@@ -95,6 +97,13 @@ def _check_ranges(config: Options) -> None:
             raise ConfigError(
                 f"columns has {brief(column)}, expected some of {', '.join(COLUMN_CHOICE)}"
             )
+    for name in config.train_fields or ("",):
+        if name not in TRAIN_FIELDS:
+            raise ConfigError(
+                f"train_fields has {brief(name)}, expected some of {', '.join(TRAIN_FIELDS)}"
+                if name
+                else f"train_fields is empty, expected some of {', '.join(TRAIN_FIELDS)}"
+            )
     if config.truncate_at is not None:
         try:
             re.compile(config.truncate_at)
@@ -127,9 +136,13 @@ def _check_columns(config: Options) -> None:
     if not config.chats:
         for key in ("chat_template", "template_date", "template_variables"):
             if getattr(config, key) is not None:
-                raise ConfigError(
-                    f"{key} is for conversations; give --messages-column too (auto finds it)"
-                )
+                raise ConfigError(_FOR_CHATS.format(key))
+        if {*config.train_fields} != {*TRAIN_FIELDS}:
+            raise ConfigError(_FOR_CHATS.format("train_fields"))
+    if {*config.train_fields} != {*TRAIN_FIELDS} and config.train_on != "assistant":
+        raise ConfigError(
+            f"train_fields is for train_on assistant, not {config.train_on}; leave out one of them"
+        )
     _check_turns(config)
     if config.input_ids_column is None:
         for key in ("labels_column", "loss_mask_column", "vocab_size"):
@@ -180,9 +193,7 @@ def _check_turns(config: Options) -> None:
             )
         return
     if not config.chats:
-        raise ConfigError(
-            f"turns {config.turns} is for conversations; give --messages-column too (auto finds it)"
-        )
+        raise ConfigError(_FOR_CHATS.format(f"turns {config.turns}"))
     if config.train_on != "assistant":
         raise ConfigError(
             f"turns {config.turns} trains one turn of the assistant in each document, so it cannot "

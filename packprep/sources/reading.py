@@ -120,7 +120,7 @@ def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     specials = exact_encoder(tokenizer.json).specials
     if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
-    finder = TurnFinder(tokenizer.template, specials, config.train_on)
+    finder = TurnFinder(tokenizer.template, specials, config.train_on, config.train_fields)
     return finder if config.turns == "row" else TurnSplitter(finder, config.turns, config.max_turns)
 
 

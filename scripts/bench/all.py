@@ -103,6 +103,17 @@ counts documents whose ids are not those of `hf`; *gate* is what packprep's pari
 and its seconds. An engine that the gate refuses is never used.""",
     ),
     Benchmark(
+        name="chat",
+        title="Conversations",
+        quick=("--rows", "50", "--peer-rows", "5", "--repeat", "1"),
+        prose="""\
+Multi-turn chats as JSON text to ids and loss masks, in one process with one caller. `rendering`
+and `encoding` are the parts of `packprep`; the text is encoded whole, and cut at the turns for the
+mask. `engine alone` encodes the rendered texts and makes no mask. `transformers` is
+`apply_chat_template(tokenize=True, return_assistant_tokens_mask=True)` chat by chat, with TRL's
+template that marks the assistant's turns, as TRL's `SFTTrainer` does it.""",
+    ),
+    Benchmark(
         name="packing",
         title="Strategies",
         arguments=("-n", "1M", "-d", "a", "-d", "b4", "-d", "c"),
