@@ -303,3 +303,12 @@ def test_a_document_that_is_the_whole_row_is_the_row(tmp_path: Path) -> None:
     conversation = Conversation(chat("hi", "hello"))
     rendered = splitter(CHATML).render(conversation)
     assert rendered.text == splitter(CHATML, "auto").render(conversation).text
+
+
+def test_chosen_fields_of_each_turn_are_trained_alone() -> None:
+    template = ChatTemplate(sources={"default": FORGETS}, variables={})
+    finder = TurnFinder(template, SPECIALS, "assistant", ("reasoning",))
+    rendered = TurnSplitter(finder, "auto").render(Conversation(thoughtful("one", "two")))
+    trained = ["".join(texts) for _, _, texts in documents(rendered)]
+    assert ["one" in trained[0], "two" in trained[1]] == [True, True]
+    assert not any("answer" in text for text in trained)
