@@ -80,6 +80,8 @@ def command(
             )
             return
     has_turns = any(column.name == "turn_ids" for column in manifest.columns)
+    if not as_json:  # a column of dashes would say nothing
+        has_turns = any(located.turn is not None for located in segments)
     rows = [_row(located, sources, has_turns=has_turns) for located in segments]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
