@@ -10,7 +10,7 @@ take turns, and each row is a median. Imports and reading of files are not count
 \b
 packprep       rows of JSON text in, ids and masks out
 - rendering    its part before the engine
-- encoding     its part with the engine: each text whole, and cut at the turns
+- encoding     its part with the engine
 engine alone   the rendered texts through the same engine, ids thrown away
 transformers   apply_chat_template(tokenize=True,
                return_assistant_tokens_mask=True), chat by chat, on --peer-rows:
