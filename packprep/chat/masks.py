@@ -1,13 +1,15 @@
 """Token ids and the loss mask of conversations, a batch at a time.
 
     render_chats   rows -> `text`, `trained`, `specials`, `left_out`, `problem`; a row: 40-250 us
-    encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed, twice
+    encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed
 
 Ids are those of the text with its special tokens parsed, as `apply_chat_template(tokenize=True)`
-gives them. Nothing is added: the template wrote BOS and EOS. For the mask the text is encoded once
-more, cut where trained spans begin and end. If the pieces give the same ids, their lengths are the
-mask. If not, because a token crosses a cut, the reference tokenizer says which characters each
-token covers, and a token with a trained character is trained.
+gives them. Nothing is added: the template wrote BOS and EOS. Where tokens are the bytes of the
+text, their sizes give the mask (see `byte_masks`).
+
+Elsewhere the text is encoded once more, cut where trained spans begin and end. If the pieces give
+the same ids, their lengths are the mask. If not, because a token crosses a cut, the reference
+tokenizer says which characters each token covers, and a token with a trained character is trained.
 
 Rows are rendered where they are read (sources/row_text.py) and encoded where text is
 (tokens/encode.py). For `problem` see support/problems.py.
@@ -30,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.chat.byte_masks import TokenBytes, token_bytes
 from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
 from packprep.chat.left_out import LEFT_OUT
 from packprep.chat.special_tokens import flat_spans
@@ -120,14 +123,18 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
     strings: Sequence[Any] = ()
     if any(spans is not None for spans in trained) or any(spans is not None for spans in specials):
         strings = texts.to_pylist()
-    if any(spans is not None for spans in trained):
+    offsets_of_mask = offsets
+    by_bytes = None
+    if any(spans is not None for spans in trained) and exact.token_bytes is not None:
+        by_bytes = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
+    if by_bytes is not None:
+        mask = by_bytes
+    elif any(spans is not None for spans in trained):
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))
         crossing = unequal(cut_ids, cut_offsets[first], ids, offsets).tolist()
         offsets_of_mask = cut_offsets[first]
-    else:
-        offsets_of_mask = offsets
     special = {row: spans for row, spans in enumerate(specials) if spans is not None}
     crossing = sorted({*crossing} - {*special})
     if not crossing and not special:
@@ -196,6 +203,11 @@ class ExactEncoder:
         self._json = tokenizer_json
         self._lock = threading.Lock()
         self._loaded: dict[tuple[bool, bool], Any] = {}
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes | None:
+        """Bytes of each token; None if tokens are not the bytes of the text."""
+        return token_bytes(self._json)
 
     @cached_property
     def specials(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext, Macro, Undefined
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -59,6 +59,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in _GROWING_FILTERS:
             self.filters[name] = _checked(self.filters[name])
         self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
+
+    @property
+    def current_mark(self) -> str:
+        """Mark of the rendering that this thread makes; empty if it has none."""
+        mark: str = self._local.mark
+        return mark
 
     def render(
         self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
@@ -165,11 +171,8 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         self.environment.generates = True  # type: ignore[attr-defined]
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-    def _marked(self, caller: Macro) -> str:
-        mark = self.environment._local.mark  # type: ignore[attr-defined]
-        return f"{mark}{caller()}{mark}"
+        marks = [nodes.Output([nodes.EnvironmentAttribute("current_mark")]) for _ in range(2)]
+        return nodes.Scope([marks[0], *body, marks[1]]).set_lineno(line)
 
 
 class _PlainNamespace(Namespace):

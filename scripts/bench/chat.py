@@ -10,7 +10,7 @@ take turns, and each row is a median. Imports and reading of files are not count
 \b
 packprep       rows of JSON text in, ids and masks out
 - rendering    its part before the engine
-- encoding     its part with the engine: each text whole, and cut at the turns
+- encoding     its part with the engine
 engine alone   the rendered texts through the same engine, ids thrown away
 transformers   apply_chat_template(tokenize=True,
                return_assistant_tokens_mask=True), chat by chat, on --peer-rows:
@@ -176,6 +176,7 @@ def _compare(
         for _ in range(repeat):
             for name, bench in benches.items():
                 bench.measure(peer[1] if peer is not None and name == "TRL's" else None)
+        speeds_of: dict[str, dict[str, float]] = {}
         for name, bench in benches.items():
             size = bench.texts.nbytes / len(messages)
             speeds = {}
@@ -185,9 +186,15 @@ def _compare(
                 speeds[what] = 1 / each
                 figures = [f"{1e6 * each:,.1f}", f"{size / each / 1e6:.2f}"]
                 lines.append([folder.name, name, what, *figures])
-            for other in [what for what in ("engine alone", "transformers") if what in speeds]:
-                ratio = speeds["packprep"] / speeds[other]
-                ratios.append(f"{folder.name}, {name} template: {ratio:.2f} x the speed of {other}")
+            speeds_of[name] = speeds
+        for name, speeds in speeds_of.items():
+            for other, theirs in (("engine alone", name), ("transformers", "TRL's")):
+                against = speeds_of.get(theirs, {}).get(other)
+                if against is not None:
+                    ratio = speeds["packprep"] / against
+                    ratios.append(
+                        f"{folder.name}, {name} template: {ratio:.2f} x the speed of {other}"
+                    )
     header = ["tokenizer", "template", "", "microseconds a chat", "MB/s of rendered text"]
     tables.show(header, lines, markdown)
     for ratio_line in ratios:
