@@ -15,8 +15,10 @@ encoded, so only the stages behind that have more documents than rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
@@ -25,12 +27,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.conversations import ASSISTANT_ROLES, Conversation
-from packprep.chat.marks import with_texts
-from packprep.chat.rewriting import form_history, row_history
+from packprep.chat.forms import FormKey
+from packprep.chat.left_out import LeftOut
+from packprep.chat.marks import unmark, with_texts
 from packprep.chat.special_tokens import flat_spans
-from packprep.chat.template import RenderError
+from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_counts import TurnCounts
-from packprep.chat.turns import Rendered, TurnFinder
+from packprep.chat.turns import Rendered, TurnFinder, as_mark
 from packprep.schemas.columns import WHOLE_ROW
 
 Turns = Literal["row", "each", "auto"]
@@ -162,6 +165,86 @@ def _with_turns(
     rendered: Rendered, documents: list[dict[str, Any]] | None, counts: TurnCounts
 ) -> Rendered:
     return replace(rendered, turns={"documents": documents, "counts": counts.values()})
+
+
+@dataclass(frozen=True)
+class FormHistory:
+    """History of all rows of a form.
+
+    rewritten: message and field of texts that the whole rendering lacks but that of their turn has.
+    differs: True if the rendering up to a turn is not the beginning of the whole one.
+    """
+
+    rewritten: frozenset[tuple[int, str]]
+    differs: bool
+
+    def rewrites(self, whole: Rendered) -> bool:
+        """True if a turn of a row of the form loses text."""
+        return any((part.message, part.field) in self.rewritten for part in whole.left_out)
+
+
+def form_history(template: ChatTemplate, key: FormKey, turns: Sequence[int]) -> FormHistory:
+    """History of a form. turns: messages of the assistant. Raises RenderError if it is unstable."""
+    blank, texts = with_texts(key.conversation, as_mark)
+    rewritten, differs = set[tuple[int, str]](), False
+    text = template.render(blank)
+    written = {number for _, number in unmark(text).marks}
+    for turn in turns:
+        until = template.render(replace(blank, messages=blank.messages[: turn + 1]))
+        check_stable(template, blank, turn, until)
+        differs |= not text.startswith(until)
+        rewritten |= {
+            (turn, texts[number].field)
+            for _, number in unmark(until).marks
+            if number >= 0 and texts[number].message == turn and number not in written
+        }
+    return FormHistory(frozenset(rewritten), differs)
+
+
+def row_history(
+    template: ChatTemplate,
+    conversation: Conversation,
+    whole: Rendered,
+    documents: Mapping[int, Rendered],
+) -> tuple[bool, bool]:
+    """History of a row that fills no form: True if it loses text, True if a rendering differs.
+
+    whole: the rendering of all messages. documents: those up to each turn. Raises RenderError if it
+    is unstable.
+    """
+    rewrites = differs = False
+    for turn, document in documents.items():
+        check_stable(template, conversation, turn, document.text)
+        if not whole.text.startswith(document.text):
+            differs = True
+            later, then = (_missing(each.left_out, turn) for each in (whole, document))
+            rewrites |= any(later[field] > then[field] for field in later)
+    return rewrites, differs
+
+
+def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, until: str) -> None:
+    """Raise RenderError unless the rendering `until` a turn continues the messages before it."""
+    if turn == 0:
+        return
+    before = replace(conversation, messages=conversation.messages[:turn])
+    for prompt in (True, False):
+        with suppress(RenderError):
+            if until.startswith(template.render(before, add_generation_prompt=prompt)):
+                return
+    raise RenderError(
+        f"the template renders the messages before message {turn} differently once it follows "
+        "them, so no document shows what a model is prompted with; choose --turns row or each, or "
+        "another template (--chat-template)"
+    )
+
+
+def _missing(left_out: Sequence[LeftOut], turn: int) -> Counter[str]:
+    """Characters of each field of a message that are left out, without white space."""
+    missing: Counter[str] = Counter()
+    for part in left_out:
+        if part.message == turn:
+            missing[part.field] += len("".join(part.text.split()))
+    return missing
 
 
 class SplitRows(NamedTuple):
