@@ -24,7 +24,7 @@ LabelChoice = Literal["hf", "shifted", "none"]
 # from the first cache.
 _SKEW = 24
 # Segment columns whose value in filler and padding is part of the format; others have 0 there.
-_FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides"), FILLER)
+_FILLED = dict.fromkeys(("document_ids", "pair_ids", "pair_sides", "turn_ids"), FILLER)
 # The record batch of a pack, and the row of the pack in it.
 Location = tuple[BatchRows, int]
 
@@ -58,6 +58,7 @@ class BatchMaker:
         self._stored_labels = "labels" in stored
         self._dtypes = shards.column_dtypes
         self._documents, self._real = "document_ids" in stored, "segment_lengths" in stored
+        self._turns = "turn_ids" in stored
 
     @staticmethod
     def values(shape: BatchShape) -> int:
@@ -159,7 +160,12 @@ class BatchMaker:
             real[real_segments:] = 0
         weights = None
         if self._weights is not None and labels is not None:
-            weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, documents)
+            units = documents
+            if units is not None and self._turns:
+                # Turns of one row are documents of their own.
+                turns = self._column(locations, "turn_ids", segments, FILLER)
+                units = (units << 31) + turns
+            weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
         extra: dict[str, Any] = {}
         for name, kind in self._columns.items():
             extra[name] = self._column(

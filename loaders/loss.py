@@ -25,7 +25,8 @@ def loss_weights(cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids:
     cu_seqlens: int32 [S + 1]. mask: bool [T], True where there is a loss (labels != -100). mode:
     the unit. "token": each token, so the weights are the mask. "segment": each segment, so sums of
     weighted losses are sums of segment means. "document": each document of the batch with all its
-    pieces, by document_ids [S]; pieces in another batch are another unit. Divide by the number of
+    pieces, by document_ids [S]; pieces in another batch are another unit. (Turns of a row that are
+    documents of their own share its id: PackedLoader tells them apart.) Divide by the number of
     units on all ranks (the sum of all weights) for the mean. numpy arrays give a numpy array,
     tensors a tensor on their device.
 

@@ -19,7 +19,8 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
     """Batch of the packs of these rows, as PackedLoader makes it with labels="hf".
 
     rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; optional are labels,
-    document_ids, segment_lengths, pair_ids and pair_sides. Values are lists, arrays or tensors.
+    document_ids, segment_lengths, pair_ids, pair_sides and turn_ids. Values are lists, arrays or
+    tensors.
     FormatError if the boundaries of a row do not fit its tokens.
     """
     if not rows:
@@ -45,9 +46,10 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
         )
     labels[cu_seqlens[:-1]] = NO_LOSS
     lengths = np.diff(cu_seqlens)
-    pairs = {
+    extra = {
         "pair_ids": _joined(rows, "pair_ids", np.int64),
         "pair_sides": _joined(rows, "pair_sides", np.int8),
+        "turn_ids": _joined(rows, "turn_ids", np.int32),
     }
     return PackedBatch(
         tokens=tokens,
@@ -57,7 +59,7 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
         labels=labels,
         document_ids=_joined(rows, "document_ids", np.int64),
         segment_lengths=_joined(rows, "segment_lengths", np.int32),
-        extra={name: values for name, values in pairs.items() if values is not None},
+        extra={name: values for name, values in extra.items() if values is not None},
     )
 
 

@@ -21,6 +21,8 @@ DType = Literal["int8", "uint8", "int16", "int32", "int64", "float32", "float64"
 NO_LOSS = -100
 # The document id of padding and of whole filler packs.
 FILLER = -1
+# The turn of a document that is a whole row, not one turn of a conversation.
+WHOLE_ROW = -1
 
 _ARROW: dict[str, pa.DataType] = {
     "int8": pa.int8(),
@@ -123,6 +125,12 @@ STANDARD_COLUMNS: dict[str, Column] = {
             kind="segment",
             dtype="int8",
             meaning="0 on the first side of a pair, 1 on the second; -1 is filler",
+        ),
+        Column(
+            name="turn_ids",
+            kind="segment",
+            dtype="int32",
+            meaning="message of the trained turn; -1 is a whole row, or filler",
         ),
     )
 }

@@ -37,7 +37,10 @@ DocumentCounts = TypedDict(
         "cut_characters": int,
     },
 )
-"""Rows by what became of them. skipped, dropped: rows by reason. cut: rows with shortened text."""
+"""Documents by what became of them.
+
+skipped: rows by reason. dropped: by reason. cut: documents with shortened text.
+"""
 
 
 class LeftOutText(TypedDict):
@@ -56,6 +59,28 @@ class ReportLeftOut(LeftOutText):
 
     documents: int
     fields: dict[str, LeftOutText]
+
+
+class ReportTurns(TypedDict):
+    """Rows of conversations and the documents of their turns.
+
+    split_rows: rows with a document per turn; the others are one document. same_text_rows: rows
+    that stay one although a later rendering differs, since no text of a message does.
+    without_turn: rows without a turn of the assistant. at_text: turns trained from their own text
+    on, as they do not begin with their generation prompt. earlier: turns before the last max_turns.
+    behind_rows, behind_characters: rows with text behind their last turn, and that text; it is in
+    no document.
+    """
+
+    rows: int
+    documents: int
+    split_rows: int
+    same_text_rows: int
+    without_turn: int
+    at_text: int
+    earlier: int
+    behind_rows: int
+    behind_characters: int
 
 
 class DocumentsPerPack(TypedDict):
@@ -102,6 +127,7 @@ class SourceAccount(Rates):
     tokens: Ledger
     segments: int
     left_out: NotRequired[ReportLeftOut]  # where rows are conversations
+    turns: NotRequired[ReportTurns]  # where turns may be documents
 
 
 class ReportSource(SourceAccount):
@@ -170,6 +196,7 @@ class InputReport(SumFigures):
     windows: list[ReportWindow]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
+    turns: NotRequired[ReportTurns]
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
 

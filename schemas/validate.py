@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .batch_view import BatchView, batch_view
 from .boundaries import bad_packs
-from .columns import FILLER, NO_LOSS, Column, check_schema
+from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, check_schema
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
 from .views import list_view
@@ -150,6 +150,8 @@ def _check_documents(view: BatchView, findings: Findings) -> None:
             ids,
             "document {} follows filler; expected filler at the end of its pack",
         )
+    if (turns := view.columns.get("turn_ids")) is not None:
+        report(turns < WHOLE_ROW, turns, "turn_ids has {}; expected a message, or -1 for a row")
     if starts is not None:
         report(starts < 0, starts, "document_starts has {}; expected 0 or more")
     if real is not None:

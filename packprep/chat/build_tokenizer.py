@@ -101,6 +101,16 @@ def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
         bare = load_tokenizer(
             config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos
         )
+        if config.turns != "row":
+            raise ConfigError(
+                f"turns {config.turns} needs a chat template, and the tokenizer has none; give one "
+                "with --chat-template FILE, or leave turns out"
+            )
+        if "content" not in config.train_fields:
+            raise ConfigError(
+                "without a chat template a response is content, which --train-fields leaves out; "
+                "give a template with --chat-template"
+            )
         note = "the tokenizer has no chat template: prompt and response are joined as they are"
         return replace(bare, notes=(*bare.notes, note))
     if not {config.bos, config.eos} <= {"auto", "none"}:

@@ -64,6 +64,7 @@ _PAIRS = (
     ("instruction", "output"),
     ("question", "answer"),
 )
+_PLAIN_KEYS = {"role", "content"}
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -72,13 +73,15 @@ class Conversation:
     """One row for a template.
 
     messages: each with a `role`, and `content` if it has any; no value is None. untrained: numbers
-    of the assistant's messages that the row itself takes out of what is trained.
+    of the assistant's messages that the row itself takes out of what is trained. is_turn: only the
+    last message is trained, see turn_documents.py.
     """
 
     messages: list[Message]
     tools: list[Any] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     untrained: tuple[int, ...] = ()
+    is_turn: bool = False
 
 
 class BadRowError(InputError):
@@ -197,7 +200,9 @@ def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conve
     untrained = [
         number
         for number, message in enumerate(messages)
-        if not _trains(message, number) and message["role"] in ASSISTANT_ROLES
+        if ("train" in message or "weight" in message)
+        and not _trains(message, number)
+        and message["role"] in ASSISTANT_ROLES
     ]
     return Conversation(messages, tools or None, variables or {}, tuple(untrained))
 
@@ -255,6 +260,14 @@ def _message(value: Any, number: int) -> Message:
 
     Nulls are left out and ShareGPT's names translated.
     """
+    if (
+        type(value) is dict
+        and value.keys() == _PLAIN_KEYS
+        and type(value["content"]) is str
+        and type(value["role"]) is str
+        and value["role"] in ROLES
+    ):
+        return value
     value = _parsed(value, f"message {number}") if _is_object_text(value) else value
     if not isinstance(value, dict):
         raise BadRowError(

@@ -6,13 +6,14 @@ the row's own rendering; otherwise the row is marked by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.marks import Unmarked
+from packprep.chat.left_out import LeftOut
+from packprep.chat.marks import Text, Unmarked
 from packprep.chat.special_tokens import Span
 from packprep.chat.turn_locator import Turn
 
@@ -22,26 +23,34 @@ class Form:
     """The template's own text, and the order of the texts in it.
 
     specials: spans of the template's special tokens, each with the number of marks before it.
+    names: of messages that the template does not write.
     """
 
     unmarked: Unmarked
     turns: list[Turn]
     specials: list[tuple[int, Span]]
+    names: list[LeftOut]
 
-    def place(self, text: str, texts: Sequence[str]) -> tuple[list[Span], list[Span]] | None:
-        """Trained spans and the template's special tokens in a row's rendering.
+    def fill(self, text: str, texts: Sequence[str]) -> list[int] | None:
+        """Characters of texts in a row's rendering before each mark, and behind the last one.
 
         texts: of the row. Returns None if `text` is not this form filled with them.
         """
         filled = self._fill(text, [texts[number] for _, number in self.unmarked.marks[1:]])
         if filled is None:
             return None
-        before = [0, 0, *accumulate(map(len, filled))]
-        turns = [
+        return [0, 0, *accumulate(map(len, filled))]
+
+    def trained_spans(self, before: Sequence[int]) -> list[Span]:
+        """Trained spans of a row's rendering; before: of `fill`."""
+        return [
             (turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]])
             for turn in self.turns
         ]
-        return turns, [
+
+    def special_spans(self, before: Sequence[int]) -> list[Span]:
+        """Spans of the template's special tokens in a row's rendering; before: of `fill`."""
+        return [
             (first + before[marks], last + before[marks]) for marks, (first, last) in self.specials
         ]
 
@@ -92,11 +101,33 @@ class Form:
 
 @dataclass(frozen=True)
 class FormKey:
-    """Cache key of a form: a conversation with marks in place of its texts.
+    """Cache key of a form. shape: everything of the conversation but its texts."""
 
-    Equal for all conversations of one form. owners: message number of each text.
-    """
-
-    form: str
+    shape: Hashable
     conversation: Conversation = field(compare=False)
-    owners: list[int] = field(compare=False)
+
+
+def plain_shape(conversation: Conversation) -> tuple[Hashable, list[Text]] | None:
+    """Shape and texts of a conversation whose messages are texts alone; None for others.
+
+    Equal for conversations that are equal but for texts that are not blank.
+    """
+    if conversation.tools is not None or conversation.variables:
+        return None
+    shape: list[Hashable] = []
+    texts: list[Text] = []
+    for number, message in enumerate(conversation.messages):
+        content = message.get("content")
+        if type(content) is not str:
+            return None
+        if len(message) == 4 and "thinking" in message:
+            reasoning = message.get("reasoning_content")
+            if type(reasoning) is not str:
+                return None
+            shape.append(reasoning if not reasoning or reasoning.isspace() else True)
+            texts.append(Text(number, "reasoning", reasoning))
+        elif len(message) != 2:
+            return None
+        shape += message["role"], content if not content or content.isspace() else False
+        texts.append(Text(number, "content", content))
+    return (tuple(shape), conversation.untrained, conversation.is_turn), texts

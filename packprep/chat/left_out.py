@@ -12,14 +12,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.marks import Text, Unmarked
+from packprep.chat.conversations import Conversation
+from packprep.chat.marks import Text, Unmarked, numbered, unmark
 from packprep.engines.backends import Engine
+from packprep.support.errors import InputError
 
 # Fewer equal characters than this are chance, not a part of a text that the template has written.
 _LEAST = 12
@@ -31,7 +34,10 @@ LEFT_OUT = pa.list_(
 
 
 class LeftOut(NamedTuple):
-    """Text of a message that the template does not write. field: content, reasoning, tool_calls."""
+    """Text of a message that the template does not write.
+
+    field: content, reasoning, tool_calls or name.
+    """
 
     message: int
     field: str
@@ -98,6 +104,37 @@ def not_contained(texts: Iterable[Text], rendering: str) -> list[LeftOut]:
         LeftOut(text.message, text.field, _behind_cut(text.text, rendering))
         for text in texts
         if not any(_solid(form) in solid for form in _forms(text.text))
+    ]
+
+
+def unwritten_names(
+    conversation: Conversation, text: str, render: Callable[[Conversation], str], first: int = 0
+) -> list[LeftOut]:
+    """Names of messages that a template does not write.
+
+    text: of the conversation, without marks. first: a number that no mark of it reaches. A
+    template whose text differs with marks in the names compares names, so it uses them.
+    """
+    names = {
+        number: message["name"]
+        for number, message in enumerate(conversation.messages)
+        if isinstance(message.get("name"), str) and message["name"].strip()
+    }
+    if not names:
+        return []
+    messages = [
+        message | {"name": names[number] + numbered(first + number)} if number in names else message
+        for number, message in enumerate(conversation.messages)
+    ]
+    try:
+        rendering = unmark(render(replace(conversation, messages=messages)))
+    except InputError:
+        return []
+    if rendering.text != text:
+        return []
+    written = {number - first for _, number in rendering.marks}
+    return [
+        LeftOut(number, "name", name) for number, name in names.items() if number not in written
     ]
 
 

@@ -1,13 +1,15 @@
 """Token ids and the loss mask of conversations, a batch at a time.
 
     render_chats   rows -> `text`, `trained`, `specials`, `left_out`, `problem`; a row: 40-250 us
-    encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed, twice
+    encode_chats   those -> flat ids, offsets and a bool mask              the engine's speed
 
 Ids are those of the text with its special tokens parsed, as `apply_chat_template(tokenize=True)`
-gives them. Nothing is added: the template wrote BOS and EOS. For the mask the text is encoded once
-more, cut where trained spans begin and end. If the pieces give the same ids, their lengths are the
-mask. If not, because a token crosses a cut, the reference tokenizer says which characters each
-token covers, and a token with a trained character is trained.
+gives them. Nothing is added: the template wrote BOS and EOS. Where tokens are the bytes of the
+text, their sizes give the mask (see `byte_masks`).
+
+Elsewhere the text is encoded once more, cut where trained spans begin and end. If the pieces give
+the same ids, their lengths are the mask. If not, because a token crosses a cut, the reference
+tokenizer says which characters each token covers, and a token with a trained character is trained.
 
 Rows are rendered where they are read (sources/row_text.py) and encoded where text is
 (tokens/encode.py). For `problem` see support/problems.py.
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -30,10 +32,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.chat.byte_masks import TokenBytes, token_bytes
 from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
 from packprep.chat.left_out import LEFT_OUT
-from packprep.chat.special_tokens import Span
+from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
+from packprep.chat.turn_documents import TURNS
 from packprep.chat.turns import Finder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
 from packprep.engines.compare import unequal
@@ -45,6 +49,7 @@ RENDERED = pa.schema(
         ("trained", pa.list_(pa.int32())),
         ("specials", pa.list_(pa.int32())),
         ("left_out", LEFT_OUT),
+        ("turns", TURNS),
         ("problem", PROBLEM),
     ]
 )
@@ -70,31 +75,38 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     trained: character positions start, stop, start, stop, ... of the trained spans; null where
     everything is trained. specials: the same for the template's own special tokens, where messages
     spell others; null elsewhere. left_out: text of the messages that the template does not write;
-    null where it writes all. problem: set only where there is no text.
+    null where it writes all. turns: the documents of a row that `text` holds, see
+    turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
     texts: list[str | None] = []
     trained: list[list[int] | None] = []
     specials: list[list[int] | None] = []
     left_out: list[list[dict[str, Any]] | None] = []
+    turns: list[Mapping[str, Any] | None] = []
     problems: list[Problem | None] = []
     for conversation in read_conversations(table, columns):
-        problem = text = trained_spans = special_spans = gone = None
+        problem = text = trained_spans = special_spans = gone = turns_of_row = None
         if isinstance(conversation, BadRowError):
             problem = Problem(conversation.reason, str(conversation))
         else:
             try:
                 rendered = finder.render(conversation)
                 text = rendered.text
-                trained_spans, special_spans = _flat(rendered.trained), _flat(rendered.specials)
+                trained_spans, special_spans = (
+                    flat_spans(rendered.trained),
+                    flat_spans(rendered.specials),
+                )
                 gone = [part._asdict() for part in rendered.left_out] or None
+                turns_of_row = rendered.turns
             except RenderError as error:
                 problem = Problem(BadRow.TEMPLATE, str(error))
         texts.append(text)
         trained.append(trained_spans)
         specials.append(special_spans)
         left_out.append(gone)
+        turns.append(turns_of_row)
         problems.append(problem)
-    return pa.table([texts, trained, specials, left_out, problems], schema=RENDERED)
+    return pa.table([texts, trained, specials, left_out, turns, problems], schema=RENDERED)
 
 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
@@ -111,14 +123,18 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
     strings: Sequence[Any] = ()
     if any(spans is not None for spans in trained) or any(spans is not None for spans in specials):
         strings = texts.to_pylist()
-    if any(spans is not None for spans in trained):
+    offsets_of_mask = offsets
+    by_bytes = None
+    if any(spans is not None for spans in trained) and exact.token_bytes is not None:
+        by_bytes = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
+    if by_bytes is not None:
+        mask = by_bytes
+    elif any(spans is not None for spans in trained):
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))
         crossing = unequal(cut_ids, cut_offsets[first], ids, offsets).tolist()
         offsets_of_mask = cut_offsets[first]
-    else:
-        offsets_of_mask = offsets
     special = {row: spans for row, spans in enumerate(specials) if spans is not None}
     crossing = sorted({*crossing} - {*special})
     if not crossing and not special:
@@ -187,6 +203,11 @@ class ExactEncoder:
         self._json = tokenizer_json
         self._lock = threading.Lock()
         self._loaded: dict[tuple[bool, bool], Any] = {}
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes | None:
+        """Bytes of each token; None if tokens are not the bytes of the text."""
+        return token_bytes(self._json)
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -304,7 +325,3 @@ def _mask(covered: NDArray[np.int64], trained: Sequence[int] | None) -> NDArray[
         if len(inside):
             mask[inside[0] : inside[-1] + 1] = True
     return mask
-
-
-def _flat(spans: Sequence[Span] | None) -> list[int] | None:
-    return None if spans is None else [position for span in spans for position in span]

@@ -21,13 +21,19 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro, Undefined
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
 MAX_SIZE = 1 << 24  # characters of one rendering or of one value inside it
 MAX_ITEMS = 1 << 20  # lists, objects and what is in them, of one value
+
+
+_PLAIN = frozenset({str, bool, int, type(None)})
+_OF_DICT = frozenset(dir(dict))
+_OF_TEXT = frozenset({"startswith", "endswith", "split", "strip", "lstrip", "rstrip"})
+_OF_LOOP = frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})
 
 
 class LimitError(TemplateError):
@@ -53,6 +59,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in _GROWING_FILTERS:
             self.filters[name] = _checked(self.filters[name])
         self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
+
+    @property
+    def current_mark(self) -> str:
+        """Mark of the rendering that this thread makes; empty if it has none."""
+        mark: str = self._local.mark
+        return mark
 
     def render(
         self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
@@ -85,6 +97,28 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for block in list(tree.find_all(nodes.AssignBlock)):
             block.filter = _filter(block.filter, "sized")
         return tree
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As Jinja2's sandbox, without its checks where they always pass.
+
+        These attributes take most of the time of a rendering: keys of messages, variables of
+        namespaces, facts of loops and methods of texts.
+        """
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _OF_DICT:
+                return obj[attribute] if attribute in obj else self.undefined(obj, attribute)
+        elif kind is str:
+            if attribute in _OF_TEXT:
+                return getattr(obj, attribute)
+        elif kind is LoopContext:
+            if attribute in _OF_LOOP:
+                return getattr(obj, attribute)
+        elif kind is _PlainNamespace and not attribute.startswith("_"):
+            value = getattr(obj, attribute, self)
+            if type(value) in _PLAIN:
+                return value
+        return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
         __self._count(1)
@@ -137,11 +171,8 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         self.environment.generates = True  # type: ignore[attr-defined]
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-    def _marked(self, caller: Macro) -> str:
-        mark = self.environment._local.mark  # type: ignore[attr-defined]
-        return f"{mark}{caller()}{mark}"
+        marks = [nodes.Output([nodes.EnvironmentAttribute("current_mark")]) for _ in range(2)]
+        return nodes.Scope([marks[0], *body, marks[1]]).set_lineno(line)
 
 
 class _PlainNamespace(Namespace):
@@ -197,6 +228,8 @@ def _sized(value: Any) -> Any:
 
     Nested lists are counted at every level: [x, x] of [x, x] doubles each time.
     """
+    if type(value) in _PLAIN and not (type(value) is str and len(value) > MAX_SIZE):
+        return value
     pending, size, items = [value], 0, 0
     while pending:
         item = pending.pop()

@@ -9,10 +9,10 @@ the template's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from os.path import commonprefix
 from typing import Any
 
@@ -20,6 +20,8 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.marks import BREAK, TEXT_KEYS
 
 Span = tuple[int, int]
+
+_FEW = 8  # beginnings of tokens; "<|" and "</" are two
 
 # Part of a token counts only with such a sign: a template that writes "<|" and "|>" around a word
 # does so on purpose.
@@ -43,11 +45,19 @@ class Specials:
         self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
         self._all = "\n".join(sorted(named))
         self._longest = max(map(len, named), default=0)
+        self._beginnings = _countable(named)
         self.is_risky = lru_cache(1 << 14)(self._is_risky)
 
     def spans(self, text: str) -> list[Span]:
         """Spans of special tokens in a text."""
         return [match.span() for match in self._named.finditer(text)]
+
+    def has_only(self, count: int, text: str) -> bool:
+        """True if a text that has `count` special tokens surely has no others.
+
+        It counts the beginnings of tokens, which is faster than finding the tokens.
+        """
+        return bool(self._beginnings) and count == sum(map(text.count, self._beginnings))
 
     def closing_spans(self, text: str) -> list[Span]:
         """Spans of special tokens and of the token that may end a turn."""
@@ -132,6 +142,19 @@ def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conver
     )
 
 
+def _countable(tokens: Iterable[str]) -> list[str]:
+    """First two characters of all tokens, if counting them counts tokens; else none.
+
+    No token may begin another: text behind the shorter one could complete the longer one. And "[["
+    is once in "[[[", but a token could begin at two places in it.
+    """
+    named = sorted(tokens)
+    beginnings = sorted({token[:2] for token in named})
+    is_clear = not any(after.startswith(before) for before, after in pairwise(named))
+    few = len(beginnings) <= _FEW and all(len({*beginning}) == 2 for beginning in beginnings)
+    return beginnings if is_clear and few else []
+
+
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
     """Pattern that matches any of the tokens, the longest where several begin at one place.
 
@@ -179,3 +202,8 @@ def strings_beside(conversation: Conversation) -> Iterator[str]:
                 yield from strings(value)
     yield from strings(conversation.tools)
     yield from strings(conversation.variables)
+
+
+def flat_spans(spans: Sequence[Span] | None) -> list[int] | None:
+    """Positions start, stop, start, stop, ... of spans; None for None."""
+    return None if spans is None else [position for span in spans for position in span]

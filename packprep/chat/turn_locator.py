@@ -7,6 +7,10 @@ Elsewhere marks in the texts of the messages locate the turns. A rendering of th
 ends with some text behind its last mark; the same text must follow the same mark in the rendering
 of all messages, and a turn begins (or ends) there.
 
+A document of one turn (`Conversation.is_turn`) begins with the rendering of the earlier messages
+and the generation prompt, and its turn is the rest. Where it begins with something else, its turn
+begins behind the prompt that the marks show, or else at its own text.
+
 A template may leave the end of the generation prompt, such as an empty thought, out of earlier
 turns. Then the turn begins where the prompt breaks off, if the message's own text begins there.
 
@@ -34,10 +38,14 @@ _SHOWN = 80  # characters of a prompt in an error
 
 @dataclass(frozen=True)
 class Turn:
-    """Bounds of a turn: (number of marks before it, position in the unmarked text)."""
+    """Bounds of a turn: (number of marks before it, position in the unmarked text).
+
+    at_text: True for a document of one turn that does not begin with what a model is prompted with.
+    """
 
     first: tuple[int, int]
     last: tuple[int, int]
+    at_text: bool = False
 
 
 class TurnLocator:
@@ -63,6 +71,8 @@ class TurnLocator:
         messages = marked.messages
         trained, after = trained_messages([message["role"] for message in messages], self.train_on)
         trained = [index for index in trained if index not in marked.untrained]
+        if marked.is_turn:
+            return [self._last_turn(marked, rendering, owners, moved)]
         if not trained:
             return []
         if self.template.has_generation_blocks(marked):
@@ -90,6 +100,59 @@ class TurnLocator:
                 )
             turns.append(turn)
         return turns
+
+    def _last_turn(
+        self,
+        marked: Conversation,
+        rendering: Unmarked,
+        owners: Sequence[int],
+        moved: Callable[[Unmarked], Unmarked],
+    ) -> Turn:
+        """The turn of the last message, in a document that has only that one.
+
+        A {% generation %} block behind the earlier messages is the turn.
+        """
+        index = len(marked.messages) - 1
+        earlier = [
+            number
+            for number, (_, text) in enumerate(rendering.marks)
+            if text >= 0 and owners[text] < index
+        ]
+        if self.template.has_generation_blocks(marked):
+            behind = 1 + max(earlier, default=0)
+            blocks = [
+                turn for turn in self._generated(rendering, owners, -1) if turn.first[0] >= behind
+            ]
+            if blocks:
+                return Turn(blocks[0].first, blocks[-1].last)
+        first = self._behind_prompt(marked, rendering, index, moved)
+        at_text = first is None
+        if first is None:
+            try:
+                first = self._beginning(marked, rendering, owners, index, moved)
+            except RenderError:
+                first = _first_text(marked, rendering, index)
+        if first is None or any(number >= first[0] for number in earlier):
+            raise RenderError(f"cannot find where message {index} begins; {ADVICE}")
+        last = len(rendering.marks), len(rendering.text)
+        return Turn(first, self._end_of_turn(rendering, first, last), at_text)
+
+    def _behind_prompt(
+        self,
+        marked: Conversation,
+        rendering: Unmarked,
+        index: int,
+        moved: Callable[[Unmarked], Unmarked],
+    ) -> tuple[int, int] | None:
+        """The end of the generation prompt of message `index`; None where another text is there."""
+        earlier = replace(marked, messages=marked.messages[:index])
+        try:
+            prompt = moved(unmark(self._render(earlier, prompt=True)))
+        except RenderError:
+            return None
+        before = len(prompt.marks)
+        same = rendering.text.startswith(prompt.text) and rendering.marks[:before] == prompt.marks
+        return (before, len(prompt.text)) if same else None
 
     def _render(self, conversation: Conversation, prompt: bool = False) -> str:
         return self.template.render(conversation, add_generation_prompt=prompt, marked=True)
@@ -279,6 +342,24 @@ def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int]
     ]
     after = answered[-1] if answered else -1
     return [index for index in assistants if index > after], after
+
+
+def _first_text(marked: Conversation, rendering: Unmarked, index: int) -> tuple[int, int] | None:
+    """Beginning of the first text of message `index` that the template writes."""
+    _, texts = with_texts(
+        replace(marked, messages=[marked.messages[index]]), lambda _, value: value
+    )
+    plain = {
+        number: each.text
+        for each in (unmark(text.text) for text in texts)
+        for _, number in each.marks[1:]
+    }
+    for before, (position, number) in enumerate(rendering.marks):
+        text = plain.get(number, "")
+        for form in (text, text.strip(), text.lstrip(), text.rstrip()) if number in plain else ():
+            if rendering.text[:position].endswith(form):
+                return before, position - len(form)
+    return None
 
 
 def _without(

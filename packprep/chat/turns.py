@@ -14,20 +14,28 @@ these strings shows which tokens are the template's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
-from packprep.chat.forms import Form, FormKey
-from packprep.chat.left_out import LeftOut, not_contained, unwritten, unwritten_parts
+from packprep.chat.forms import Form, FormKey, plain_shape
+from packprep.chat.left_out import (
+    LeftOut,
+    not_contained,
+    unwritten,
+    unwritten_names,
+    unwritten_parts,
+)
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
-from packprep.chat.turn_locator import ADVICE, TrainOn, TurnLocator
+from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
+from packprep.chat.turn_locator import ADVICE, TrainOn, Turn, TurnLocator
+from packprep.config.option import TRAIN_FIELDS
 
 _NO_TEXT = -2  # the number of a mark that belongs to no text
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
@@ -39,21 +47,31 @@ class Rendered:
 
     trained: character spans, rising; None when everything is trained. specials: spans of the
     special tokens that the template wrote, where messages spell others; None where all special
-    tokens of the text are the template's. left_out: text of messages that is not in `text`.
+    tokens of the text are the template's. left_out: text of messages that is not in `text`. form:
+    the form that `text` fills, if there is one. at_text: see `Turn`. turns: the documents in
+    `text`, see turn_documents.py.
     """
 
     text: str
     trained: list[Span] | None
     specials: list[Span] | None
     left_out: list[LeftOut] = field(default_factory=list)
+    form: FormKey | None = None
+    at_text: bool = False
+    turns: Mapping[str, Any] | None = None
 
 
 class _Found(NamedTuple):
-    """Parts of a rendering. specials: spans of the template's own special tokens."""
+    """Parts of a rendering.
+
+    specials: spans of the template's own special tokens; None if there are no others.
+    """
 
     trained: list[Span]
-    specials: list[Span]
+    specials: list[Span] | None
     left_out: list[LeftOut]
+    form: FormKey | None = None
+    at_text: bool = False
 
 
 class _Marked(NamedTuple):
@@ -72,7 +90,8 @@ class _Marked(NamedTuple):
 class Finder(Protocol):
     """Protocol of a renderer of conversations.
 
-    Either a `TurnFinder` or, without a template, a `prompt_response.PlainFinder`.
+    A `TurnFinder`, a `turn_documents.TurnSplitter` or, without a template, a
+    `prompt_response.PlainFinder`.
     """
 
     def render(self, conversation: Conversation) -> Rendered:
@@ -82,16 +101,23 @@ class Finder(Protocol):
 class TurnFinder:
     """Renders conversations and finds what is trained in them.
 
-    Several threads may use it at once. specials: every special token of the tokenizer.
+    Several threads may use it at once. specials: every special token of the tokenizer. fields: of
+    the assistant's messages, see `turn_fields`.
     """
 
     def __init__(
-        self, template: ChatTemplate, specials: Iterable[str], train_on: TrainOn = "assistant"
+        self,
+        template: ChatTemplate,
+        specials: Iterable[str],
+        train_on: TrainOn = "assistant",
+        fields: Collection[str] = TRAIN_FIELDS,
     ) -> None:
         self.template = template
         self.train_on = train_on
-        self._tokens = Specials(specials, template.variables.get("eos_token"))
+        self._specials = tuple(specials)
+        self._tokens = Specials(self._specials, template.variables.get("eos_token"))
         self._locator = TurnLocator(template, self._tokens, train_on)
+        self._fields = FieldSelector(template, self._tokens, fields)
         self._form = lru_cache(_FORMS)(self._make_form)
 
     def render(self, conversation: Conversation) -> Rendered:
@@ -111,14 +137,18 @@ class TurnFinder:
             raise RenderError(
                 f"its text has U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
+        if not self._fields.takes_all:
+            conversation = with_thoughts_apart(conversation, partial(self._renders_as, text))
         found = self._by_form(conversation, text) or self._by_itself(conversation, text)
-        spelled = self._tokens.spans(text)
-        return Rendered(
-            text,
-            found.trained if self.train_on != "all" else None,
-            None if spelled == found.specials else found.specials,
-            found.left_out,
-        )
+        specials = found.specials
+        if specials is not None and specials == self._tokens.spans(text):
+            specials = None
+        trained = found.trained if self.train_on != "all" else None
+        return Rendered(text, trained, specials, found.left_out, found.form, found.at_text)
+
+    def of_text(self) -> TurnFinder:
+        """A finder of texts and what they leave out, which looks for no turns."""
+        return TurnFinder(self.template, self._specials, "all")
 
     def ends_turns(self) -> bool:
         """True unless the template ends the assistant's turns without a special token."""
@@ -138,36 +168,64 @@ class TurnFinder:
         """Parts by the conversation's form; None where the conversation does not fit its form."""
         if any("tool_calls" in message for message in conversation.messages):
             return None  # every such row has its own form
-        blank, texts = with_texts(conversation, lambda number, _: numbered(number))
+        shape, texts = plain_shape(conversation) or self._shape(conversation)
+        if shape is None:
+            return None
+        key = FormKey(shape, conversation)
+        form = self._form(key)
+        before = form.fill(text, [each.text for each in texts]) if form is not None else None
+        if form is None or before is None:
+            return None
+        has_others = not self._tokens.has_only(len(form.specials), text)
+        specials = form.special_spans(before) if has_others else None
+        gone = [texts[number] for number in range(len(texts)) if number not in form.written]
+        left_out = sorted([*unwritten(gone), *form.names])
+        at_text = any(turn.at_text for turn in form.turns)
+        return _Found(form.trained_spans(before), specials, left_out, key, at_text)
+
+    def _shape(self, conversation: Conversation) -> tuple[str | None, list[Text]]:
+        """Everything of a conversation but its texts, and the texts.
+
+        None for the first where it could take part in a special token.
+        """
+        blank, texts = with_texts(conversation, as_mark)
         if any(map(self._tokens.is_risky, strings_beside(blank))):
-            return None
-        beside = json.dumps(
-            [blank.messages, blank.tools, dict(blank.variables), blank.untrained],
-            ensure_ascii=False,
-            default=repr,
-        )
-        form = self._form(FormKey(beside, blank, [each.message for each in texts]))
-        placed = form.place(text, [each.text for each in texts]) if form is not None else None
-        if form is None or placed is None:
-            return None
-        gone = [each for number, each in enumerate(texts) if number not in form.written]
-        return _Found(*placed, unwritten(gone))
+            return None, texts
+        beside = [
+            blank.messages,
+            blank.tools,
+            dict(blank.variables),
+            blank.untrained,
+            blank.is_turn,
+        ]
+        return json.dumps(beside, ensure_ascii=False, default=repr), texts
 
     def _by_itself(self, conversation: Conversation, text: str) -> _Found:
         """Parts by marks in the texts of this conversation."""
         specials = self._own_specials(conversation, text)
         marked = self._marked(conversation, text)
-        trained = self._spans(marked) if self.train_on != "all" else []
-        return _Found(trained, specials, _left_out(conversation, text, marked))
+        turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
+        names = unwritten_names(conversation, text, self.template.render)
+        left_out = _left_out(conversation, text, marked)
+        return _Found(
+            [(turn.first[1], turn.last[1]) for turn in turns],
+            specials,
+            sorted([*left_out, *names]),
+            at_text=any(turn.at_text for turn in turns),
+        )
 
     def _make_form(self, key: FormKey) -> Form | None:
         """The form of a conversation.
 
         None where the template cannot render it or its turns cannot be found.
         """
+        blank, texts = with_texts(key.conversation, as_mark)
         try:
-            rendering = unmark(self.template.render(key.conversation, marked=True))
-            turns = self._locator.locate(key.conversation, rendering, key.owners, lambda part: part)
+            rendering = unmark(self.template.render(blank, marked=True))
+            owners = [text.message for text in texts]
+            turns = self._locator.locate(blank, rendering, owners, _unmoved)
+            marked = MarkedTexts(blank, texts, rendering, None, _unmoved)
+            turns = self._fields.select(turns, marked)
         except RenderError:
             return None
         specials = []
@@ -178,7 +236,8 @@ class TurnFinder:
                 (before, (start + a, start + b))
                 for a, b in self._tokens.spans(rendering.text[start:stop])
             ]
-        return Form(rendering, turns, specials)
+        names = unwritten_names(blank, rendering.text, self.template.render, first=len(texts))
+        return Form(rendering, turns, specials, names)
 
     def _marked(self, conversation: Conversation, text: str) -> _Marked | None:
         """The conversation with marks in its texts; None where marks change its rendering.
@@ -198,8 +257,8 @@ class TurnFinder:
                 return _Marked(changed, texts, place, roles, rendering)
         return None
 
-    def _spans(self, marked: _Marked | None) -> list[Span]:
-        """Trained spans of a marked conversation."""
+    def _turns(self, conversation: Conversation, text: str, marked: _Marked | None) -> list[Turn]:
+        """Trained turns of a conversation. marked: the conversation with marks."""
         if marked is None:
             raise RenderError(
                 "cannot find the trained text: the template changes the texts of messages; "
@@ -208,13 +267,42 @@ class TurnFinder:
         moved = partial(
             _moved, rests=[each.text[marked.place(each.text) :] for each in marked.texts]
         )
-        turns = self._locator.locate(
-            marked.conversation,
-            moved(marked.rendering),
-            [each.message for each in marked.texts],
-            moved,
-        )
-        return [(turn.first[1], turn.last[1]) for turn in turns]
+        rendering = moved(marked.rendering)
+        owners = [each.message for each in marked.texts]
+        turns = self._locator.locate(marked.conversation, rendering, owners, moved)
+        if not self._fields.takes_all:
+            starts = self._starts(conversation, text, marked)
+            texts = MarkedTexts(marked.conversation, marked.texts, rendering, starts, moved)
+            turns = self._fields.select(turns, texts)
+        return turns
+
+    def _starts(self, conversation: Conversation, text: str, marked: _Marked) -> dict[int, int]:
+        """Positions where the rendering has the beginning of each content of the assistant.
+
+        Marks are put before it, or behind white space that the template removes. A template that
+        inspects how a content begins gives none.
+        """
+        roles = [message["role"] for message in conversation.messages]
+
+        def mark(is_behind_space: bool, number: int, value: str) -> str:
+            owner = marked.texts[number]
+            if owner.field != "content" or roles[owner.message] not in ASSISTANT_ROLES:
+                return value
+            cut = len(value) - len(value.lstrip()) if is_behind_space else 0
+            return _with_mark(lambda _: cut, number, value)
+
+        for is_behind_space in (False, True):
+            changed, _ = with_texts(conversation, partial(mark, is_behind_space), marked.roles)
+            with suppress(RenderError):
+                rendering = unmark(self.template.render(changed, marked=True))
+                if rendering.text == text:
+                    return {number: position for position, number in rendering.marks}
+        return {}
+
+    def _renders_as(self, text: str, conversation: Conversation) -> bool:
+        with suppress(RenderError):
+            return self.template.render(conversation) == text
+        return False
 
     def _own_specials(self, conversation: Conversation, text: str) -> list[Span]:
         """Spans of the template's own special tokens where a rendering does not fill its form."""
@@ -245,6 +333,15 @@ def _left_out(conversation: Conversation, text: str, marked: _Marked | None) -> 
     return sorted(parts + not_contained(others, text))
 
 
+def _unmoved(rendering: Unmarked) -> Unmarked:
+    return rendering
+
+
+def as_mark(number: int, value: str) -> str:
+    """The mark of a text in place of it; a blank text unchanged, which templates ask about."""
+    return numbered(number) if value.strip() else value
+
+
 def _behind_text(value: str) -> int:
     return len(value.rstrip())
 
@@ -266,7 +363,7 @@ def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
     """
     marks = []
     for position, number in unmarked.marks:
-        rest = rests[number] if number >= 0 else ""
+        rest = rests[number] if 0 <= number < len(rests) else ""
         ending = next(
             (end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position)), None
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from packprep.config import checks, mix
 from packprep.config.executors import MERGE as MERGE
+from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
 from packprep.config.values import parse_size as parse_size
@@ -31,9 +32,9 @@ class BuildConfig(Options):
             object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
         checks.check(self)
         self._check_sources()
-        object.__setattr__(
-            self, "columns", tuple(name for name in COLUMN_CHOICE if name in self.columns)
-        )
+        for key, choice in (("columns", COLUMN_CHOICE), ("train_fields", TRAIN_FIELDS)):
+            chosen = getattr(self, key)
+            object.__setattr__(self, key, tuple(name for name in choice if name in chosen))
 
     def _check_sources(self) -> None:
         """Raise ConfigError for the first wrong option in a table of `sources`."""

@@ -7,6 +7,7 @@ import re
 
 from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
+from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.support.errors import ConfigError, brief, nearest
 
@@ -23,6 +24,9 @@ RESERVED = (
     "segment_lengths",
     "pair_ids",
     "pair_sides",
+    "turn_ids",
+    "turn_rows",
+    "turns",
     "text",
     "ids",
     "group",
@@ -34,6 +38,7 @@ RESERVED = (
     "pair_split",
 )
 
+_FOR_CHATS = "{} is for conversations; give --messages-column too (auto finds it)"
 ENDS_OF_TEMPLATE = "the chat template writes BOS and EOS; leave out --bos and --eos"
 
 
@@ -59,6 +64,7 @@ def _check_ranges(config: Options) -> None:
         "max_row_size": 1,
         "unit_timeout": 1,
         "num_tasks": 1,
+        "max_turns": 1,
         "min_loss_tokens": 0,
         "vocab_size": 1,
         "shard_size": 1,
@@ -90,6 +96,13 @@ def _check_ranges(config: Options) -> None:
         if column not in (*COLUMN_CHOICE, "tokens", "cu_seqlens"):
             raise ConfigError(
                 f"columns has {brief(column)}, expected some of {', '.join(COLUMN_CHOICE)}"
+            )
+    for name in config.train_fields or ("",):
+        if name not in TRAIN_FIELDS:
+            raise ConfigError(
+                f"train_fields has {brief(name)}, expected some of {', '.join(TRAIN_FIELDS)}"
+                if name
+                else f"train_fields is empty, expected some of {', '.join(TRAIN_FIELDS)}"
             )
     if config.truncate_at is not None:
         try:
@@ -123,9 +136,14 @@ def _check_columns(config: Options) -> None:
     if not config.chats:
         for key in ("chat_template", "template_date", "template_variables"):
             if getattr(config, key) is not None:
-                raise ConfigError(
-                    f"{key} is for conversations; give --messages-column too (auto finds it)"
-                )
+                raise ConfigError(_FOR_CHATS.format(key))
+        if {*config.train_fields} != {*TRAIN_FIELDS}:
+            raise ConfigError(_FOR_CHATS.format("train_fields"))
+    if {*config.train_fields} != {*TRAIN_FIELDS} and config.train_on != "assistant":
+        raise ConfigError(
+            f"train_fields is for train_on assistant, not {config.train_on}; leave out one of them"
+        )
+    _check_turns(config)
     if config.input_ids_column is None:
         for key in ("labels_column", "loss_mask_column", "vocab_size"):
             if getattr(config, key) is not None:
@@ -163,6 +181,29 @@ def _check_columns(config: Options) -> None:
             raise ConfigError(f"carry {name!r} is a column name that packprep uses; {instead}")
         if names.count(name) > 1:
             raise ConfigError(f"carry names {name!r} twice; give it once")
+
+
+def _check_turns(config: Options) -> None:
+    """Raise ConfigError for options of documents per turn that have no meaning."""
+    if config.turns == "row":
+        if config.max_turns is not None:
+            raise ConfigError(
+                "max_turns counts documents of turns, but a row is one document; give --turns each "
+                "or auto"
+            )
+        return
+    if not config.chats:
+        raise ConfigError(_FOR_CHATS.format(f"turns {config.turns}"))
+    if config.train_on != "assistant":
+        raise ConfigError(
+            f"turns {config.turns} trains one turn of the assistant in each document, so it cannot "
+            f"be used with train_on {config.train_on}; leave one of them out"
+        )
+    if config.pair_columns:
+        raise ConfigError(
+            f"turns {config.turns} cannot be used with pair_columns: a pair is one document; leave "
+            "one of them out"
+        )
 
 
 def _check_pairs(config: Options) -> None:

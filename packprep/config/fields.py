@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from packprep.config.option import COLUMN_CHOICE, StrategyName, option
+from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, StrategyName, option
 
 
 def _memory() -> int:
@@ -243,6 +243,27 @@ class OptionFields:
     )
     train_on: Literal["assistant", "last-turn", "all"] = option(
         "assistant", "tokens", "Tokenizer", "Turns of a conversation to train on."
+    )
+    train_fields: tuple[str, ...] = option(
+        TRAIN_FIELDS,
+        "tokens",
+        "Tokenizer",
+        "Fields of the assistant's messages to train on: some of content,reasoning,tool_calls.",
+        "NAMES",
+    )
+    turns: Literal["row", "each", "auto"] = option(
+        "row",
+        "tokens",
+        "Tokenizer",
+        "Documents of a conversation: row makes one. each makes one per turn of the assistant, up "
+        "to that turn, and trains only it. auto does so for rows in which the chat template "
+        "changes earlier turns.",
+    )
+    max_turns: int | None = option(
+        None,
+        "tokens",
+        "Tokenizer",
+        "Make documents only of the last N turns of a row; needs --turns each or auto.",
     )
     vocab_size: int | None = option(
         None,

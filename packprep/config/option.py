@@ -10,6 +10,8 @@ COLUMN_CHOICE = (
 )  # tokens and cu_seqlens are always written
 
 
+TRAIN_FIELDS = ("content", "reasoning", "tool_calls")  # of a message of the assistant
+
 # The part of a build that an option decides. Every set of options is derived from the stages:
 #   read      which rows there are, and in which units
 #   rows      what one row is

@@ -63,7 +63,7 @@ class EarlyWindows(Generic[_Made]):
         self._rows = [before + rows for before, rows in zip(self._rows, read, strict=True)]
         number, files = self._number, self._files
         self._number, self._files = number + 1, []
-        if sum(file.documents for file in files) <= self._most:
+        if sum(file.documents_made for file in files) <= self._most:
             windows = Windows(
                 self._job, files, self._clock, formed={number: files}, rows=self._rows
             )

@@ -28,7 +28,7 @@ from packprep.sources.units import Part
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.problems import problem_at
 from packprep.tokens.encode import cut_text, encode_table
-from packprep.windows.documents import Documents, carried_columns, join_documents
+from packprep.windows.documents import Documents, carried_columns, document_rows, join_documents
 from packprep.windows.planner import plan_window, window_seed
 from packprep.windows.segments import TooLongError
 
@@ -140,7 +140,8 @@ class TokenizeAndPack:
             row, problem = min(encoded.problems.items())
             raise InputError(f"row {ids[row]}: {problem.detail}; see on_error")
         batches = encoded.table.drop_columns(["problem"]).combine_chunks().to_batches()
-        documents = join_documents(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
+        rows = document_rows(batches, ids.astype(np.int64), np.zeros(len(ids), np.int32))
+        documents = join_documents(batches, *rows)
         return self._packed(documents, carried_columns(batches[0].schema))
 
     def _packed(self, documents: Documents, carried: tuple[Column, ...]) -> pa.Table:

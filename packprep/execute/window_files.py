@@ -27,6 +27,7 @@ from packprep.output.shard_writer import (
 )
 from packprep.output.sign_off import first_documents
 from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens.store import TokenFile, rows_of_sources
@@ -150,7 +151,7 @@ class Windows:
         """Documents of the largest window."""
         if self.mix is not None:
             return self.mix.most_documents
-        return max(sum(file.documents for file in window) for window in self.windows.values())
+        return max(sum(file.documents_made for file in window) for window in self.windows.values())
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
         """Receipt of a window that was made from the same inputs and whose shards are intact."""
@@ -251,10 +252,14 @@ class Windows:
         return documents.take(validation if split == "validation" else ~validation)
 
     def _row(self, documents: Documents, document: int) -> str:
-        """File and row of a document."""
+        """File and row of a document, and its message if it is one turn."""
         source = int(documents.source[document])
         firsts = first_documents(self.rows or rows_of_sources(self.files, len(self.job.sources)))
-        return f"{self.job.sources[source].name} row {int(documents.id[document]) - firsts[source]}"
+        row = int(documents.id[document]) - firsts[source]
+        turns = documents.values.get("turn_ids")
+        turn = WHOLE_ROW if turns is None else int(turns[document])
+        message = f" message {turn}" if turn != WHOLE_ROW else ""
+        return f"{self.job.sources[source].name} row {row}{message}"
 
     def _write_shards(
         self, packs: Packs, split: str, window: int, made_from: str

@@ -6,9 +6,12 @@ When all shards are read, the pieces of each document are put in order:
 
     document 7: [0, 4096) [4096, 8192) [8192, 9000) with EOS at 9000   nothing lost or repeated
 
-Memory is an eighth of a byte per input row plus a thousandth of the data. The shards do not say
-how long a document was, so lengths are compared as sums: with the ledger of the manifest, and with
-report.json, source by source.
+A document of one turn is told apart by its turn: its number here is its key, (turn + 1) x rows of
+the sources + row, which is the row itself for a document that is a whole row.
+
+Memory is an eighth of a byte per input row and eight bytes per document of one turn, plus a
+thousandth of the data. The shards do not say how long a document was, so lengths are compared as
+sums: with the ledger of the manifest, and with report.json, source by source.
 """
 
 import threading
@@ -22,7 +25,7 @@ from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy
 from packprep.inspect.provenance import Sources
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView
-from packprep.schemas.columns import FILLER, NO_LOSS
+from packprep.schemas.columns import FILLER, NO_LOSS, WHOLE_ROW
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.report import Report
@@ -32,7 +35,7 @@ from packprep.support.arrays import Int64
 class _Piece(NamedTuple):
     """Segments that may be pieces of a document: arrays, [pieces] each.
 
-    shard: number in the list of files.
+    document: its key. shard: number in the list of files.
     """
 
     document: Int64
@@ -68,8 +71,9 @@ class Coverage:
                 "filler",
             )
         }
-        self.repeated: list[Int64] = []  # documents that begin in several places
+        self.repeated: list[Int64] = []  # keys of documents that begin in several places
         self._seen = np.zeros(self.sources.total // 8 + 1, np.uint8)
+        self._turns: list[Int64] = []  # keys of documents of one turn
         self._pieces: list[_Piece] = []
         self._lacking: Int64 = np.empty(0, np.int64)  # documents whose first piece is missing
         self._lock = threading.Lock()
@@ -114,6 +118,9 @@ class Coverage:
             lengths[kept],
             real[kept],
         )
+        keys, turns = ids, view.columns.get("turn_ids")
+        if turns is not None:
+            keys = self.keys(ids, turns[kept].astype(np.int64))
         source, at = self.sources.indices(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
@@ -137,7 +144,7 @@ class Coverage:
                 return view.segment(
                     int(kept[at]),
                     kind,
-                    what.format(row=self.sources.row(int(ids[at])), first=first[at], last=last[at]),
+                    what.format(row=self.name(int(keys[at])), first=first[at], last=last[at]),
                 )
 
             findings.many(kind, np.flatnonzero(which), finding)
@@ -179,13 +186,13 @@ class Coverage:
                 "from another document"
             )
             wrong("label at start", labels[at] != NO_LOSS, what)
-        self._see(ids[copies])
+        self._see(keys[copies])
         if cut.any():
             pieces = np.flatnonzero(cut)
             pack = np.searchsorted(view.pack_segments, kept[pieces], side="right") - 1
             self._pieces.append(
                 _Piece(
-                    document=ids[pieces].astype(np.int64),
+                    document=keys[pieces].astype(np.int64),
                     start=starts[pieces],
                     end=(starts + real - extra)[pieces],
                     ends_in_eos=(last[pieces] == eos)
@@ -202,22 +209,55 @@ class Coverage:
         counts = np.bincount(source, weights, minlength=len(self.sources.names))
         self.by_source[key] += counts.astype(np.int64)
 
+    def keys(self, rows: Int64, turns: Int64) -> Int64:
+        """Keys of documents of these rows and turns."""
+        return (turns - WHOLE_ROW) * self.sources.total + rows
+
+    def name(self, key: int) -> str:
+        """Name of a document, such as "a.jsonl row 17" or "a.jsonl row 17 message 3"."""
+        turn, row = divmod(key, self.sources.total)
+        message = f" message {turn + WHOLE_ROW}" if turn else ""
+        return self.sources.row(row) + message
+
+    def _sources_of(self, keys: Int64) -> Int64:
+        return self.sources.indices(keys % self.sources.total)
+
     def _see(self, documents: Int64) -> None:
-        """Mark documents that begin in a pack; note those that are marked already."""
+        """Mark keys of documents that begin in a pack; note those that are marked already."""
+        is_turn = documents >= self.sources.total
+        if is_turn.any():
+            self._turns.append(documents[is_turn])
+            documents = documents[~is_turn]
         distinct, counts = np.unique(documents, return_counts=True)
         before = self._were_seen(distinct)
         np.bitwise_or.at(self._seen, distinct >> 3, _bit(distinct))
-        self._count("documents", self.sources.indices(distinct[~before]))
+        self._count("documents", self._sources_of(distinct[~before]))
         if (again := before | (counts > 1)).any():
             self.repeated.append(distinct[again])
 
     def _were_seen(self, documents: Int64) -> NDArray[np.bool_]:
-        seen: NDArray[np.bool_] = (self._seen[documents >> 3] & _bit(documents)) != 0
+        rows = documents % self.sources.total
+        seen: NDArray[np.bool_] = (self._seen[rows >> 3] & _bit(rows)) != 0
+        turns = documents >= self.sources.total
+        if turns.any():
+            seen[turns] = np.isin(documents[turns], self._turn_keys())
         return seen
+
+    def _turn_keys(self) -> Int64:
+        return np.concatenate(self._turns) if self._turns else np.empty(0, np.int64)
+
+    def _see_turns(self) -> None:
+        """Count documents of one turn by their keys, once all are read."""
+        keys, counts = np.unique(self._turn_keys(), return_counts=True)
+        self._turns = [keys]
+        self._count("documents", self._sources_of(keys))
+        if (counts > 1).any():
+            self.repeated.append(keys[counts > 1])
 
     def finish(self, report: Report | None, findings: Findings) -> None:
         """Compare the counts with the ledger of the manifest and, by source, with report.json."""
         if self.knows_documents:
+            self._see_turns()
             self._count_copies(findings)
             self._lay_end_to_end(findings)
             if report is not None:
@@ -243,7 +283,9 @@ class Coverage:
 
         Copies are counted by their first segments.
         """
-        policy, copies = self.policy, self.totals["copies"] - int(np.unpackbits(self._seen).sum())
+        policy = self.policy
+        distinct = int(np.unpackbits(self._seen).sum()) + len(self._turn_keys())
+        copies = self.totals["copies"] - distinct
         may_be_less = policy.copies_may_lack_beginnings
         if policy.repeated and (
             copies > policy.repeated or (copies < policy.repeated and not may_be_less)
@@ -278,7 +320,7 @@ class Coverage:
             def finding(number: int) -> Finding:
                 at = int(pieces[number])
                 values = {name: int(array[number]) for name, array in numbers.items()}
-                row = self.sources.row(int(piece.document[at]))
+                row = self.name(int(piece.document[at]))
                 return Finding(
                     kind=kind,
                     what=what.format(row=row, **values),
@@ -323,9 +365,9 @@ class Coverage:
         )
 
         documents = piece.document[firsts]
-        source = self.sources.indices(documents)
+        source = self._sources_of(documents)
         self._lacking = documents[~self._were_seen(documents)]
-        self._count("documents", self.sources.indices(self._lacking))
+        self._count("documents", self._sources_of(self._lacking))
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
 
@@ -371,7 +413,8 @@ class Coverage:
         first, rows = int(self.sources.firsts[source]), self.sources.rows[source]
         bits = np.unpackbits(self._seen[first // 8 : (first + rows) // 8 + 1], bitorder="little")
         absent = np.flatnonzero(bits[first % 8 : first % 8 + rows] == 0)
-        absent = absent[~np.isin(absent + first, self._lacking)]
+        others = np.append(self._lacking, self._turn_keys()) % self.sources.total
+        absent = absent[~np.isin(absent + first, others)]
         shown = ", ".join(map(str, absent[:10].tolist())) + (", ..." if len(absent) > 10 else "")
         if len(absent) == missing:
             return f"; lost: row {shown}"

@@ -88,9 +88,9 @@ class WindowPacks:
     """Boundaries of the packs that one window of a build wrote to one split.
 
     All arrays are int64 [segments]. lengths, real: tokens with and without padding. pack: number
-    in this window, from 0. document, start: columns document_ids (-1 is filler) and
-    document_starts; None if the column was not written. extra: 1 if the segment begins with a
-    continuation BOS.
+    in this window, from 0. document, start, turn: columns document_ids (-1 is filler),
+    document_starts and turn_ids; None if the column was not written. extra: 1 if the segment begins
+    with a continuation BOS.
     """
 
     window: int
@@ -101,6 +101,7 @@ class WindowPacks:
     pack: Int64
     document: Int64 | None
     start: Int64 | None
+    turn: Int64 | None
     extra: Int64
     loss_tokens: int
 
@@ -110,6 +111,8 @@ class WindowPacks:
             return self.real[self.real > 0]  # pieces count as documents: nothing tells them apart
         kept = self.document != FILLER
         document, start = self.document[kept], self.start[kept]
+        if self.turn is not None:  # turns of a row are documents of their own
+            document = (document << 31) + self.turn[kept] + 1
         end = start + self.real[kept] - self.extra[kept]
         order = np.argsort(document, kind="stable")
         first = np.flatnonzero(np.diff(document[order], prepend=-1))
@@ -230,7 +233,13 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
         name: columns[name]
         .values[columns[name].offsets[0] : columns[name].offsets[-1]]
         .astype(np.int64)
-        for name in ("cu_seqlens", "document_ids", "document_starts", "segment_lengths")
+        for name in (
+            "cu_seqlens",
+            "document_ids",
+            "document_starts",
+            "segment_lengths",
+            "turn_ids",
+        )
         if name in columns
     }
     boundaries = np.diff(columns["cu_seqlens"].offsets).astype(np.int64)
@@ -239,12 +248,13 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
     inner[np.cumsum(boundaries)[:-1] - 1] = False
     lengths = np.diff(flat["cu_seqlens"])[inner]
     pack = np.repeat(np.arange(len(batch)), np.maximum(boundaries - 1, 0))
-    document, start, real = (
-        flat.get(name) for name in ("document_ids", "document_starts", "segment_lengths")
+    document, start, real, turn = (
+        flat.get(name)
+        for name in ("document_ids", "document_starts", "segment_lengths", "turn_ids")
     )
     sound = all(
         len(values) == len(pack)
-        for values in (lengths, document, start, real)
+        for values in (lengths, document, start, real, turn)
         if values is not None
     )
     if (
@@ -275,6 +285,7 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
         pack=pack,
         document=document,
         start=start,
+        turn=turn,
         extra=extra,
         loss_tokens=trained,
     )
@@ -298,6 +309,7 @@ def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
         ),
         document=None if parts[0].document is None else joined("document"),
         start=None if parts[0].start is None else joined("start"),
+        turn=None if parts[0].turn is None else joined("turn"),
         extra=joined("extra"),
         loss_tokens=sum(part.loss_tokens for part in parts),
     )

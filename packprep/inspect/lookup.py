@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packprep.inspect.provenance import Sources
 from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.batch_view import BatchView
+from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Findings
 from packprep.schemas.listed import check_file
@@ -42,7 +43,8 @@ class LocatedSegment:
 
     begin, end: range in the tokens of the pack, with padding. real: number of tokens without
     padding. document, start: input row, and offset in the document; None if the shards do not have
-    them. Document -1 is filler.
+    them. Document -1 is filler. turn: message that is trained, if the document is one turn of its
+    row.
     """
 
     place: PackPlace
@@ -51,6 +53,7 @@ class LocatedSegment:
     real: int
     document: int | None
     start: int | None
+    turn: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,9 @@ def _read_pack(
 
 
 def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSegment, ...]:
-    documents, starts = (view.columns.get(name) for name in ("document_ids", "document_starts"))
+    documents, starts, turns = (
+        view.columns.get(name) for name in ("document_ids", "document_starts", "turn_ids")
+    )
     return tuple(
         LocatedSegment(
             place=PackPlace(
@@ -148,6 +153,7 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSeg
             real=real,
             document=None if documents is None else int(documents[number]),
             start=None if starts is None else int(starts[number]),
+            turn=None if turns is None or turns[number] == WHOLE_ROW else int(turns[number]),
         )
         for number, (begin, end, real) in enumerate(
             zip(view.starts.tolist(), view.ends.tolist(), view.real.tolist(), strict=True)
@@ -158,7 +164,7 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSeg
 def find_documents(
     directory: Output, manifest: Manifest, documents: Sequence[int]
 ) -> list[LocatedSegment]:
-    """The segments of some documents in all splits, ordered by document and start.
+    """The segments of some documents in all splits, ordered by document, turn and start.
 
     Takes one pass over the document_ids.
     """
@@ -186,7 +192,12 @@ def find_documents(
             first += int(entry.packs or 0)
     return sorted(
         located,
-        key=lambda segment: (segment.document or 0, segment.start or 0, segment.place.pack),
+        key=lambda segment: (
+            segment.document or 0,
+            segment.turn or 0,
+            segment.start or 0,
+            segment.place.pack,
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from packprep.config.options import options_in
 from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
+from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
@@ -133,10 +134,10 @@ def encoded_rows(
     tokenizer: Tokenizer,
     config: BuildConfig,
     scratch: Path,
-) -> Iterator[tuple[int, Int32]]:
-    """(row, ids with BOS and EOS) of these rows, which ascend.
+) -> Iterator[tuple[int, int, Int32]]:
+    """(row, turn, ids with BOS and EOS) of the documents of these rows, which ascend.
 
-    A row without usable text has no ids.
+    A row without usable text has no ids. turn: -1 for a whole row.
     """
     columns, engine = ["ids"], None
     if config.input_ids_column is None:
@@ -146,6 +147,7 @@ def encoded_rows(
             if config.pair_columns
             else []
         )
+        columns += ["turns"] if config.turns != "row" else []
         engine = choose_engine(
             "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
         )
@@ -162,8 +164,14 @@ def encoded_rows(
             if pattern is not None:
                 text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
             encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
-            for row, ids in zip(rows[begin:end].tolist(), encoded["tokens"], strict=True):
-                yield row, ids.values.to_numpy()
+            taken, turns = np.arange(end - begin), np.full(end - begin, WHOLE_ROW)
+            if config.turns != "row":
+                taken, turns = encoded["turn_rows"].to_numpy(), encoded["turn_ids"].to_numpy()
+            documents = zip(
+                rows[begin:end][taken].tolist(), turns.tolist(), encoded["tokens"], strict=True
+            )
+            for row, turn, ids in documents:
+                yield row, turn, ids.values.to_numpy()
         first += len(table)
         if end == len(rows):
             return

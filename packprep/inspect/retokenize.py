@@ -29,6 +29,7 @@ from packprep.inspect.reencode import (
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView
+from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.findings import Finding, Findings
 from packprep.support.arrays import Int32
 from packprep.support.errors import PackprepError
@@ -59,13 +60,14 @@ class Sample:
             random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
             chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
         self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
-        self.pieces: dict[int, list[_Piece]] = {}
+        self.pieces: dict[tuple[int, int], list[_Piece]] = {}  # by row and turn
         self._lock = threading.Lock()
 
     def add(self, view: BatchView) -> None:
         if not self.coverage.knows_documents or not len(self.rows):
             return
         ids = view.columns["document_ids"]
+        turns = view.columns.get("turn_ids")
         at = np.minimum(np.searchsorted(self.rows, ids), len(self.rows) - 1)
         real, starts, policy = view.real, view.columns["document_starts"], self.coverage.policy
         for segment in np.flatnonzero(self.rows[at] == ids).tolist():
@@ -73,8 +75,9 @@ class Sample:
             extra = int(starts[segment] > 0 and policy.continuation_bos and policy.bos is not None)
             tokens = view.columns["tokens"][begin + extra : begin + int(real[segment])].copy()
             piece = _Piece(int(starts[segment]), tokens, view.segment(segment, "ids", ""))
+            turn = WHOLE_ROW if turns is None else int(turns[segment])
             with self._lock:
-                self.pieces.setdefault(int(ids[segment]), []).append(piece)
+                self.pieces.setdefault((int(ids[segment]), turn), []).append(piece)
 
 
 def compare(
@@ -108,33 +111,47 @@ def compare(
             try:
                 source = find_source(coverage.manifest, number, name, config, root, Path(scratch))
                 wanted = rows - int(coverage.sources.firsts[number])
-                for row, ids in encoded_rows(source, wanted, loaded, config, Path(scratch)):
-                    document = row + int(coverage.sources.firsts[number])
-                    _compare(
-                        document,
-                        ids,
-                        sample.pieces.get(document, []),
-                        coverage,
-                        config,
-                        verdict.findings,
+                first = int(coverage.sources.firsts[number])
+                last = -1
+                for row, turn, ids in encoded_rows(source, wanted, loaded, config, Path(scratch)):
+                    pieces = sample.pieces.pop((first + row, turn), [])
+                    name = coverage.name(
+                        int(coverage.keys(np.array([first + row]), np.array([turn]))[0])
                     )
-                    compared += 1
+                    _compare(name, ids, pieces, coverage, config, verdict.findings)
+                    compared += row != last
+                    last = row
                     progress.advance("compare", compared, len(sample.rows), "documents")
+                _report_surplus(sample, first + wanted, coverage, verdict.findings)
             except PackprepError as error:
                 verdict.findings.add(Finding(kind="source", what=str(error)))
     verdict.sampled = compared
 
 
+def _report_surplus(
+    sample: Sample, rows: NDArray[np.int64], coverage: Coverage, findings: Findings
+) -> None:
+    """Add a finding for each document of these rows that the source does not give."""
+    for row, turn in [key for key in sample.pieces if key[0] in rows]:
+        what = f"{coverage.sources.row(row)} has no document " + (
+            "of the whole row" if turn == WHOLE_ROW else f"of message {turn}"
+        )
+        findings.add(replace(sample.pieces[row, turn][0].place, kind="turn", what=what))
+
+
 def _compare(
-    document: int,
+    row: str,
     ids: Int32,
     pieces: Sequence[_Piece],
     coverage: Coverage,
     config: BuildConfig,
     findings: Findings,
 ) -> None:
-    """Compare one document with its segments: ids, and each expected token once."""
-    row, policy = coverage.sources.row(document), coverage.policy
+    """Compare one document with its segments: ids, and each expected token once.
+
+    row: its name.
+    """
+    policy = coverage.policy
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
     if config.pair_columns:

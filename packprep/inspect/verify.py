@@ -35,7 +35,7 @@ from packprep.inspect.shard_files import (
     read_shard,
 )
 from packprep.inspect.verdict import Verdict
-from packprep.schemas.columns import check_schema
+from packprep.schemas.columns import WHOLE_ROW, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
@@ -283,20 +283,21 @@ def _report_repeated(output: Output, coverage: Coverage, findings: Findings) -> 
     documents = np.unique(np.concatenate(coverage.repeated))
     places: dict[int, list[str]] = {}
     with contextlib.suppress(FormatError):  # a damaged shard is a finding already
-        for segment in find_documents(
-            output, coverage.manifest, documents[: findings.keep].tolist()
-        ):
+        rows = np.unique(documents[: findings.keep] % coverage.sources.total)
+        for segment in find_documents(output, coverage.manifest, rows.tolist()):
             if (segment.start == 0 or coverage.policy.one_piece) and segment.document is not None:
+                turn = WHOLE_ROW if segment.turn is None else segment.turn
+                key = coverage.keys(np.array(segment.document), np.array(turn))
                 where = (
                     f"{segment.place.shard} pack {segment.place.pack_in_shard} segment "
                     f"{segment.place.segment}"
                 )
-                places.setdefault(segment.document, []).append(where)
+                places.setdefault(int(key), []).append(where)
 
     def finding(document: int) -> Finding:
         begins = places.get(document, [])
         where = f": {' and '.join(begins)}" if begins else ""
-        what = f"{coverage.sources.row(document)} is in the packs more than once{where}"
+        what = f"{coverage.name(document)} is in the packs more than once{where}"
         return Finding(kind="repeated document", what=what)
 
     findings.many("repeated document", documents, finding)

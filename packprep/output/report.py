@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped, Sums
 from packprep.schemas.report import (
@@ -23,6 +24,7 @@ from packprep.schemas.report import (
     ReportLeftOut,
     ReportMix,
     ReportSplit,
+    ReportTurns,
     ReportWindow,
     SourceAccount,
 )
@@ -145,6 +147,9 @@ def make_report(
     }
     if account.mix is not None:
         report["mix"] = _of_mix(account.mix, files, account.sources, config)
+    if config.turns != "row":
+        rows = sum(part.rows for file in files for part in file.parts)
+        report["turns"] = _turns(rows, [each for file in files for each in file.turns.values()])
     if config.chats:
         counts = [count for file in files for count in file.left_out.items()]
         report["left_out"] = _left_out([count for _, count in counts])
@@ -169,8 +174,10 @@ def _of_source(
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
+    turns = [file.turns[key] for file in files for key in map(str, numbers) if key in file.turns]
+    rows = sum(part.rows for part in parts)
     documents: DocumentCounts = {
-        "in": sum(part.rows for part in parts),
+        "in": sum(count.documents for count in turns) if turns else rows,
         "empty": sums.empty - sum(skipped.values()),
         "skipped": dict(sorted(skipped.items())),
         "dropped": dict(sorted(sums.dropped_documents.items())),
@@ -188,7 +195,14 @@ def _of_source(
         account["left_out"] = _left_out(
             [count for file in files for key, count in file.left_out.items() if key in keys]
         )
+    if config.turns != "row":
+        account["turns"] = _turns(rows, turns)
     return account
+
+
+def _turns(rows: int, counts: "Sequence[TurnCounts]") -> ReportTurns:
+    """Rows and the documents of their turns."""
+    return {"rows": rows, **vars(sum(counts, TurnCounts()))}  # type: ignore[typeddict-item]
 
 
 def _left_out(counts: "Sequence[LeftOutCount]") -> ReportLeftOut:
@@ -284,6 +298,7 @@ def table(report: Report) -> list[tuple[str, str]]:
             f"{documents['in']:,}" + _parts({"empty": documents["empty"]} | documents["skipped"]),
         )
     ]
+    rows += _turn_rows(report) if "turns" in report else []
     rows.append(
         (
             "tokens in",
@@ -384,6 +399,32 @@ def table(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
+def _turn_rows(report: Report) -> list[tuple[str, str]]:
+    """Rows of the closing table about documents of turns."""
+    turns, skipped = report["turns"], sum(report["documents"]["skipped"].values())
+    whole = turns["rows"] - turns["split_rows"] - skipped
+    kinds = {
+        "with a document per turn": turns["split_rows"],
+        "whole": whole,
+    }
+    rows = [("rows", f"{turns['rows']:,}" + _parts(kinds))]
+    notes = {
+        "whole rows in which only text of no message changes": turns["same_text_rows"],
+        "rows without a turn of the assistant": turns["without_turn"],
+        "turns trained from their own text on": turns["at_text"],
+        "earlier turns left out by --max-turns": turns["earlier"],
+    }
+    rows += [("", f"{count:,} {words}") for words, count in notes.items() if count]
+    if turns["behind_rows"]:
+        rows.append(
+            (
+                "behind last turn",
+                f"{turns['behind_characters']:,} characters in {turns['behind_rows']:,} rows",
+            )
+        )
+    return rows
+
+
 def left_out_sentence(report: Report) -> str | None:
     """Warning for text that the chat template does not write; None where it writes all."""
     left_out = report.get("left_out")
@@ -393,8 +434,15 @@ def left_out_sentence(report: Report) -> str | None:
     return (
         f"the chat template leaves out {left_out['characters']:,} characters of {fields} in "
         f"{left_out['documents']:,} documents, first at {report['left_out_example']}: a model is "
-        "not trained on it; to train it, choose a template that writes it (--chat-template)"
+        f"not trained on it; to train it, {_left_out_advice(report)}"
     )
+
+
+def _left_out_advice(report: Report) -> str:
+    another = "choose a template that writes it (--chat-template)"
+    if "turns" not in report:
+        return f"build with --turns auto, or {another}"
+    return f"raise --max-turns, or {another}" if report["turns"]["earlier"] else another
 
 
 def _mixed(source: MixedSource) -> tuple[str, str]:

@@ -225,6 +225,9 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
                 )
             case "pair_ids":
                 values[:] = rows.document_id
+            case "turn_ids":
+                turns = documents.values["turn_ids"][rows.document]
+                values[:] = np.where(rows.filler, FILLER, turns)
             case "pair_sides":
                 second = rows.start >= documents.values["pair_split"][rows.document]
                 values[:] = np.where(rows.filler, FILLER, second)

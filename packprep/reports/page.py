@@ -22,6 +22,7 @@ from packprep.reports.charts import drawing, pack_bars
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent, short, visible
 from packprep.reports.flows import flow
 from packprep.reports.summary import cards, findings, lost_and_drawn
+from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.report import Ledger
 from packprep.schemas.storage.writing import write_file
 from packprep.support.version import __version__
@@ -196,7 +197,9 @@ def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None
     firsts = [source["first_document"] for source in facts.manifest.data["sources"]]
     source = int(np.searchsorted(firsts, document, side="right")) - 1
     start = 0 if batch.start is None else int(batch.start[segment])
-    title = f"{facts.names[source]} row {document - firsts[source]:,}" + (
+    turn = WHOLE_ROW if batch.turn is None else int(batch.turn[segment])
+    message = f" message {turn:,}" if turn != WHOLE_ROW else ""
+    title = f"{facts.names[source]} row {document - firsts[source]:,}{message}" + (
         f" from token {start:,}" if start else ""
     )
     return (source if len(firsts) > 1 else None), title

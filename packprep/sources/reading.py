@@ -114,12 +114,14 @@ def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
         return None
     from packprep.chat.masks import exact_encoder
     from packprep.chat.prompt_response import PlainFinder
+    from packprep.chat.turn_documents import TurnSplitter
     from packprep.chat.turns import TurnFinder
 
     specials = exact_encoder(tokenizer.json).specials
     if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
-    return TurnFinder(tokenizer.template, specials, config.train_on)
+    finder = TurnFinder(tokenizer.template, specials, config.train_on, config.train_fields)
+    return finder if config.turns == "row" else TurnSplitter(finder, config.turns, config.max_turns)
 
 
 def _conversations(

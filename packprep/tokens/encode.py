@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import ChatTokenizer
@@ -23,7 +24,7 @@ from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, verify_batch
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.kernels.gather import add_ends, make_room, with_ends
-from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.sources.formats.arrow_columns import one_array
 from packprep.sources.units import Part, ranges, text_bytes
 from packprep.support.ahead import ahead
@@ -36,7 +37,8 @@ BATCH_BYTES = 1 << 20
 
 # Columns of rows that become tokens and labels.
 _RENDERED = ("text", "trained", "specials", "left_out")
-READ = (*_RENDERED, "ids", "second", *(f"second_{name}" for name in _RENDERED[1:]))
+_SECOND = ("second", *(f"second_{name}" for name in _RENDERED[1:]))
+READ = (*_RENDERED, "turns", "ids", *_SECOND)
 
 _Result = TypeVar("_Result")
 
@@ -44,15 +46,18 @@ _Result = TypeVar("_Result")
 class Encoded(NamedTuple):
     """Rows as tokens.
 
-    table: with the columns of a token file. verified: documents compared with the reference.
-    problems: of rows that could not be encoded, by row; they have no tokens. left_out: text of
-    other rows that their chat template does not write.
+    table: with the columns of a token file, a row for each document. verified: documents compared
+    with the reference. problems: of rows that could not be encoded, by row; they have no tokens.
+    left_out: text of other rows that their chat template does not write. turns: counts of each row
+    whose turns may be documents, in the order of the fields of `TurnCounts`; None for a skipped
+    row.
     """
 
     table: pa.Table
     verified: int = 0
     problems: Mapping[int, Problem] = {}
     left_out: Sequence[CountedText] = ()
+    turns: Sequence[Sequence[int] | None] = ()
 
 
 def encode_table(
@@ -65,15 +70,63 @@ def encode_table(
 ) -> Encoded:
     """Replace `text` by `tokens`, list<int32> with BOS and EOS; keep other columns.
 
-    Null text has no tokens.
+    Null text has no tokens. Conversations also get `turn_ids` and, where their turns may be
+    documents of their own, `turn_rows`.
 
-    numbers: of the documents, [documents]; they decide which ones are compared with the reference.
+    numbers: of the rows, [documents]; they decide which ones are compared with the reference.
     engine: None where the table has `ids` in place of text.
     """
     if config.pair_columns:
         sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
-        return _joined(table, sides)
-    return _encode(table, numbers, engine, tokenizer, config, stop)
+        encoded = _joined(table, sides)
+    elif config.turns != "row":
+        return _encode_turns(table, numbers, engine, tokenizer, config, stop)
+    else:
+        encoded = _encode(table, numbers, engine, tokenizer, config, stop)
+    if not config.chats:
+        return encoded
+    whole_rows = pa.array(np.full(len(table), WHOLE_ROW, np.int32))
+    return encoded._replace(table=encoded.table.append_column("turn_ids", whole_rows))
+
+
+def _encode_turns(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    stop: threading.Event | None,
+) -> Encoded:
+    """Documents of rows whose turns may be documents of their own.
+
+    If one document of a row cannot be encoded, none is: the row is one document without tokens.
+    """
+    from packprep.chat.turn_documents import split_turns
+
+    split = split_turns(table)
+    encoded = _encode(split.table, numbers[split.rows], engine, tokenizer, config, stop)
+    if encoded.problems:
+        problems = {int(split.rows[at]): each for at, each in sorted(encoded.problems.items())}
+        kept = np.ones(len(table), np.bool_)
+        kept[list(problems)] = False
+        for name in ("text", "turns"):
+            place = table.schema.get_field_index(name)
+            values = pc.if_else(
+                pa.array(kept), one_array(table[name]), pa.scalar(None, table[name].type)
+            )
+            table = table.set_column(place, name, values)
+        rest = _encode_turns(table, numbers, engine, tokenizer, config, stop)
+        return rest._replace(problems=problems | dict(rest.problems))
+    documents = encoded.table.append_column("turn_ids", pa.array(split.turns)).append_column(
+        "turn_rows", pa.array(split.rows.astype(np.int32))
+    )
+    facts = table["turns"].to_pylist()
+    return Encoded(
+        documents,
+        encoded.verified,
+        left_out=[each._replace(row=int(split.rows[each.row])) for each in encoded.left_out],
+        turns=[None if row is None else row["counts"] for row in facts],
+    )
 
 
 def _encode(
@@ -273,7 +326,7 @@ def _encode_chats(
         tokens.append(_lists(ids, offsets))
         masks.append(_lists(trained, offsets))
         verified += compared
-    rest = table.drop_columns([*_RENDERED])
+    rest = table.drop_columns([name for name in READ if name in table.column_names])
     rest = rest.append_column("tokens", _chunked(tokens, _list_of_ids(tokenizer)))
     if config.train_on != "all":
         rest = rest.append_column("labels", _chunked(masks, pa.list_(pa.int8())))

@@ -11,12 +11,13 @@ import functools
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import xxhash
 
+from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.engines.tokenizer import Tokenizer
@@ -27,7 +28,7 @@ from packprep.sources.units import Part, Start
 
 STORED = "files.json"  # in a finished store
 
-STORE_VERSION = 5  # increased when the same inputs would give other token files
+STORE_VERSION = 6  # increased when the same inputs would give other token files
 
 
 class LeftOutCount(NamedTuple):
@@ -46,8 +47,8 @@ class LeftOutCount(NamedTuple):
 class TokenFile(Extent):
     """Receipt of one tokenized slice.
 
-    cut: number of documents and characters that truncate_at removed, by source. left_out: by
-    source.
+    cut: number of documents and characters that truncate_at removed, by source. left_out, turns: by
+    source; no turns where every row is one document.
     """
 
     tokens: int
@@ -55,12 +56,18 @@ class TokenFile(Extent):
     parts: tuple[Part, ...]
     cut: dict[str, tuple[int, int]]
     left_out: dict[str, LeftOutCount]
+    turns: dict[str, TurnCounts] = field(default_factory=dict)
     bytes: int
     xxh3: str
 
     @property
     def name(self) -> str:
         return file_name(self.unit, self.slice)
+
+    @property
+    def documents_made(self) -> int:
+        """Documents of all its rows, which are more than `documents` where turns are documents."""
+        return sum(count.documents for count in self.turns.values()) or self.documents
 
     def remove(self, directory: Path) -> None:
         (directory / self.name).unlink()
@@ -172,4 +179,6 @@ def parse_receipt(facts: dict[str, Any]) -> TokenFile:
     parts = tuple(Part(**part) for part in facts["parts"])
     cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
     left_out = {key: LeftOutCount(*count) for key, count in facts["left_out"].items()}
-    return TokenFile(**facts | {"parts": parts, "cut": cut, "left_out": left_out})
+    turns = {key: TurnCounts(**count) for key, count in facts["turns"].items()}
+    by_source = {"cut": cut, "left_out": left_out, "turns": turns}
+    return TokenFile(**facts | {"parts": parts} | by_source)

@@ -3,12 +3,15 @@
 One slice of a unit in, one Arrow file of `list<int32>` out, through a batched `datasets.map`.
 
 `map` takes a table of text and returns a table of tokens, without any Python int. A token file has
-every row of its slice; an empty document and a skipped row have no tokens. Next to each file is a
+every row of its slice, or a document for each turn of a row; an empty document and a skipped row
+have no tokens. Next to each file is a
 receipt with its digest.
 
 Other columns of a file, where its rows have them: `group` (string), `labels` (list<int32> with
 NO_LOSS where there is no loss, or list<int8>, 1 where there is one), carried columns (lists with a
-value per token, numbers with one per row).
+value per token, numbers with one per row), and for conversations `turn_ids` (int32, message of the
+trained turn, -1 for a whole row) and `turn_rows` (int32, row in the file, where turns may be
+documents).
 """
 
 import contextlib
@@ -25,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.chat.left_out import CountedText
+from packprep.chat.turn_counts import TurnCounts, sum_counts
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
@@ -183,6 +187,7 @@ def tokenize_slice(
     fingerprint = f"{piece.unit:08x}{piece.slice:08x}"
     cut: dict[str, tuple[int, int]] = {}
     left_out: dict[str, LeftOutCount] = {}
+    turns: dict[str, TurnCounts] = {}
     verified = 0
     parts = piece.parts
     numbers = piece.first_document + np.arange(len(piece.table))
@@ -196,6 +201,7 @@ def tokenize_slice(
         encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
         verified, parts = encoded.verified, _with_skipped(piece, encoded.problems, config)
         left_out.update(_left_out(piece, encoded.left_out))
+        turns.update(_turns(piece, encoded.turns))
         return encoded.table
 
     features = _features(piece.table.schema, tokenizer, config)
@@ -228,6 +234,7 @@ def tokenize_slice(
         parts=parts,
         cut=cut,
         left_out=left_out,
+        turns=turns,
         bytes=temporary.stat().st_size,
         xxh3=file_xxh3(temporary),
     )
@@ -259,6 +266,16 @@ def _left_out(piece: Slice, texts: Sequence[CountedText]) -> dict[str, LeftOutCo
     return counts
 
 
+def _turns(piece: Slice, counts: Sequence[Sequence[int] | None]) -> dict[str, TurnCounts]:
+    """Counts of turns, by source. counts: of each row of the slice; empty where rows are whole."""
+    summed: dict[str, TurnCounts] = {}
+    first = 0
+    for part in piece.parts if counts else ():
+        summed[str(part.source)] = sum_counts(counts[first : first + part.rows])
+        first += part.rows
+    return summed
+
+
 def _with_skipped(
     piece: Slice, problems: Mapping[int, Problem], config: BuildConfig
 ) -> tuple[Part, ...]:
@@ -288,6 +305,10 @@ def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> A
         features["labels"] = datasets.Sequence(datasets.Value("int8"))
     if config.pair_columns:
         features["pair_split"] = datasets.Value("int32")
+    if config.chats:
+        features["turn_ids"] = datasets.Value("int32")
+    if config.turns != "row":
+        features["turn_rows"] = datasets.Value("int32")
     for column in schema:
         if column.name not in READ:
             is_list = pa.types.is_list(column.type)

@@ -27,15 +27,19 @@ from packprep.windows.labels import Labels
 
 _Slice = TypeVar("_Slice", bound=Extent)
 
+TURN_ROWS = "turn_rows"
+"""Column of token files that have documents for turns: row of each document in its file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
     """Tokenized documents in input order, [documents] each.
 
-    id: input row. tokens: the first token of each. length: tokens with BOS and EOS, 0 if empty.
-    source: number of the source file. group: code of the group, or None. aligned: columns with a
-    value per token, by name: the first value of each document. values: columns with a value per
-    document, by name. mapped: the token files that the pointers point into.
+    id: input row, which the documents of its turns share. tokens: the first token of each. length:
+    tokens with BOS and EOS, 0 if empty. source: number of the source file. group: code of the
+    group, or None. aligned: columns with a value per token, by name: the first value of each
+    document. values: columns with a value per document, by name. mapped: the token files that the
+    pointers point into.
     """
 
     id: NDArray[np.int64]
@@ -110,12 +114,17 @@ def read_documents(
     max_memory: the process releases pages of the files when it uses more bytes than this.
     """
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
-    batches = [batch for file in mapped.files for batch in _batches(file)]
+    batches = [_batches(file) for file in mapped.files]
+    origins = [
+        document_rows(of_file, _ids(file), _sources(file))
+        for of_file, file in zip(batches, files, strict=True)
+    ]
     ids, sources = (
-        _join([_ids(file) for file in files], np.int64),
-        _join([_sources(file) for file in files], np.int32),
+        _join([ids for ids, _ in origins], np.int64),
+        _join([sources for _, sources in origins], np.int32),
     )
-    return replace(join_documents(batches, ids, sources), mapped=mapped)
+    joined = [batch for of_file in batches for batch in of_file]
+    return replace(join_documents(joined, ids, sources), mapped=mapped)
 
 
 def read_chosen(
@@ -134,7 +143,7 @@ def read_chosen(
     groups: list[pa.Array[Any]] = []
     for number, file in enumerate(files):
         batches = _batches(mapped.files[number])
-        documents = join_documents(batches, _ids(file), _sources(file))
+        documents = join_documents(batches, *document_rows(batches, _ids(file), _sources(file)))
         rows = chosen(number, documents)
         parts.append(documents.take(rows))
         if documents.group is not None:  # its codes are only for this file
@@ -167,6 +176,16 @@ def _batches(file: pa.Buffer) -> list[pa.RecordBatch]:
         return list(reader)
 
 
+def document_rows(
+    batches: Sequence[pa.RecordBatch], ids: NDArray[np.int64], sources: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Id and source of each document; ids, sources: of each row of the batches' file."""
+    if not batches or TURN_ROWS not in batches[0].schema.names:
+        return ids, sources
+    rows = np.concatenate([batch.column(TURN_ROWS).to_numpy() for batch in batches])
+    return ids[rows], sources[rows]
+
+
 def _ids(file: TokenFile) -> NDArray[np.int64]:
     return np.arange(file.first_document, file.first_document + file.documents)
 
@@ -182,9 +201,9 @@ def join_documents(
 ) -> Documents:
     """Documents in record batches of token files, with their input rows and sources.
 
-    See packprep.tokens for the columns.
+    See packprep.tokens for the columns. ids, sources: as `document_rows` gives them.
     """
-    names = batches[0].schema.names if batches else []
+    names = [name for name in batches[0].schema.names if name != TURN_ROWS] if batches else []
     aligned: dict[str, Pointers] = {}
     values: dict[str, NDArray[Any]] = {}
     length: NDArray[np.int32] = np.empty(0, np.int32)
@@ -231,7 +250,9 @@ def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:
             columns.append(STANDARD_COLUMNS["labels"])
         elif spec.name == "pair_split":
             columns += [STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"]]
-        elif spec.name not in ("tokens", "group"):
+        elif spec.name == "turn_ids":
+            columns.append(STANDARD_COLUMNS["turn_ids"])
+        elif spec.name not in ("tokens", "group", TURN_ROWS):
             kind: Kind = "token" if pa.types.is_list(spec.type) else "segment"
             values = spec.type.value_type if kind == "token" else spec.type
             dtype: DType = np.dtype(values.to_pandas_dtype()).name

@@ -99,12 +99,15 @@ def finish_draw(
 ) -> Draw:
     """The draw that ends at `end`.
 
-    candidates: (hash, id, tokens) of the documents in buckets first..last - 1.
+    candidates: (hash, id, tokens) of the documents in buckets first..last - 1. Documents of one id,
+    the turns of a row, are drawn together.
     """
     parts = list(candidates) or [
         (np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
     ]
     hashed, ids, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ids, firsts, row = np.unique(ids, return_index=True, return_inverse=True)
+    hashed, sizes = hashed[firsts], np.bincount(row, sizes, len(ids)).astype(np.int64)
     order = np.argsort(hashed)
     taken = np.zeros(order.size, np.bool_)
     _fit(sizes[order], end.room, taken)

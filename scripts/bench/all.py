@@ -115,6 +115,17 @@ library and its documentation again and again, with the word "the" changed in ev
 in brackets is the number of builds; a row is their median.""",
     ),
     Benchmark(
+        name="chat",
+        title="Conversations",
+        quick=("--rows", "50", "--peer-rows", "5", "--repeat", "1"),
+        prose="""\
+Multi-turn chats as JSON text to ids and loss masks, in one process with one caller. `rendering`
+and `encoding` are the parts of `packprep`. `engine alone` encodes the rendered texts and makes no
+mask. `transformers` is
+`apply_chat_template(tokenize=True, return_assistant_tokens_mask=True)` chat by chat, with TRL's
+template that marks the assistant's turns, as TRL's `SFTTrainer` does it.""",
+    ),
+    Benchmark(
         name="packing",
         title="Strategies",
         arguments=("-n", "1M", "-d", "a", "-d", "b4", "-d", "c"),

@@ -106,3 +106,21 @@ def test_what_is_left_out_is_what_the_text_does_not_contain(
     assert rendered.left_out == expected
     for part in expected:
         assert part.text not in rendered.text
+
+
+def test_names_of_messages_are_left_out_where_the_template_does_not_write_them(
+    tmp_path: Path,
+) -> None:
+    messages = chat("hi", "hello", "bye", "<s>ciao")
+    messages[0]["name"], messages[1]["name"], messages[2]["name"] = "Ann", "Bob", " "
+    names = [LeftOut(0, "name", "Ann"), LeftOut(1, "name", "Bob")]
+    written = CHATML.replace("{{ m.role }}\n", "{{ m.role }}{{ m.name }}\n")
+    compared = CHATML.replace("{{ m.role }}\n", "{{ m.role }}{{ '!' if m.name == 'Ann' }}\n")
+    for rows in (messages[:2], messages):  # by a form, and by itself
+        assert left_out(tmp_path, CHATML, rows, "all") == names
+        assert left_out(tmp_path, written, rows, "all") == []
+        assert left_out(tmp_path, compared, rows, "all") == []
+    users = CHATML.replace(
+        "{{ m.role }}\n", "{{ m.role }}{% if m.role == 'user' %}{{ m.name }}{% endif %}\n"
+    )
+    assert left_out(tmp_path, users, messages[:2], "all") == names[1:]

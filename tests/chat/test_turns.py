@@ -374,7 +374,9 @@ def test_a_form_and_the_row_itself_give_the_same_spans(texts: list[str]) -> None
     text = finder.template.render(conversation)
     by_form = finder._by_form(conversation, text)
     assert by_form is not None
-    assert by_form == finder._by_itself(conversation, text)
+    if by_form.specials is None:  # no text spells one
+        by_form = by_form._replace(specials=finder._tokens.spans(text))
+    assert by_form._replace(form=None) == finder._by_itself(conversation, text)
     expected, at = [], 0
     for message in conversation.messages:
         at += len(f"<|im_start|>{message['role']}\n")

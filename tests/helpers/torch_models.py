@@ -31,25 +31,24 @@ def skip_without(*modules: str) -> None:
 def tiny_llama(attention: str = "sdpa", **config: Any) -> Any:
     """A Llama with random weights: 2 layers, 4 heads over 2 key heads, 64 token ids.
 
-    float32, evaluation mode.
+    float32, evaluation mode. config: replaces these sizes.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.5,  # so a leak changes logits by about one
-        attn_implementation=attention,
-        **config,
-    )
-    return LlamaForCausalLM(sizes).eval()
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.5,  # so a leak changes logits by about one
+        "attn_implementation": attention,
+    }
+    return LlamaForCausalLM(LlamaConfig(**sizes | config)).eval()
 
 
 def documents(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:

@@ -22,6 +22,7 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
         ("segment_lengths", int32),
         ("pair_ids", int64),
         ("pair_sides", pa.list_(pa.int8())),
+        ("turn_ids", int32),
     ]
     assert schema == pa.schema(fields)
     assert schema.metadata is None

@@ -88,6 +88,7 @@ def test_a_receipt_on_disk_has_these_keys(
         "parts": [{"source": 0, "rows": 2, "skipped": {"null": 1}}],
         "cut": {},
         "left_out": {},
+        "turns": {},
         "bytes": receipt.bytes,
         "xxh3": receipt.xxh3,
     }

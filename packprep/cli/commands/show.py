@@ -169,7 +169,8 @@ def _title(segment: "LocatedSegment", sources: "Sources", side: str, *, with_pac
     if side:  # tokens of the second side count from the first one's
         start = f", {side}"
     padding = segment.end - segment.begin - segment.real
-    return f"{title}: {sources.row(segment.document)}{start}" + (
+    turn = f" message {segment.turn}" if segment.turn is not None else ""
+    return f"{title}: {sources.row(segment.document)}{turn}{start}" + (
         f", {padding} of padding" if padding else ""
     )
 
@@ -236,6 +237,7 @@ def _as_dict(
         "segment": segment.place.segment,
         "document": segment.document,
         "row": sources.row(segment.document) if known and segment.document is not None else None,
+        "turn": segment.turn,
         "start": segment.start,
         "tokens": ids,
         "labels": None if labels is None else labels[part].tolist(),

@@ -45,7 +45,8 @@ def command(
 ) -> None:
     """List the rows of the sources that are in a pack of OUT, or the packs that hold a row.
 
-    Rows and packs are numbered from 0. Give either --pack or --document.
+    Rows and packs are numbered from 0. Give either --pack or --document. turn is the message that
+    is trained, where a document is one turn of a row (--turns).
 
     \b
     Example:
@@ -78,14 +79,17 @@ def command(
                 "report.json counts which"
             )
             return
-    rows = [_row(located, sources) for located in segments]
+    has_turns = any(column.name == "turn_ids" for column in manifest.columns)
+    if not as_json:  # a column of dashes would say nothing
+        has_turns = any(located.turn is not None for located in segments)
+    rows = [_row(located, sources, has_turns=has_turns) for located in segments]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
         print_columns(rows, keys=3)
 
 
-def _row(segment: "LocatedSegment", sources: "Sources") -> dict[str, Any]:
+def _row(segment: "LocatedSegment", sources: "Sources", *, has_turns: bool) -> dict[str, Any]:
     """A segment as a row of the table; keys are its columns."""
     document = segment.document
     known = document is not None and document >= 0
@@ -101,6 +105,7 @@ def _row(segment: "LocatedSegment", sources: "Sources") -> dict[str, Any]:
         "document": document,
         "source": "filler" if document == -1 else source,
         "row": row,
+        **({"turn": segment.turn} if has_turns else {}),
         "shard": segment.place.shard,
         "pack_in_shard": segment.place.pack_in_shard,
     }

@@ -1,0 +1,314 @@
+"""Documents of turns: their texts, what is trained in them, and which rows have them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.chat.conversations import Conversation
+from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
+from packprep.chat.turn_documents import TurnSplitter
+from packprep.chat.turns import Rendered, TurnFinder
+from packprep.engines.tokenizer import load_tokenizer
+
+from .test_left_out import FORGETS
+from .test_template import CHATS, TOKENIZERS, TOOL, templated
+from .test_turns import CHATML, SPECIALS, chat
+
+# As Kimi's template does it: the thoughts of all turns before the last answer are empty.
+KIMI = (
+    "{%- for m in messages -%}{%- if loop.first and m.role != 'system' -%}"
+    "<|im_start|>system<|im_middle|>You are Kimi.<|im_end|>{%- endif -%}"
+    "<|im_start|>{{ m.role }}<|im_middle|>{%- if m.role == 'assistant' -%}"
+    "<think>{{ (m.reasoning_content or '') if loop.last else '' }}</think>{%- endif -%}"
+    "{{ m.content }}<|im_end|>{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant<|im_middle|>{%- endif -%}"
+)
+# As Llama 3's: it appends only, and knows reasoning as a part of content alone.
+LLAMA = (
+    "<s>{% for m in messages %}<|im_start|>{{ m.role }}<|im_middle|>\n\n{{ m.content | trim }}"
+    "<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant<|im_middle|>\n\n{% endif %}"
+)
+COUNTS = [
+    "documents",
+    "split_rows",
+    "same_text_rows",
+    "without_turn",
+    "at_text",
+    "earlier",
+    "behind_rows",
+    "behind_characters",
+]
+
+
+def splitter(source: str, turns: Any = "each", max_turns: int | None = None) -> TurnSplitter:
+    template = ChatTemplate(sources={"default": source}, variables={})
+    finder = TurnFinder(template, [*SPECIALS, "<|im_middle|>"])
+    return TurnSplitter(finder, turns, max_turns)
+
+
+def documents(rendered: Rendered) -> list[tuple[int, str, list[str]]]:
+    """Turn, text and trained texts of each document."""
+    assert rendered.turns is not None
+    first, found = 0, []
+    whole = {"message": -1, "size": len(rendered.text), "trained": None}
+    for document in rendered.turns["documents"] or [whole]:
+        text = rendered.text[first : first + document["size"]]
+        first += document["size"]
+        bounds = document["trained"]
+        if bounds is None:
+            bounds = [place for span in rendered.trained or [] for place in span]
+        spans = zip(bounds[::2], bounds[1::2], strict=True)
+        found.append((document["message"], text, [text[start:stop] for start, stop in spans]))
+    assert first in (0, len(rendered.text))
+    return found
+
+
+def counts(rendered: Rendered) -> dict[str, int]:
+    """The counts that are not 0."""
+    assert rendered.turns is not None
+    named = dict(zip(COUNTS, rendered.turns["counts"], strict=True))
+    return {name: count for name, count in named.items() if count}
+
+
+def thoughtful(*thoughts: str) -> list[dict[str, Any]]:
+    """A turn for each thought, which its answer has in both fields that templates read."""
+    messages = []
+    for number, thought in enumerate(thoughts):
+        answer = {"role": "assistant", "content": f"answer {number}"}
+        if thought:
+            answer |= {"reasoning_content": thought, "thinking": thought}
+        messages += [{"role": "user", "content": f"question {number}"}, answer]
+    return messages
+
+
+def by_prefixes(
+    template: ChatTemplate, conversation: Conversation, end: str
+) -> list[tuple[int, str, list[str]]]:
+    """Documents by definition. end: the token that ends a turn."""
+    found = []
+    for turn, message in enumerate(conversation.messages):
+        if message["role"] != "assistant":
+            continue
+        until, before = (
+            Conversation(conversation.messages[:stop], conversation.tools)
+            for stop in (turn + 1, turn)
+        )
+        text = template.render(until)
+        prompt = template.render(before, add_generation_prompt=True)
+        start = len(prompt)
+        if not text.startswith(prompt):  # Mistral's writes a system message before a question only
+            sign = prompt[prompt.rindex("[") :]
+            start = text.rindex(sign) + len(sign)
+        found.append((turn, text, [text[start : text.rindex(end) + len(end)]]))
+    return found
+
+
+@pytest.mark.parametrize("source", [FORGETS, KIMI, LLAMA])
+def test_each_turn_is_a_document_up_to_its_end(source: str) -> None:
+    messages = thoughtful("one", "two", "three")
+    rendered = splitter(source).render(Conversation(messages))
+    template = ChatTemplate(sources={"default": source}, variables={})
+    found = documents(rendered)
+    assert found == by_prefixes(template, Conversation(messages), "<|im_end|>")
+    assert counts(rendered) == {"documents": 3, "split_rows": 1}
+    if source != LLAMA:
+        assert [
+            [word in trained for word in ("one", "two", "three")] for _, _, [trained] in found
+        ] == [
+            [True, False, False],
+            [False, True, False],
+            [False, False, True],
+        ]
+        assert rendered.left_out == []
+    else:
+        assert [part.text for part in rendered.left_out] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("name", templated())
+@pytest.mark.parametrize("tools", [None, [TOOL]])
+def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: Any) -> None:
+    tokenizer = load_tokenizer(TOKENIZERS / name)
+    template = load_chat_template(tokenizer)
+    specials = ["<|im_end|>", "<|im_start|>", "<|eot_id|>", "</s>", "[INST]", "[/INST]"]
+    specials += ["<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<s>"]
+    each = TurnSplitter(TurnFinder(template, specials), "each")
+    compared = 0
+    chats = [*CHATS.values(), thoughtful("one", "", "three"), thoughtful("", "")]
+    for messages in chats:
+        conversation = template.with_call_objects(Conversation(messages, tools))
+        try:
+            template.render(conversation)
+            expected = by_prefixes(
+                template,
+                conversation,
+                {"qwen3": "<|im_end|>", "llama3_2": "<|eot_id|>"}.get(name, "</s>"),
+            )
+        except (RenderError, ValueError):
+            continue
+        rendered = each.render(conversation)
+        assert documents(rendered)[: len(expected)] == expected or not expected
+        compared += bool(expected)
+    assert compared > 3
+
+
+def test_auto_keeps_rows_of_templates_that_only_append() -> None:
+    messages = thoughtful("one", "two", "three")
+    for source in (LLAMA, CHATML):
+        rendered = splitter(source, "auto").render(Conversation(messages))
+        whole = splitter(source, "auto")._finder.render(Conversation(messages))
+        assert (rendered.text, rendered.trained) == (whole.text, whole.trained)
+        assert counts(rendered) == {"documents": 1}
+
+
+@pytest.mark.parametrize("source", [FORGETS, KIMI])
+def test_auto_splits_rows_that_lose_text_and_no_others(source: str) -> None:
+    auto, each = splitter(source, "auto"), splitter(source)
+    for thoughts in (("one", "two"), ("one", "")):
+        conversation = Conversation(thoughtful(*thoughts))
+        assert auto.render(conversation) == each.render(conversation)
+    # Only the last turn thinks, or none: later renderings lose no text of a message.
+    for thoughts in (("", "two"), ("", "")):
+        rendered = auto.render(Conversation(thoughtful(*thoughts)))
+        assert [turn for turn, _, _ in documents(rendered)] == [-1]
+        expected = {"documents": 1}
+        if source == FORGETS:  # an empty thought is in the last turn only
+            expected["same_text_rows"] = 1
+        assert counts(rendered) == expected
+
+
+@pytest.mark.parametrize("source", [FORGETS, KIMI])
+def test_auto_sees_what_is_lost_of_content_and_in_rows_with_calls(source: str) -> None:
+    inline = chat("hi", "<think>I look</think>\n\nhello", "bye", "ciao")
+    kinds = documents(splitter(source, "auto").render(Conversation(inline)))
+    assert [turn for turn, _, _ in kinds] == ([1, 3] if source == FORGETS else [-1])
+    called = thoughtful("one", "two")
+    called[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {"x": "y"}}}]
+    kinds = documents(splitter(source, "auto").render(Conversation(called)))
+    assert [turn for turn, _, _ in kinds] == [1, 3]
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_auto_refuses_a_template_that_shows_no_model_what_it_trains(calls: bool) -> None:
+    unstable = "<s>{{ messages | length }} messages</s>" + CHATML
+    messages = chat("hi", "hello", "bye", "ciao")
+    if calls:
+        messages[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {"x": "y"}}}]
+    with pytest.raises(
+        RenderError, match="renders the messages before message 1 differently once it follows"
+    ):
+        splitter(unstable, "auto").render(Conversation(messages))
+    rendered = splitter(unstable).render(Conversation(messages))
+    assert [trained for _, _, trained in documents(rendered)] == [
+        ["hello<|im_end|>"],
+        ["ciao<|im_end|>"],
+    ]
+    assert counts(rendered) == {"documents": 2, "split_rows": 1, "at_text": 2}
+
+
+def test_a_turn_that_is_not_behind_its_prompt_begins_at_its_own_text() -> None:
+    prompted = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    rendered = splitter(prompted).render(Conversation(chat("hi", " hello")))
+    assert documents(rendered)[0][2] == [" hello<|im_end|>"]
+    assert counts(rendered) == {"documents": 1, "split_rows": 1, "at_text": 1}
+    # By itself: the template changes the text, so that it fills no form.
+    stripped = prompted.replace("{{ m.content }}", "{{ m.content.replace('o', 'o') | trim }}")
+    rendered = splitter(stripped).render(Conversation(chat("hi", " hello <s>")))
+    assert documents(rendered)[0][2] == ["hello <s><|im_end|>"]
+
+
+def test_generation_blocks_say_what_is_trained_of_a_turn() -> None:
+    blocks = CHATML.replace(
+        "{{ m.content }}",
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}",
+    )
+    rendered = splitter(blocks).render(Conversation(chat("hi", "hello", "bye", "ciao")))
+    assert [trained for _, _, trained in documents(rendered)] == [["hello"], ["ciao"]]
+
+
+def test_turns_that_are_switched_off_make_no_document() -> None:
+    messages = chat("hi", "hello", "bye", "ciao")
+    rendered = splitter(CHATML).render(Conversation(messages, untrained=(1,)))
+    assert [(turn, trained) for turn, _, trained in documents(rendered)] == [
+        (3, ["ciao<|im_end|>"])
+    ]
+    none = splitter(CHATML).render(Conversation(messages, untrained=(1, 3)))
+    assert [(turn, trained) for turn, _, trained in documents(none)] == [(-1, [])]
+    assert counts(none) == {"documents": 1, "without_turn": 1}
+
+
+def test_text_behind_the_last_turn_is_counted() -> None:
+    rendered = splitter(CHATML).render(Conversation(chat("hi", "hello", "and then")))
+    assert [turn for turn, _, _ in documents(rendered)] == [1]
+    assert counts(rendered) == {
+        "documents": 1,
+        "split_rows": 1,
+        "behind_rows": 1,
+        "behind_characters": len("and then"),
+    }
+
+
+def test_only_the_last_turns_make_documents_with_max_turns() -> None:
+    messages = thoughtful("one", "two", "three")
+    rendered = splitter(FORGETS, "auto", 2).render(Conversation(messages))
+    every = splitter(FORGETS).render(Conversation(messages))
+    assert documents(rendered) == documents(every)[1:]
+    assert counts(rendered) == {"documents": 2, "split_rows": 1, "earlier": 1}
+    assert [(part.message, part.text) for part in rendered.left_out] == [(1, "one")]
+
+
+@given(
+    st.lists(st.sampled_from(["", "thinks", "inline", "calls"]), min_size=1, max_size=4),
+    st.sampled_from([FORGETS, KIMI, LLAMA, CHATML]),
+    st.booleans(),
+    st.randoms(),
+)
+def test_auto_trains_every_text_that_one_of_both_can_train(
+    turns: list[str], source: str, trailing: bool, rng: random.Random
+) -> None:
+    """A text of a turn that `each` trains is trained once by `auto`, whatever auto chose."""
+    messages: list[dict[str, Any]] = []
+    for number, kind in enumerate(turns):
+        answer: dict[str, Any] = {
+            "role": "assistant",
+            "content": f"answer {number} {rng.random()}",
+        }
+        if kind == "thinks":
+            answer |= dict.fromkeys(
+                ("reasoning_content", "thinking"), f"thought {number} {rng.random()}"
+            )
+        if kind == "inline":
+            answer["content"] = f"<think>thought {rng.random()}</think>{answer['content']}"
+        if kind == "calls":
+            answer["tool_calls"] = [{"function": {"name": f"f{number}", "arguments": {}}}]
+        messages += [{"role": "user", "content": f"question {rng.random()}"}, answer]
+    messages += [{"role": "user", "content": "and?"}] if trailing else []
+    auto, each = (
+        documents(splitter(source, mode).render(Conversation(messages)))
+        for mode in ("auto", "each")
+    )
+    trained = "\n".join(text for _, _, texts in auto for text in texts)
+    for message in messages[1::2]:
+        for text in (message["content"], message.get("reasoning_content", "")):
+            wanted = sum(text in part for _, _, texts in each for part in texts)
+            assert not text or trained.count(text) == wanted
+
+
+def test_a_document_that_is_the_whole_row_is_the_row(tmp_path: Path) -> None:
+    conversation = Conversation(chat("hi", "hello"))
+    rendered = splitter(CHATML).render(conversation)
+    assert rendered.text == splitter(CHATML, "auto").render(conversation).text
+
+
+def test_chosen_fields_of_each_turn_are_trained_alone() -> None:
+    template = ChatTemplate(sources={"default": FORGETS}, variables={})
+    finder = TurnFinder(template, SPECIALS, "assistant", ("reasoning",))
+    rendered = TurnSplitter(finder, "auto").render(Conversation(thoughtful("one", "two")))
+    trained = ["".join(texts) for _, _, texts in documents(rendered)]
+    assert ["one" in trained[0], "two" in trained[1]] == [True, True]
+    assert not any("answer" in text for text in trained)
