@@ -121,7 +121,7 @@ def compare(
                     _compare(name, ids, pieces, coverage, config, verdict.findings)
                     compared += row != last
                     last = row
-                    progress.advance("compare", compared, len(sample.rows), "documents")
+                    progress.advance("compare", compared, len(sample.rows), "rows")
                 _report_surplus(sample, first + wanted, coverage, verdict.findings)
             except PackprepError as error:
                 verdict.findings.add(Finding(kind="source", what=str(error)))

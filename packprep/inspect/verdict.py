@@ -23,7 +23,7 @@ class Verdict:
     segments: int = 0
     tokens: int = 0
     sources: list[dict[str, Any]] = field(default_factory=list)
-    sampled: int = 0  # documents tokenized again
+    sampled: int = 0  # rows tokenized again
 
     @property
     def sound(self) -> bool:

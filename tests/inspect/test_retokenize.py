@@ -263,7 +263,7 @@ def test_a_piece_cut_in_its_middle_is_a_beginning_and_a_later_part() -> None:
 def test_the_command_says_how_many_were_tokenized_again(here: Path) -> None:
     result = run("verify", "out", "--level", "full", "--sample", 5)
     assert result.code == 0
-    assert "tokenized again  5 documents" in result.out
+    assert "tokenized again  5 rows" in result.out
     shutil.rmtree(here / "tok")
     result = run("verify", "out", "--level", "full", "--sample", 5)
     assert (result.code, result.out.splitlines()[0]) == (

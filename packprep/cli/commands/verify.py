@@ -162,6 +162,6 @@ def _print(verdict: "Verdict") -> None:
     if len(verdict.sources) > 12:
         rows.append((f"{len(verdict.sources) - 12:,} more sources", "see --json"))
     if verdict.level == "full":
-        rows.append(("tokenized again", f"{verdict.sampled:,} documents"))
+        rows.append(("tokenized again", f"{verdict.sampled:,} rows"))
     rows += [("not checked", reason) for reason in verdict.not_checked]
     print_table(verdict.output, rows)
