@@ -75,8 +75,9 @@ what the same text costs elsewhere, without imports and loading of the tokenizer
 - `trl`: `datasets.map` with a transformers tokenizer, TRL's `bfd_split`, `save_to_disk`.
 - `lists`: `datasets.map` that returns packed Python lists, `save_to_disk`.
 
-The number in brackets is the number of runs; a row is their median. `re-plan` makes another
-strategy and `max_length` from kept tokens. All take turns, because the speed of a shared
+The number in brackets is the number of runs; a row is their median. What is quick gets ten copies
+of the text, each with the word "the" changed. `re-plan` makes another strategy and `max_length`
+from kept tokens. All take turns, because the speed of a shared
 machine changes within minutes; a ratio is the median over rounds.""",
     ),
     Benchmark(

@@ -8,8 +8,9 @@ Text: the sources of the installed standard library, or the JSON lines given. Ev
 process of its own; one of the beginnings of 20 documents is start-up, and is subtracted from wall
 and CPU seconds alike. Raw loops and peers count no imports and no loading of the tokenizer, in
 either column, and raw loops no reading. All take turns, because the speed of a shared machine
-changes within minutes: what takes seconds is measured before each of what takes minutes, and a
-ratio is of medians of the same round. Kernels are compiled before the first one.
+changes within minutes: what is quick is measured before each of what is slow, and a ratio is of the
+median speeds of the same round. What is quick gets ten copies of the text, each with the word "the"
+changed, so that start-up is a small part of it. Kernels are compiled before the first one.
 """
 
 import gzip
@@ -27,7 +28,7 @@ from typing import Any
 
 import click
 import tables
-from common import lines, measure, text_options
+from common import copies, lines, measure, text_options
 from peers import PACKAGES, versions
 
 BENCH = Path(__file__).parent
@@ -43,6 +44,7 @@ _RATIOS = [
 ]
 
 
+_COPIES = 10  # of the text, for what is quick
 _SLOW_PEERS = ("datatrove-bin", "dolma-bin", "trl", "lists")
 
 
@@ -72,9 +74,10 @@ def main(
 
 
 class _Bench:
-    """The input in three forms, and the measurements of each name.
+    """The input in four forms, and the measurements of each name.
 
-    All, all packed by gzip, 20 beginnings of documents.
+    All, copies of all, these packed by gzip, 20 beginnings of documents. text: bytes of text of the
+    first two.
     """
 
     def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
@@ -84,33 +87,32 @@ class _Bench:
         if tokenizer is None or not texts:
             measure(["-m", "packprep", "sample", str(folder)])
         self.tokenizer = tokenizer or folder / "tokenizer"
-        self.all, self.few, self.packed = (
-            folder / name for name in ("all.jsonl", "few.jsonl", "all.jsonl.gz")
+        self.all, self.few, self.large = (
+            folder / name for name in ("all.jsonl", "few.jsonl", "large.jsonl")
         )
-        self.text = 0
+        self.packed = folder / "large.jsonl.gz"
         # Line by line: what this process has in memory counts as the peak of every one that it
         # starts.
-        with (
-            self.all.open("w") as whole,
-            self.few.open("w") as few,
-            gzip.open(self.packed, "wt", compresslevel=6) as gz,
-        ):
+        with self.all.open("w") as whole, self.few.open("w") as few:
             for number, line in enumerate(
                 line for path in texts or [folder / "code.jsonl"] for line in lines(path)
             ):
                 whole.write(line)
-                gz.write(line)
-                text = json.loads(line)["text"]
                 if number < 20:  # whole books would be text that is subtracted
-                    few.write(json.dumps({"text": text[:200]}) + "\n")
-                self.text += len(text.encode())
+                    few.write(json.dumps({"text": json.loads(line)["text"][:200]}) + "\n")
+        with self.large.open("wb") as large, gzip.open(self.packed, "wb", compresslevel=6) as gz:
+            for copy in copies(self.all.read_bytes(), 0, _COPIES * self.all.stat().st_size):
+                large.write(copy)
+                gz.write(copy)
+        self.text = {path: _text_bytes(path) for path in (self.all, self.large)}
+        self.text[self.packed] = self.text[self.large]
 
     def quick(self) -> None:
-        """Measure everything that takes seconds."""
+        """Measure everything that is quick."""
         fast = ["--engine", "fastokens"]
-        self._build_net("build fastokens", fast, self.all)
-        self._peer("raw-fastokens")
-        self._peer("gigatoken-bin")
+        self._build_net("build fastokens", fast, self.large)
+        self._peer("raw-fastokens", self.large)
+        self._peer("gigatoken-bin", self.large)
         self._build_net("build fastokens, .gz", fast, self.packed)
         self._replan()
 
@@ -120,11 +122,11 @@ class _Bench:
         return [name for name in names if name not in self.missing]
 
     def slow(self, what: str) -> None:
-        """Measure one that takes minutes."""
+        """Measure one that is slow."""
         if what == "build hf":
             self._build_net(what, ["--engine", "hf"], self.all)
         else:
-            self._peer(what)
+            self._peer(what, self.all)
 
     def _build_net(self, name: str, options: Sequence[str], source: Path) -> None:
         self._add_net(name, [(self.few, options), (source, options)], "tokens_in")
@@ -135,7 +137,7 @@ class _Bench:
         The text is only hashed, to know that it is the same.
         """
         again = []
-        for source in (self.few, self.all):
+        for source in (self.few, self.large):
             folder = self.folder / f"store-{source.stem}"
             store = ["--keep-tokens", str(folder)]
             if not folder.exists():
@@ -143,21 +145,22 @@ class _Bench:
             again.append((source, [*store, "--strategy", "first_fit", "--max-length", "2048"]))
         self._add_net("re-plan", again, "tokens_packed")
         measured = self.rounds[-1]["re-plan"][-1]
-        measured["digest"] = _digest_seconds([self.all])
+        measured["digest"] = _digest_seconds([self.large])
         measured["digest of output"] = _digest_seconds([*(self.folder / "out").rglob("*.arrow")])
 
-    def _peer(self, what: str) -> None:
+    def _peer(self, what: str, source: Path) -> None:
         out = self.folder / "peer"
         shutil.rmtree(out, ignore_errors=True)
         command = [
             str(BENCH / "peers.py"),
             what,
             str(self.tokenizer),
-            str(self.all),
+            str(source),
             str(out),
         ]
         measured, printed = measure(command)
-        self._add(what, measured | json.loads(printed.splitlines()[-1]) | {"tokens": 0})
+        work = json.loads(printed.splitlines()[-1])
+        self._add(what, measured | work | {"tokens": 0, "text": self.text[source]})
 
     def _add_net(
         self, name: str, builds: Sequence[tuple[Path, Sequence[str]]], tokens: str
@@ -165,7 +168,8 @@ class _Bench:
         """A build less its start-up. builds: a small and a large one, with options."""
         start, whole = (self._build(*build) for build in builds)
         net = {key: whole[key] - start[key] for key in ("wall", "cpu")}
-        self._add(name, whole | net | {"tokens": self._report()["tokens"][tokens]})
+        sizes = {"tokens": self._report()["tokens"][tokens], "text": self.text[builds[-1][0]]}
+        self._add(name, whole | net | sizes)
 
     def _build(self, source: Path, options: Sequence[str]) -> dict[str, float]:
         """Wall and CPU seconds and peak bytes of a whole build process."""
@@ -180,7 +184,8 @@ class _Bench:
     def _add(self, name: str, measured: dict[str, float]) -> None:
         self.rounds[-1][name].append(measured)
         click.echo(
-            f"{name}: {measured['wall']:.2f} s, {self.text / 1e6 / measured['wall']:.1f} MB/s",
+            f"{name}: {measured['wall']:.2f} s, "
+            f"{measured['text'] / 1e6 / measured['wall']:.1f} MB/s",
             err=True,
         )
 
@@ -193,6 +198,7 @@ class _Bench:
             "CPU s",
             "M tokens per CPU-s",
             "peak MB",
+            "MB of text",
         ]
         lines = []
         for name in self.rounds[0]:
@@ -202,7 +208,7 @@ class _Bench:
                 f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else ""
                 for of in ("wall", "cpu")
             ]
-            speed = f"{self.text / 1e6 / row['wall']:.1f}"
+            speed = f"{row['text'] / 1e6 / row['wall']:.1f}"
             seconds = [f"{row['wall']:.2f}", f"{row['cpu']:.2f}"]
             lines.append(
                 [
@@ -212,12 +218,10 @@ class _Bench:
                     *seconds,
                     tokens[1],
                     f"{row['peak'] / 1e6:,.0f}",
+                    f"{row['text'] / 1e6:.0f}",
                 ]
             )
-        click.echo(
-            f"{self.text / 1e6:.1f} MB of text, {os.cpu_count()} cores, medians of the number of "
-            "runs in brackets"
-        )
+        click.echo(f"{os.cpu_count()} cores, medians of the number of runs in brackets")
         tables.show(header, lines, markdown)
         peers = [line for name in self.rounds[0] if name in PACKAGES and (line := versions(name))]
         click.echo(f"peers: {', '.join(dict.fromkeys(', '.join(peers).split(', ')))}")
@@ -240,7 +244,7 @@ class _Bench:
             if theirs in self.rounds[0]:
                 wall, cpu = (
                     statistics.median(
-                        _median(round_[theirs], of) / _median(round_[ours], of)
+                        _speed(round_[ours], of) / _speed(round_[theirs], of)
                         for round_ in self.rounds
                     )
                     for of in ("wall", "cpu")
@@ -252,8 +256,15 @@ class _Bench:
         click.echo(f"sha256 on this machine: {_sha256_speed() / 1e9:.2f} GB/s per core")
 
 
-def _median(runs: Sequence[dict[str, float]], of: str) -> float:
-    return statistics.median(run[of] for run in runs)
+def _speed(runs: Sequence[dict[str, float]], of: str) -> float:
+    """Bytes of text per second, by the median of `of`: wall or cpu."""
+    return runs[0]["text"] / statistics.median(run[of] for run in runs)
+
+
+def _text_bytes(path: Path) -> int:
+    """Bytes of text in JSON lines."""
+    with path.open() as file:
+        return sum(len(json.loads(line)["text"].encode()) for line in file)
 
 
 def _sha256_speed() -> float:
