@@ -121,15 +121,16 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
     mask = np.ones(len(ids), np.bool_)
     crossing: list[int] = []  # rows in which a token crosses a cut
     strings: Sequence[Any] = ()
-    if any(spans is not None for spans in trained) or any(spans is not None for spans in specials):
+    has_spans = any(spans is not None for spans in trained)
+    if has_spans or any(spans is not None for spans in specials):
         strings = texts.to_pylist()
     offsets_of_mask = offsets
     by_bytes = None
-    if any(spans is not None for spans in trained) and exact.token_bytes is not None:
+    if has_spans and exact.token_bytes is not None:
         by_bytes = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
     if by_bytes is not None:
         mask = by_bytes
-    elif any(spans is not None for spans in trained):
+    elif has_spans:
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))

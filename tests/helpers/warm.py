@@ -38,8 +38,8 @@ _COLD = b"cold"  # the answer if the client has to start the command itself
 def command(*arguments: str, **variables: str) -> list[str]:
     """Return the command line of `packprep ...` or `python ...` as a fork of the server.
 
-    Without a server it is an ordinary process. It has the environment of the server, whoever starts
-    it, and these variables.
+    Without a server it is an ordinary process. Its environment is that of the server, not of
+    the process that starts it, and these variables.
     """
     address = os.environ.get("PACKPREP_WARM", "")
     cache = Path(address).parent / "cache" if address else Path(tempfile.gettempdir(), "cache")
