@@ -128,7 +128,10 @@ def _check_columns(config: Options) -> None:
         raise ConfigError(
             "messages_column and prompt_column both say where conversations are; give one of them"
         )
-    if config.chats and config.input_ids_column is not None:
+    if config.input_ids_column is not None and (
+        config.messages_column is not None
+        or (config.prompt_column is not None and not config.pair_columns)
+    ):
         raise ConfigError(
             "input_ids_column cannot be used with conversations, which are rendered as text; give "
             "one of them"
@@ -212,10 +215,21 @@ def _check_pairs(config: Options) -> None:
             f"pair_columns is {', '.join(config.pair_columns)}; expected two columns: "
             "chosen,rejected"
         )
-    for key in ("input_ids_column", "text_template", "truncate_at", "response_column"):
+    for key in ("text_template", "truncate_at", "response_column"):
         if getattr(config, key) is not None:
             raise ConfigError(
                 f"{key} cannot be used with pair_columns, which define both sides; leave it out"
+            )
+    if config.input_ids_column not in (None, "auto"):
+        raise ConfigError(
+            "pair_columns name the columns with the token ids; give --input-ids-column auto"
+        )
+    for key in ("labels_column", "loss_mask_column"):
+        names = getattr(config, key)
+        if names is not None and names.count(",") != 1:
+            raise ConfigError(
+                f"{key} is {names}; expected a column for each side of a pair, such as "
+                "chosen_labels,rejected_labels"
             )
     if config.messages_column not in (None, "auto"):
         raise ConfigError(

@@ -113,7 +113,7 @@ class OptionFields:
         None,
         "rows",
         "Sources",
-        "Column with token ids, instead of text.",
+        "Column with token ids, instead of text; auto for pairs of token ids.",
         "COLUMN",
         per_source=True,
     )

@@ -19,7 +19,9 @@ class Options(OptionFields):
     @property
     def chats(self) -> bool:
         """True if rows are conversations."""
-        return self.messages_column is not None or self.prompt_column is not None
+        return self.input_ids_column is None and (
+            self.messages_column is not None or self.prompt_column is not None
+        )
 
     @property
     def parses_special_tokens(self) -> bool:

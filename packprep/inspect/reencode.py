@@ -139,7 +139,8 @@ def encoded_rows(
 
     A row without usable text has no ids. turn: -1 for a whole row.
     """
-    columns, engine = ["ids"], None
+    columns = ["ids", "second_ids"] if config.pair_columns else ["ids"]
+    engine = None
     if config.input_ids_column is None:
         columns = ["text", "trained", "specials", "left_out"] if config.chats else ["text"]
         columns += (

@@ -12,8 +12,8 @@ problems.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -54,12 +54,37 @@ class RowShape:
 
 def number_columns(config: BuildConfig) -> list[str]:
     """The columns of numbers that a build reads."""
-    named = (config.input_ids_column, config.labels_column, config.loss_mask_column)
-    return list(
-        dict.fromkeys(
-            [*(name for name in named if name is not None), *map(carry_name, config.carry)]
-        )
-    )
+    named = [name for side in _sides(config) for name in side if name is not None]
+    return list(dict.fromkeys([*named, *map(carry_name, config.carry)]))
+
+
+class _Side(NamedTuple):
+    """Columns of token ids, or of one side of pairs of token ids.
+
+    prompt: its ids are before those of both sides, without a loss.
+    """
+
+    ids: str
+    labels: str | None
+    mask: str | None
+    prompt: str | None = None
+
+
+def _sides(config: BuildConfig) -> list[_Side]:
+    """Columns of the token ids of a row: one entry, two for pairs, none for text."""
+    if config.input_ids_column is None:
+        return []
+    labels, mask = config.labels_column, config.loss_mask_column
+    if not config.pair_columns:
+        return [_Side(config.input_ids_column, labels, mask)]
+    pairs = [
+        [None, None] if names is None else [name.strip() for name in names.split(",")]
+        for names in (labels, mask)
+    ]
+    return [
+        _Side(ids, pairs[0][side], pairs[1][side], config.prompt_column)
+        for side, ids in enumerate(config.pair_columns)
+    ]
 
 
 def carry_name(entry: str) -> str:
@@ -92,6 +117,11 @@ def carried_types(
             raise InputError(
                 f"{where} has lists in {name!r}: a value per token needs the tokens it belongs to, "
                 "so add --input-ids-column, or carry a plain number per row"
+            )
+        if is_list and config.pair_columns:
+            raise InputError(
+                f"{where} has lists in {name!r}: a pair has two sides, so carry a plain number per "
+                "row"
             )
     return tuple(columns)
 
@@ -137,17 +167,23 @@ def read_numbers(
 ) -> dict[str, Any]:
     """`ids`, `labels` and carried columns of rows, as Arrow arrays, by their name in token files.
 
-    A row with a problem has empty lists and zeros. New problems are added to `problems`.
+    Those of the second side of pairs are `second_ids` and `second_labels`. A row with a problem has
+    empty lists and zeros. New problems are added to `problems`.
     """
     lists: dict[str, _Lists] = {}
     scalars: dict[str, pa.Array[Any]] = {}
-    if config.input_ids_column is not None:
-        name = config.input_ids_column
-        ids = _Lists.from_column(table[name], name, "int32", BadRow.BAD_IDS, problems)
-        ids.check(ids.values.view(np.uint32) >= shape.vocab_size, f"0 to {shape.vocab_size - 1:,}")
-        lists["ids"] = ids
-        labels = _labels(table, config, shape.vocab_size, ids, problems)
-        lists |= {"labels": labels} if labels is not None else {}
+    for side, prefix in zip(_sides(config), ("", "second_"), strict=False):
+        ids = _ids(table, side.ids, shape.vocab_size, problems)
+        labels = _labels(table, side, shape.vocab_size, ids, problems)
+        if side.prompt is not None:
+            labels = labels or ids.filled(1, "int8")
+            prompt = _ids(table, side.prompt, shape.vocab_size, problems)
+            labels = prompt.filled(
+                NO_LOSS if labels.values.dtype == np.int32 else 0, labels.values.dtype
+            ).before(labels)
+            ids = prompt.before(ids)
+        lists[f"{prefix}ids"] = ids
+        lists |= {f"{prefix}labels": labels} if labels is not None else {}
     for column in shape.carried:
         if column.kind == "token":
             lists[column.name] = _Lists.from_column(
@@ -164,20 +200,26 @@ def read_numbers(
     }
 
 
+def _ids(table: pa.Table, name: str, vocab_size: int, problems: RowProblems) -> _Lists:
+    ids = _Lists.from_column(table[name], name, "int32", BadRow.BAD_IDS, problems)
+    ids.check(ids.values.view(np.uint32) >= vocab_size, f"0 to {vocab_size - 1:,}")
+    return ids
+
+
 def _labels(
-    table: pa.Table, config: BuildConfig, vocab_size: int, ids: _Lists, problems: RowProblems
+    table: pa.Table, side: _Side, vocab_size: int, ids: _Lists, problems: RowProblems
 ) -> _Lists | None:
     """Labels as ids, or as a mask where rows have only that.
 
     With both, a token has a loss only if both say so.
     """
     labels = mask = None
-    if (name := config.labels_column) is not None:
+    if (name := side.labels) is not None:
         labels = _Lists.from_column(table[name], name, "int32", BadRow.BAD_LABELS, problems)
         outside = (labels.values.view(np.uint32) >= vocab_size) & (labels.values != NO_LOSS)
         labels.check(outside, f"{NO_LOSS} or 0 to {vocab_size - 1:,}")
         labels.check_length(ids)
-    if (name := config.loss_mask_column) is not None:
+    if (name := side.mask) is not None:
         mask = _Lists.from_column(table[name], name, "int8", BadRow.BAD_MASK, problems)
         mask.check((mask.values != 0) & (mask.values != 1), "0 or 1")
         mask.check_length(ids)
@@ -242,6 +284,23 @@ class _Lists:
         """Add a problem for each row with a wrong value."""
         for place in np.flatnonzero(wrong):
             self._add(int(place), self.values[place], expected)
+
+    def filled(self, value: int, dtype: Any) -> _Lists:
+        """Lists of the same lengths with this value everywhere."""
+        return replace(self, values=np.full(len(self.values), value, dtype))
+
+    def before(self, other: _Lists) -> _Lists:
+        """The lists of each row, followed by its lists in `other`, of the same type."""
+        offsets = self.offsets + other.offsets
+        values = np.empty(offsets[-1], other.values.dtype)
+        for lists, begins in (
+            (self, offsets[:-1]),
+            (other, offsets[:-1] + np.diff(self.offsets)),
+        ):
+            lengths = np.diff(lists.offsets)
+            places = np.repeat(begins - lists.offsets[:-1], lengths)
+            values[places + np.arange(len(lists.values))] = lists.values
+        return replace(other, values=values, offsets=offsets)
 
     def check_length(self, ids: _Lists) -> None:
         """Add a problem for each row that has more or fewer values than ids."""

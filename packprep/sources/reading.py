@@ -2,11 +2,11 @@
 
 text     string, the document; null where the row has no usable one
 second   string, with `pair_columns`: the other side of the row, null where text is null
-ids      list<int32>, in place of text with `input_ids_column`
+ids      list<int32>, in place of text with `input_ids_column`; of pairs also `second_ids`
 problem  the fault of the row, null where there is none: see problems.py
 group    string, only with `group_column`: text, or a number or boolean as JSON writes it
-labels   list<int32>, or list<int8> where it is a mask; and the columns of `carry`: see
-         carried.py
+labels   list<int32>, or list<int8> where it is a mask; of pairs also `second_labels`; and the
+         columns of `carry`: see carried.py
 
 Conversations are rendered to text; `trained` and `specials` mark trained parts and special tokens
 in it: see masks.py.

@@ -223,7 +223,8 @@ def row_bytes(table: pa.Table) -> NDArray[np.int64]:
         sizes: NDArray[np.int64] = table["size"].to_numpy()
         return sizes
     if "ids" in table.column_names:
-        return id_bytes(table["ids"])
+        size = id_bytes(table["ids"])
+        return size + id_bytes(table["second_ids"]) if "second_ids" in table.column_names else size
     size = text_bytes(table["text"])
     return size + text_bytes(table["second"]) if "second" in table.column_names else size
 

@@ -37,8 +37,10 @@ BATCH_BYTES = 1 << 20
 
 # Columns of rows that become tokens and labels.
 _RENDERED = ("text", "trained", "specials", "left_out")
-_SECOND = ("second", *(f"second_{name}" for name in _RENDERED[1:]))
-READ = (*_RENDERED, "turns", "ids", *_SECOND)
+_SECOND = {"text": "second"} | {
+    name: f"second_{name}" for name in (*_RENDERED[1:], "ids", "labels")
+}
+READ = (*_RENDERED, "turns", "ids", *_SECOND.values())
 
 _Result = TypeVar("_Result")
 
@@ -246,8 +248,8 @@ class _EndedIds:
 
 def _sides(table: pa.Table) -> pa.Table:
     """Both sides of pairs as rows, [2 x documents]: first, second, first, second, ..."""
-    names: list[str] = [name for name in _RENDERED if name in table.column_names]
-    seconds = ["second" if name == "text" else f"second_{name}" for name in names]
+    names = [name for name, second in _SECOND.items() if second in table.column_names]
+    seconds = [_SECOND[name] for name in names]
     both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
     places = np.arange(2 * len(table)).reshape(2, -1).T.ravel()
     return both.take(pa.array(places, pa.int64()))
@@ -255,7 +257,8 @@ def _sides(table: pa.Table) -> pa.Table:
 
 def _joined(table: pa.Table, sides: Encoded) -> Encoded:
     """Rows of pairs: the ids of both sides one after the other, and the length of the first."""
-    rest = table.drop_columns([name for name in READ if name in table.column_names])
+    replaced = {*READ, *sides.table.column_names}
+    rest = table.drop_columns([name for name in table.column_names if name in replaced])
     for name in sides.table.column_names:
         values, offsets = _flat(one_array(sides.table[name]))
         rest = rest.append_column(name, _lists(values, offsets[::2]))

@@ -254,6 +254,152 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     )
 
 
+ID_ROWS = [
+    {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6], "margin": 0.5},
+    {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11], "margin": 1.5},
+    {"prompt_ids": [], "chosen_ids": [12], "rejected_ids": [13], "margin": 2.5},
+]
+ID_PAIRS: dict[str, Any] = {
+    "input_ids_column": "auto",
+    "prompt_column": "prompt_ids",
+    "pair_columns": "chosen_ids,rejected_ids",
+    "vocab_size": 100,
+    "overflow": "drop",
+    "max_length": 64,
+    "carry": "margin",
+}
+
+
+def build_ids(path: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
+    path.mkdir()
+    source = write_jsonl(path / "pairs.jsonl", rows)
+    settings = {**ID_PAIRS, **options, "sources": (str(source),), "output": str(path / "out")}
+    build(BuildConfig(**{key: value for key, value in settings.items() if value is not None}))
+    return path / "out"
+
+
+def labelled_sides(path: Path) -> dict[int, list[tuple[list[int], list[int]]]]:
+    """Tokens and labels of the two sides of each pair, by row."""
+    pairs: dict[int, list[tuple[list[int], list[int]]]] = {}
+    for pack in PackedShards(path, verify=True):
+        assert pack.labels is not None
+        for segment, row in enumerate(pack.columns["document_ids"].tolist()):
+            side = slice(pack.cu_seqlens[segment], pack.cu_seqlens[segment + 1])
+            values = (pack.tokens[side].tolist(), pack.labels[side].tolist())
+            pairs.setdefault(row, []).append(values)
+    return pairs
+
+
+def as_labels(ids: list[int], mask: list[int]) -> list[int]:
+    """Labels of a segment: its first token has none, as no token predicts it."""
+    labels = [token if kept else -100 for token, kept in zip(ids, mask, strict=True)]
+    return [-100, *labels[1:]]
+
+
+def test_pairs_of_token_ids_have_the_ids_and_the_loss_of_trls_collator(tmp_path: Path) -> None:
+    trainer = pytest.importorskip("trl.trainer.dpo_trainer")
+    collator = trainer.DataCollatorForPreference(pad_token_id=0)
+    sides = labelled_sides(build_ids(tmp_path / "a", ID_ROWS, min_loss_tokens=0))
+    for row, values in enumerate(ID_ROWS):
+        fields = {name: value for name, value in values.items() if name != "margin"}
+        theirs = collator([fields])
+        for side in (0, 1):
+            real = theirs["attention_mask"][side].bool()
+            ids = theirs["input_ids"][side][real].tolist()
+            mask = theirs["completion_mask"][side][real].tolist()
+            assert sides[row][side] == (ids, as_labels(ids, mask))
+
+
+@pytest.mark.parametrize("given_as", ["labels", "mask", "both"])
+def test_whole_sides_with_labels_or_a_mask_are_packed_as_their_parts_are(
+    tmp_path: Path, given_as: str
+) -> None:
+    whole = []
+    for row in ID_ROWS:
+        values: dict[str, Any] = {"margin": row["margin"]}
+        for side in ("chosen_ids", "rejected_ids"):
+            prompt, answer = row["prompt_ids"], row[side]
+            assert isinstance(prompt, list)
+            assert isinstance(answer, list)
+            values[side] = prompt + answer
+            values[f"{side}_labels"] = [-100] * len(prompt) + answer
+            values[f"{side}_mask"] = [0] * len(prompt) + [1] * len(answer)
+        whole.append(values)
+    names = {
+        f"{name}_column": f"chosen_ids_{kind},rejected_ids_{kind}"
+        for name, kind in (("labels", "labels"), ("loss_mask", "mask"))
+        if given_as in (kind, "both")
+    }
+    parts = build_ids(tmp_path / "parts", ID_ROWS)
+    sides = build_ids(tmp_path / "sides", whole, prompt_column=None, **names)
+    assert labelled_sides(sides) == labelled_sides(parts)
+    [name] = [path.name for path in parts.glob("data-*")]
+    assert (sides / name).read_bytes() == (parts / name).read_bytes()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.lists(st.integers(5, 99), max_size=9)] * 3),
+        max_size=12,
+    ),
+    st.sampled_from([{}, {"eos": "</s>"}, {"bos": "<s>", "eos": "</s>"}]),
+)
+def test_any_pairs_of_token_ids_come_back_with_their_ends(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[list[int], list[int], list[int]]],
+    ends: dict[str, str],
+) -> None:
+    path = tmp_path_factory.mktemp("pairs")
+    tokenizer = save_tokenizer(path / "t")
+    special = {name: int(tiny_tokenizer().token_to_id(text) or 0) for name, text in ends.items()}
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    rows = [*rows, ([5], [6], [7])]  # a build without documents is an error
+    table = [dict(zip(names, row, strict=True)) | {"margin": 1.0} for row in rows]
+    options = {"tokenizer": str(tokenizer), "vocab_size": None, "min_loss_tokens": 0, **ends}
+    out = build_ids(path / "b", table, **options)
+    expected = {}
+    for number, (prompt, *answers) in enumerate(rows):
+        sides = []
+        for answer in answers:
+            ids, mask = prompt + answer, [0] * len(prompt) + [1] * len(answer)
+            if ids and "bos" in special:
+                ids, mask = [special["bos"], *ids], [0, *mask]
+            if ids and "eos" in special:
+                ids, mask = [*ids, special["eos"]], [*mask, mask[-1]]
+            sides.append((ids, as_labels(ids, mask) if ids else []))
+        if all(ids for ids, _ in sides):
+            expected[number] = sides
+    assert labelled_sides(out) == expected
+    assert [*verify(out, level="full").findings] == []
+
+
+def test_a_bad_pair_of_token_ids_is_named_or_skipped(tmp_path: Path) -> None:
+    bad = [*ID_ROWS[:2], {**ID_ROWS[2], "rejected_ids": [100]}]
+    with pytest.raises(
+        InputError, match=r"row 2 \(line 3\): 'rejected_ids' has 100 at 0, expected 0 to 99"
+    ):
+        build_ids(tmp_path / "a", bad)
+    kept = labelled_sides(build_ids(tmp_path / "b", bad, on_error="skip"))
+    assert kept == labelled_sides(build_ids(tmp_path / "c", ID_ROWS[:2]))
+    lists = [{**row, "margin": [0.5]} for row in ID_ROWS]
+    with pytest.raises(InputError, match="a pair has two sides, so carry a plain number per row"):
+        build_ids(tmp_path / "d", lists)
+
+
+def test_pairs_of_token_ids_are_the_same_from_kept_tokens_and_from_a_dataset(
+    tmp_path: Path,
+) -> None:
+    out = build_ids(tmp_path / "a", ID_ROWS, keep_tokens=str(tmp_path / "kept"))
+    again = build_ids(tmp_path / "b", ID_ROWS, keep_tokens=str(tmp_path / "kept"), seed=7)
+    assert labelled_sides(again) == labelled_sides(out)
+    [pack] = pack_dataset(datasets.Dataset.from_list(ID_ROWS), None, order="input", **ID_PAIRS)
+    [stored] = PackedShards(out)
+    assert sorted(pack["tokens"]) == sorted(stored.tokens.tolist())
+    # Row 2 has sides of one token, which nothing predicts: no loss, no pair.
+    assert pack["margin"] == [0.5, 0.5, 1.5, 1.5]
+
+
 def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
     rows = [{**row, "margin": number / 4} for number, row in enumerate(rows_of(6))]
     options: dict[str, Any] = {
@@ -282,7 +428,15 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
             "pair_columns is chosen; expected two columns: chosen,rejected",
         ),
         ({"pair_columns": "chosen,other"}, "has no column 'other'; it has chosen, rejected"),
-        ({"input_ids_column": "ids"}, "input_ids_column cannot be used with pair_columns"),
+        (
+            {"input_ids_column": "ids"},
+            "pair_columns name the columns with the token ids; give --input-ids-column auto",
+        ),
+        (
+            {"input_ids_column": "auto", "labels_column": "labels"},
+            "labels_column is labels; expected a column for each side of a pair",
+        ),
+        ({"input_ids_column": "auto", "truncate_at": "x"}, "truncate_at cannot be used with"),
     ],
 )
 def test_options_that_cannot_work_are_a_sentence(
