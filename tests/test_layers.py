@@ -36,6 +36,7 @@ ROOMS = (
     "inspect",
     "execute",
     "preview",
+    "exports",
     "reports",
     "cli",
     "cli/commands",

@@ -1,0 +1,94 @@
+"""`packprep export`: an output in the format of another trainer."""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from packprep.cli.completion import of_paths
+from packprep.cli.output_type import OutputType
+from packprep.cli.printing import print_table
+
+if TYPE_CHECKING:
+    from packprep.schemas.manifest import Output
+
+_FORMATS = (
+    "megatron",
+    "megatron-bridge",
+    "npy",
+    "mds",
+    "trl",
+    "axolotl",
+    "llama-factory",
+    "xtuner",
+    "parquet",
+)  # a test compares them with exports.registry, which takes a second to import
+
+
+@click.command("export", short_help="Write an output in the format of another trainer.")
+@click.argument("source", metavar="OUT", type=OutputType())
+@click.option(
+    "--to",
+    required=True,
+    metavar="FORMAT",
+    type=click.Choice(_FORMATS),
+    help=f"One of {', '.join(_FORMATS)}.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="DIR|URL",
+    shell_complete=of_paths("dir"),
+    help="Directory to write, or a folder of a store such as s3://bucket/exported.",
+)
+@click.option(
+    "--work-dir",
+    metavar="DIR",
+    shell_complete=of_paths("dir"),
+    help="Directory in which an export to a store is made before it is sent.  [default: here]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print export.json.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
+def command(
+    source: "Output", to: str, output: str, work_dir: str | None, as_json: bool, quiet: bool
+) -> None:
+    """Write the packs of OUT, in the same order, as files that another trainer reads.
+
+    \b
+    megatron         .bin and .idx: segments are sequences, packs documents
+    megatron-bridge  packed Parquet: input_ids, loss_mask, seq_start_id
+    npy              flat ids, documents and offsets: OLMo-core, nanoGPT
+    mds              shards of MosaicML streaming
+    trl              rows for SFTTrainer: input_ids, labels, seq_lengths
+    axolotl          pre-tokenized rows for Axolotl
+    llama-factory    a tokenized_path of LLaMA-Factory
+    xtuner           preset packs of XTuner
+    parquet          all columns, Zstandard: archives, the hub's viewer
+
+    The export is absent or complete, and the same command resumes it. Equal outputs give equal
+    bytes. export.json lists every file with its digest.
+
+    \b
+    Example:
+      packprep export packed --to megatron -o packed-megatron
+    """
+    from packprep.exports.export import export
+    from packprep.support.progress import open_progress
+
+    with open_progress(quiet=quiet) as progress:
+        manifest = export(source, output, to, work_dir=work_dir, progress=progress)
+    if as_json:
+        click.echo(json.dumps(manifest.data, indent=2))
+    elif not quiet:
+        rows: list[tuple[str, str]] = [
+            (
+                split,
+                f"{counts['packs']:,} packs, {counts['segments']:,} segments, "
+                f"{counts['tokens']:,} tokens",
+            )
+            for split, counts in manifest.splits.items()
+        ]
+        size = sum(each["bytes"] for each in manifest.files.values())
+        rows.append(("files", f"{len(manifest.files):,} ({size:,} bytes)"))
+        print_table(f"{output}, {to}", rows)

@@ -1,0 +1,1 @@
+"""A finished output in; the same packs in a format that another trainer reads out."""

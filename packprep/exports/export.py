@@ -1,0 +1,257 @@
+"""An output, written in the format of another trainer.
+
+Shards are read one after another and written at once; memory is a record batch. The result is
+absent or complete: it is made in OUT.incomplete, and its export.json comes last. The same command
+resumes an interrupted export behind the last finished shard.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from packprep.exports.export_manifest import (
+    EXPORT,
+    VERSION,
+    ExportManifest,
+    parse_export,
+    read_export,
+)
+from packprep.exports.folder import PROGRESS, ExportFolder
+from packprep.exports.packs import read_packs
+from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
+from packprep.output.remote_lock import store_locked
+from packprep.output.staging import SUFFIX
+from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.storage.stores import Store, is_url
+from packprep.schemas.storage.writing import sync_directory, write_file
+from packprep.support.errors import ConfigError, asked, nearest
+from packprep.support.file_lock import locked
+from packprep.support.progress import Progress, Silent
+from packprep.support.version import __version__
+
+SENT = "sent.json"  # versions of the objects that are in the store already
+_AT_ONCE = 4  # uploads at a time
+_BLOCK = 16 << 20
+
+
+def export(
+    source: Output,
+    output: str,
+    to: str,
+    *,
+    work_dir: str | None = None,
+    progress: Progress | None = None,
+) -> ExportManifest:
+    """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
+
+    work_dir: for a URL, directory in which the export is made before it is sent. Raises ConfigError
+    if `output` exists or the format cannot express the packs, FormatError for damage.
+    """
+    progress = progress or Silent()
+    if to not in EXPORT_FORMATS:
+        raise ConfigError(f"format is {to!r}{nearest(to, EXPORT_FORMATS)}")
+    manifest = read_manifest(source)
+    destination = (
+        _StoreDestination(output, work_dir) if is_url(output) else _LocalDestination(output)
+    )
+    facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
+    with destination.held():
+        if (existing := destination.existing()) is not None:
+            return _same_export(existing, facts, output, progress)
+        start = time.monotonic()
+        folder = ExportFolder(destination.staging, facts)
+        try:
+            _write(folder, source, manifest, EXPORT_FORMATS[to], output, progress)
+        except ConfigError:  # the same command would never finish
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        finally:
+            folder.close()
+        files = dict(sorted(folder.complete.items()))
+        export_manifest = ExportManifest(
+            data=facts | {"splits": folder.counts, "files": files},
+            run={
+                "packprep": __version__,
+                "source": str(source),
+                "seconds": round(time.monotonic() - start, 3),
+            },
+        )
+        destination.publish(export_manifest, progress)
+    return export_manifest
+
+
+def _facts(manifest: Manifest, to: ExportFormat, name: str, output: str) -> dict[str, Any]:
+    """Facts that decide the bytes of an export."""
+    source = {"identity": manifest.identity, "sha256": digest_of(manifest.data)}
+    facts = {
+        "export_version": VERSION,
+        "format": name,
+        "source": source,
+        "max_length": manifest.max_length,
+        "vocab_size": manifest.vocab_size,
+    }
+    return facts | ({"directory": output} if to.names_directory else {})
+
+
+def _same_export(
+    existing: ExportManifest, facts: dict[str, Any], output: str, progress: Progress
+) -> ExportManifest:
+    changed = [key for key, value in facts.items() if existing.data.get(key) != value]
+    if changed:
+        raise ConfigError(
+            f"{output} is an export with another {changed[0]}; choose another -o, or delete it"
+        )
+    progress.say(f"{output} is this export already: nothing to do")
+    return existing
+
+
+def _write(
+    folder: ExportFolder,
+    source: Output,
+    manifest: Manifest,
+    to: ExportFormat,
+    output: str,
+    progress: Progress,
+) -> None:
+    """Write all splits, from the first shard that is not finished."""
+    skipped, done, total = folder.shards, 0, manifest.num_tokens
+    for split in manifest.splits:
+        entries = manifest.shards(split)
+        if split in folder.splits:
+            skipped -= len(entries)
+            done += sum(entry.tokens or 0 for entry in entries)
+            continue
+        writer = to.open(folder, manifest, split, output)
+        for number, entry in enumerate(entries):
+            if skipped:
+                skipped -= 1
+            else:
+                batches = read_packs(source, manifest, entry)
+                writer.write_shard(number, folder.counted(split, batches))
+                folder.finish_shard()
+            done += entry.tokens or 0
+            progress.advance("export", done / 1e6, total / 1e6, "M tokens")
+        writer.finish()
+        folder.finish_split(split)
+
+
+class _LocalDestination:
+    """A directory that appears with one rename."""
+
+    def __init__(self, output: str) -> None:
+        self.path = Path(output)
+        self.staging = self.path.with_name(self.path.name + SUFFIX)
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise ConfigError(f"{self.path} is not a directory; choose another -o")
+        known = {PROGRESS, SENT, EXPORT}
+        if self.staging.exists() and not known & {file.name for file in self.staging.iterdir()}:
+            raise ConfigError(
+                f"{self.staging}, in which the export is made, has files of something else; choose "
+                "another -o"
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock of the directory."""
+        with locked(self.path, f"{self.path} is being written"):
+            yield
+
+    def existing(self) -> ExportManifest | None:
+        """The export that is here; ConfigError if there is something else."""
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return None
+        if (existing := read_export(self.path)) is None:
+            raise ConfigError(f"{self.path} exists and is not an export; choose another -o")
+        return existing
+
+    def publish(self, export_manifest: ExportManifest, progress: Progress) -> None:
+        """Write export.json, and rename the directory."""
+        write_file(self.staging / EXPORT, export_manifest.to_json())
+        (self.staging / PROGRESS).unlink(missing_ok=True)
+        if self.path.exists():
+            self.path.rmdir()
+        self.staging.rename(self.path)
+        sync_directory(self.path.absolute().parent)
+
+
+class _StoreDestination:
+    """A folder of a store. It is made in a directory, and sent; export.json is created last."""
+
+    def __init__(self, output: str, work_dir: str | None) -> None:
+        self.url = output.rstrip("/")
+        name = self.url.rpartition("/")[2]
+        if not self.url.partition("://")[2].partition("/")[2]:
+            raise ConfigError(
+                f"{self.url} is a bucket; give a folder in it, such as {self.url}/exported"
+            )
+        self.local = _LocalDestination(str(Path(work_dir or ".", name)))
+        self.staging = self.local.staging
+        with asked():
+            self.store = Store(self.url)
+            self.work = Store(self.url + SUFFIX)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the locks of the directory and of the store."""
+        owner = digest_of([self.url, str(self.staging.absolute())])[:16]
+        with (
+            self.local.held(),
+            asked(),
+            store_locked(self.work, f"{self.url} is being written", owner, shared=False),
+        ):
+            yield
+
+    def existing(self) -> ExportManifest | None:
+        """The export that is here; ConfigError if there is something else."""
+        try:
+            content = self.store.read(EXPORT)
+        except FileNotFoundError:
+            sent = self._sent()
+            for name, stored in self.store.list().items():
+                if name not in sent and not (self.staging / PROGRESS).exists():
+                    raise ConfigError(
+                        f"{self.store.where(name)} exists ({stored.bytes:,} bytes) and is not of "
+                        "this export; delete it, or choose another -o"
+                    ) from None
+            return None
+        return parse_export(content, self.store.where(EXPORT))
+
+    def _sent(self) -> dict[str, str]:
+        try:
+            sent: dict[str, str] = json.loads((self.staging / SENT).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return sent
+
+    def publish(self, export_manifest: ExportManifest, progress: Progress) -> None:
+        """Send all files, then export.json."""
+        sent = self._sent()
+        files = export_manifest.files
+
+        def send(name: str) -> str:
+            stored = self.store.find(name) if name in sent else None
+            if stored is None or not stored.version or stored.version != sent[name]:
+                with (self.staging / name).open("rb") as file, self.store.writing(name) as upload:
+                    while block := file.read(_BLOCK):
+                        upload.write(block)
+                stored = self.store.find(name)
+            return stored.version if stored is not None else ""
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for number, (name, version) in enumerate(
+                zip(files, pool.map(send, files), strict=True), 1
+            ):
+                sent[name] = version
+                write_file(self.staging / SENT, canonical_json(sent), sync=False)
+                progress.advance("send", number, len(files), "files")
+        if not self.store.create(EXPORT, export_manifest.to_json()):
+            theirs = parse_export(self.store.read(EXPORT), self.store.where(EXPORT))
+            if theirs.data != export_manifest.data:
+                raise ConfigError(f"{self.url} was written by another export; choose another -o")
+        shutil.rmtree(self.staging)

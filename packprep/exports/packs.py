@@ -1,0 +1,185 @@
+"""Shards of a finished output, read as flat arrays, a record batch at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from packprep.inspect.shard_files import UNREADABLE
+from packprep.schemas.batch_view import flat
+from packprep.schemas.boundaries import bad_packs
+from packprep.schemas.columns import FILLER, NO_LOSS, check_schema, shard_schema
+from packprep.schemas.errors import FormatError
+from packprep.schemas.findings import StopAtFirst
+from packprep.schemas.listed import check_file
+from packprep.schemas.manifest import FileEntry, Manifest, Output
+from packprep.schemas.views import list_view
+from packprep.support.arrays import Bools, Int32, Int64
+
+# Other columns are not exported.
+_READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackBatch:
+    """Packs of a record batch.
+
+    rows: all columns of the shard. tokens: int32 [tokens]. packs, segments: int64 [packs + 1],
+    first token and first segment of each pack, and the end. bounds: int64 [segments + 1], first
+    token of each segment, and the end. stored_labels: int32 [tokens], or None where every token is
+    trained. documents: int64 [segments], -1 for filler; None if unknown. lengths: int32
+    [segments], tokens that are not padding; None where no segment ends in padding.
+    """
+
+    rows: pa.RecordBatch
+    tokens: Int32
+    packs: Int64
+    segments: Int64
+    bounds: Int64
+    stored_labels: Int32 | None
+    documents: Int64 | None
+    lengths: Int32 | None
+
+    @cached_property
+    def labels(self) -> Int32:
+        """[tokens], unshifted targets; -100 where there is no loss and on each first token."""
+        stored = self.tokens if self.stored_labels is None else self.stored_labels
+        labels = stored.copy()
+        labels[self.bounds[:-1]] = NO_LOSS
+        return labels
+
+    @cached_property
+    def trained(self) -> Bools:
+        """[tokens], True where there is loss."""
+        trained: Bools = self.labels != NO_LOSS
+        return trained
+
+    @property
+    def has_untrained(self) -> bool:
+        """True if a token other than the first of a segment has no loss or another target."""
+        return self.stored_labels is not None and not np.array_equal(
+            self.labels, replace(self, stored_labels=None).labels
+        )
+
+    @property
+    def has_other_targets(self) -> bool:
+        """True if a token's label is another id."""
+        return self.stored_labels is not None and bool(
+            np.any((self.labels != self.tokens) & self.trained)
+        )
+
+    @cached_property
+    def real_lengths(self) -> Int64:
+        """[segments], number of tokens that are not padding; 0 for filler."""
+        lengths = np.diff(self.bounds) if self.lengths is None else self.lengths.astype(np.int64)
+        return lengths if self.documents is None else np.where(self.documents == FILLER, 0, lengths)
+
+    @cached_property
+    def pads(self) -> bool:
+        """True if any token is padding."""
+        return int(self.real_lengths.sum()) < len(self.tokens)
+
+    @property
+    def real_tokens(self) -> Bools:
+        """[tokens], False for padding."""
+        return self.position_ids() < np.repeat(self.real_lengths, np.diff(self.bounds))
+
+    def position_ids(self) -> Int32:
+        """[tokens], 0, 1, 2, ... in each segment."""
+        starts = np.repeat(self.bounds[:-1].astype(np.int32), np.diff(self.bounds))
+        return np.arange(len(self.tokens), dtype=np.int32) - starts
+
+
+def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator[PackBatch]:
+    """The packs of one shard, in order.
+
+    Size, boundaries and the range of ids and labels are checked; `packprep verify` checks all else.
+    Raises FormatError that names file and pack.
+    """
+    path = check_file(output, entry)
+    columns = [column for column in manifest.columns if column.name in _READ]
+    where, first = f"{output}/{entry.path}", 0
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            check_schema(stream.schema, manifest.columns, where)
+            for batch in stream:
+                views = {column.name: list_view(batch, column.name, where) for column in columns}
+                bad_packs(views, columns, manifest.max_length, where, first, StopAtFirst())
+                values = {name: flat(view) for name, view in views.items()}
+                offsets = {
+                    name: views[name].offsets.astype(np.int64) - int(views[name].offsets[0])
+                    for name in ("tokens", "cu_seqlens")
+                }
+                _check_range(values, manifest.vocab_size, f"{where} packs from {first}")
+                first += len(batch)
+                if len(batch):
+                    yield _pack_batch(batch, values, offsets["tokens"], offsets["cu_seqlens"])
+    except FormatError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FormatError(
+            f"{where} is not a valid Arrow stream after {first} packs: {reason}; restore the file "
+            "or build again"
+        ) from None
+    if first != entry.packs:
+        raise FormatError(
+            f"{where} has {first} packs; the manifest lists {entry.packs}: restore the file or "
+            "build again"
+        )
+
+
+def no_packs(manifest: Manifest) -> PackBatch:
+    """A batch without packs, with the columns of an output."""
+    rows = pa.RecordBatch.from_pylist([], shard_schema(manifest.columns))
+    values = {
+        column.name: np.empty(0, column.numpy_dtype)
+        for column in manifest.columns
+        if column.name in _READ
+    }
+    return _pack_batch(rows, values, np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
+def _pack_batch(
+    rows: pa.RecordBatch, values: dict[str, Int32], packs: Int64, entries: Int64
+) -> PackBatch:
+    """A batch of valid packs. entries: int64 [packs + 1], the offsets of cu_seqlens."""
+    ends = values["cu_seqlens"]
+    is_end = np.ones(len(ends), np.bool_)
+    is_end[entries[:-1]] = False  # the 0 that begins each pack
+    segments = entries - np.arange(len(entries))
+    bounds = np.zeros(int(segments[-1]) + 1, np.int64)
+    np.add(ends[is_end], np.repeat(packs[:-1], np.diff(segments)), out=bounds[1:])
+    return PackBatch(
+        rows=rows,
+        tokens=values["tokens"],
+        packs=packs,
+        segments=segments,
+        bounds=bounds,
+        stored_labels=values.get("labels"),
+        documents=cast("Int64 | None", values.get("document_ids")),
+        lengths=values.get("segment_lengths"),
+    )
+
+
+def _check_range(values: dict[str, Int32], vocab_size: int, where: str) -> None:
+    """Raise FormatError for an id or a label that no tokenizer of this size has."""
+    tokens, labels = values["tokens"], values.get("labels")
+    # As unsigned, a negative id is larger than any vocabulary.
+    if len(tokens) and (largest := int(tokens.view(np.uint32).max())) >= vocab_size:
+        raise FormatError(
+            f"{where} have the token id {np.int32(np.uint32(largest))}; expected 0 to "
+            f"{vocab_size - 1}: run packprep verify to find it"
+        )
+    if (
+        labels is not None
+        and len(labels)
+        and not NO_LOSS <= labels.min() <= labels.max() < vocab_size
+    ):
+        raise FormatError(
+            f"{where} have a label outside 0 to {vocab_size - 1} that is not {NO_LOSS}; run "
+            "packprep verify to find it"
+        )

@@ -1,0 +1,153 @@
+"""Packs as rows of tables: Arrow files as `save_to_disk` writes them, and Parquet.
+
+parquet          every column of the shards, Zstandard: for archives and the hub's viewer
+trl              input_ids, labels, seq_lengths: rows for TRL's padding-free collator
+axolotl          input_ids, labels, position_ids: pre-tokenized rows for Axolotl
+llama-factory    tokenized_path: rows of max_length + 1 tokens, as LLaMA-Factory's neat_packing
+                 makes them; attention_mask numbers the segments from 1 and is 0 for padding
+megatron-bridge  input_ids, loss_mask, seq_start_id: packed Parquet. A mask's value belongs to the
+                 prediction made at its position, so it is 1 where the next token is trained
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packprep.exports.folder import ExportFolder
+from packprep.exports.packs import PackBatch, no_packs
+from packprep.schemas.canonical import digest_of
+from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.storage.writing import write_dataset_dict, write_dataset_files
+from packprep.support.arrays import Int64
+
+Fields = Callable[[PackBatch], dict[str, "pa.Array[Any]"]]
+_ROW_GROUP = 500  # packs; the readers of Megatron-Bridge read a whole group for a pack
+
+
+def _lists(offsets: Int64, values: Any, kind: pa.DataType) -> "pa.Array[Any]":
+    flat: pa.Array[Any] = pa.array(values, kind)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)
+
+
+def all_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
+    """All columns of the shards."""
+    return dict(zip(batch.rows.schema.names, batch.rows.columns, strict=True))
+
+
+def trl_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
+    """Rows for TRL: a length per segment."""
+    return {
+        "input_ids": _lists(batch.packs, batch.tokens, pa.int32()),
+        "labels": _lists(batch.packs, batch.labels, pa.int32()),
+        "seq_lengths": _lists(batch.segments, np.diff(batch.bounds), pa.int32()),
+    }
+
+
+def axolotl_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
+    """Rows for Axolotl: positions begin at 0 in each segment."""
+    return {
+        "input_ids": _lists(batch.packs, batch.tokens, pa.int32()),
+        "labels": _lists(batch.packs, batch.labels, pa.int32()),
+        "position_ids": _lists(batch.packs, batch.position_ids(), pa.int32()),
+    }
+
+
+def bridge_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
+    """Rows of Megatron-Bridge's packed Parquet."""
+    mask = np.zeros(len(batch.tokens), np.int8)
+    mask[:-1] = batch.trained[1:]  # the first token of a segment is never trained
+    firsts = batch.bounds[:-1] - np.repeat(batch.packs[:-1], np.diff(batch.segments))
+    return {
+        "input_ids": _lists(batch.packs, batch.tokens, pa.int32()),
+        "loss_mask": _lists(batch.packs, mask, pa.int8()),
+        "seq_start_id": _lists(batch.segments, firsts, pa.int32()),
+    }
+
+
+def llama_factory_fields(batch: PackBatch, size: int) -> dict[str, "pa.Array[Any]"]:
+    """Rows of LLaMA-Factory's neat_packing. size: tokens of every row, with padding."""
+    rows = len(batch.packs) - 1
+    filled = np.arange(size) < np.diff(batch.packs)[:, None]
+    offsets = np.arange(rows + 1, dtype=np.int64) * size
+
+    def padded(values: Any, padding: int, kind: pa.DataType) -> "pa.Array[Any]":
+        table = np.full((rows, size), padding, np.int32)
+        table[filled] = values
+        return _lists(offsets, table.ravel(), kind)
+
+    in_pack = np.arange(int(batch.segments[-1])) - np.repeat(
+        batch.segments[:-1], np.diff(batch.segments)
+    )
+    number = np.repeat(np.where(batch.real_lengths > 0, in_pack + 1, 0), np.diff(batch.bounds))
+    return {
+        "input_ids": padded(batch.tokens, 0, pa.int32()),
+        "attention_mask": padded(number, 0, pa.int32()),
+        "position_ids": padded(batch.position_ids(), 0, pa.int32()),
+        "labels": padded(batch.labels, NO_LOSS, pa.int32()),
+    }
+
+
+class ArrowWriter:
+    """A dataset of a split that `datasets.load_from_disk` opens, a file for each shard."""
+
+    def __init__(
+        self, folder: ExportFolder, manifest: Manifest, split: str, fields: Fields
+    ) -> None:
+        self._folder, self._manifest, self._split, self._fields = folder, manifest, split, fields
+        self._names = [entry.path.rpartition("/")[2] for entry in manifest.shards(split)]
+
+    def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
+        """Write the file of a shard."""
+        schema = pa.record_batch(self._fields(no_packs(self._manifest))).schema
+        with (
+            self._folder.new(f"{self._split}/{self._name(number)}") as file,
+            self._open(file, schema) as stream,
+        ):
+            for batch in batches:
+                stream.write_batch(pa.record_batch(self._fields(batch)))
+
+    def _name(self, number: int) -> str:
+        return self._names[number]
+
+    def _open(self, file: Any, schema: pa.Schema) -> Any:
+        return pa.ipc.new_stream(file, schema)
+
+    def finish(self) -> None:
+        """Write the files that `load_from_disk` reads."""
+        receipts = [self._folder.complete[f"{self._split}/{name}"] for name in self._names]
+        fingerprint = digest_of(receipts)
+        directory = self._folder.path / self._split
+        write_dataset_files(directory, self._names, fingerprint=fingerprint, split=self._split)
+        write_dataset_dict(self._folder.path, self._manifest.splits)
+        self._folder.adopt(
+            f"{self._split}/state.json", f"{self._split}/dataset_info.json", "dataset_dict.json"
+        )
+
+
+class ParquetWriter(ArrowWriter):
+    """Parquet files of a split, one for each shard."""
+
+    def _name(self, number: int) -> str:
+        return super()._name(number).replace(".arrow", ".parquet")
+
+    def _open(self, file: Any, schema: pa.Schema) -> Any:
+        return _ParquetStream(file, schema)
+
+    def finish(self) -> None:
+        """Do nothing: the files are complete."""
+
+
+class _ParquetStream(pq.ParquetWriter):
+    """Parquet with few packs in a row group."""
+
+    def __init__(self, file: Any, schema: pa.Schema) -> None:
+        super().__init__(
+            file, schema, compression="zstd", compression_level=3, use_dictionary=False
+        )
+
+    def write_batch(self, batch: pa.RecordBatch, row_group_size: int | None = _ROW_GROUP) -> None:
+        super().write_batch(batch, row_group_size)

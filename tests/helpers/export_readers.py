@@ -1,0 +1,329 @@
+"""Readers of the formats of `packprep export`, each written from its published description.
+
+`python -m tests.helpers.export_readers` compares the readers' own classes with them, for those that
+are installed; scripts/check_trainers installs them.
+"""
+
+import gzip
+import importlib.util
+import json
+import struct
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock
+
+import datasets
+import numpy as np
+
+from packprep.loaders import PackedShards
+
+NO_LOSS = -100
+
+
+class ReadPack(NamedTuple):
+    """A pack as a reader gives it. labels: unshifted, -100 on each segment's first token."""
+
+    tokens: list[int]
+    cu_seqlens: list[int]
+    labels: list[int]
+
+
+Reader = Callable[[Path, str], list[ReadPack]]
+
+
+def stored_packs(source: Path, split: str, to: str = "parquet") -> list[ReadPack]:
+    """The packs of an output, as far as a format has them.
+
+    Some have no padding, so also no packs of only filler, and some have no filler.
+    """
+    packs = []
+    for pack in PackedShards(source, split=split):
+        tokens, cu = pack.tokens.tolist(), pack.cu_seqlens.tolist()
+        labels = tokens if pack.labels is None else pack.labels.tolist()
+        segments = []
+        for (first, last), segment in zip(pairwise(cu), pack.segments(), strict=True):
+            size, is_filler = len(segment.tokens), segment.document_id == -1
+            if not (is_filler and to in (*WITHOUT_PADDING, *WITHOUT_FILLER)):
+                end = first + size if to in WITHOUT_PADDING else last
+                segments.append((tokens[first:end], [NO_LOSS, *labels[first + 1 : end]]))
+        if segments:
+            packs.append(_pack(*map(list, zip(*segments, strict=True))))
+    return packs
+
+
+def _pack(tokens: Sequence[list[int]], labels: Sequence[list[int]] | None = None) -> ReadPack:
+    """A pack of segments. labels: None where all but the first token of each are trained."""
+    labels = labels or [[NO_LOSS, *segment[1:]] for segment in tokens]
+    ends = [0, *np.cumsum([len(segment) for segment in tokens]).tolist()]
+    return ReadPack(list(chain(*tokens)), ends, list(chain(*labels)))
+
+
+def read_megatron(directory: Path, split: str) -> list[ReadPack]:
+    index = (directory / f"{split}.idx").read_bytes()
+    assert index[:9] == b"MMIDIDX\x00\x00"
+    version, code, sequences, documents = struct.unpack("<QBQQ", index[9:34])
+    assert version == 1
+    dtype = np.dtype({4: np.int32, 8: np.uint16}[code])
+    lengths = np.frombuffer(index, np.int32, sequences, 34)
+    pointers = np.frombuffer(index, np.int64, sequences, 34 + lengths.nbytes)
+    firsts = np.frombuffer(index, np.int64, documents, 34 + lengths.nbytes + pointers.nbytes)
+    assert len(index) == 34 + lengths.nbytes + pointers.nbytes + firsts.nbytes
+    content = (directory / f"{split}.bin").read_bytes()
+    texts = [
+        np.frombuffer(content, dtype, size, at).tolist()
+        for size, at in zip(lengths.tolist(), pointers.tolist(), strict=True)
+    ]
+    return [_pack(texts[first:last]) for first, last in pairwise(firsts.tolist())]
+
+
+def read_npy(directory: Path, split: str) -> list[ReadPack]:
+    documents = [
+        tuple(map(int, line.split(",")))
+        for line in gzip.decompress((directory / f"{split}.csv.gz").read_bytes()).decode().split()
+    ]
+    return _npy_packs(directory, split, documents)
+
+
+def _npy_packs(directory: Path, split: str, documents: Sequence[Any]) -> list[ReadPack]:
+    record = json.loads((directory / "export.json").read_bytes())
+    dtype = np.uint16 if record["data"]["vocab_size"] <= 1 << 16 else np.uint32
+    tokens = np.fromfile(directory / f"{split}.npy", dtype).tolist()
+    labels = tokens
+    if (mask := directory / f"{split}.label_mask.npy").exists():
+        trained = np.fromfile(mask, np.bool_)
+        labels = np.where(trained, tokens, NO_LOSS).tolist()
+    packs = []
+    for begin, end in pairwise(np.load(directory / f"{split}.offsets.npy").tolist()):
+        parts = [(a, b) for a, b in documents if begin <= a < end]
+        assert parts[0][0] == begin
+        assert parts[-1][1] == end
+        packs.append(
+            _pack(
+                [tokens[a:b] for a, b in parts], [[NO_LOSS, *labels[a + 1 : b]] for a, b in parts]
+            )
+        )
+    return packs
+
+
+def read_mds(directory: Path, split: str) -> list[ReadPack]:
+    packs = []
+    for shard in json.loads((directory / split / "index.json").read_text())["shards"]:
+        content = (directory / split / shard["raw_data"]["basename"]).read_bytes()
+        assert len(content) == shard["raw_data"]["bytes"] <= shard["size_limit"]
+        (count,) = struct.unpack_from("<I", content)
+        assert count == shard["samples"]
+        offsets = struct.unpack_from(f"<{count + 1}I", content, 4)
+        assert offsets[-1] == len(content)
+        names, encodings = shard["column_names"], shard["column_encodings"]
+        for first, last in pairwise(offsets):
+            sizes = struct.unpack_from(f"<{len(names)}I", content, first)
+            at, sample = first + 4 * len(names), {}
+            for name, encoding, size in zip(names, encodings, sizes, strict=True):
+                width = 1 << (content[at] & 3)
+                assert content[at] >> 2 == 1, "one axis"
+                values = content[at + 1 + width : at + size]
+                sample[name] = np.frombuffer(values, encoding.removeprefix("ndarray:")).tolist()
+                assert len(sample[name]) == int.from_bytes(
+                    content[at + 1 : at + 1 + width], "little"
+                )
+                at += size
+            assert at == last
+            packs.append(_mds_pack(sample))
+    return packs
+
+
+def _mds_pack(sample: Any) -> ReadPack:
+    tokens = list(map(int, sample["tokens"]))
+    labels = list(map(int, sample.get("labels", tokens)))
+    parts = list(pairwise(map(int, sample["cu_seqlens"])))
+    return _pack([tokens[a:b] for a, b in parts], [[NO_LOSS, *labels[a + 1 : b]] for a, b in parts])
+
+
+def read_trl(directory: Path, split: str) -> list[ReadPack]:
+    """The batches of TRL's own collator, one pack each."""
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    packs = []
+    for row in datasets.load_from_disk(str(directory))[split]:
+        batch = collator([row])
+        packs.append(_by_positions(*(batch[name][0].tolist() for name in _FIELDS)))
+    return packs
+
+
+_FIELDS = ("input_ids", "labels", "position_ids")
+
+
+def read_axolotl(directory: Path, split: str) -> list[ReadPack]:
+    rows = datasets.load_from_disk(str(directory))[split]
+    return [_by_positions(*(row[name] for name in _FIELDS)) for row in rows]
+
+
+def _by_positions(tokens: list[int], labels: list[int], positions: list[int]) -> ReadPack:
+    starts = [place for place, position in enumerate(positions) if position == 0]
+    ends = [*starts, len(tokens)]
+    for first, last in pairwise(ends):
+        assert positions[first:last] == list(range(last - first))
+    return ReadPack(tokens, ends, labels)
+
+
+def read_llama_factory(directory: Path, split: str) -> list[ReadPack]:
+    """Rows without the padding at their ends, which the mask shows with 0."""
+    packs = []
+    for row in datasets.load_from_disk(str(directory))[split]:
+        mask = row["attention_mask"]
+        size = len(mask) - mask[::-1].index(next(filter(None, mask[::-1])))
+        pack = _by_positions(*(row[name][:size] for name in _FIELDS))
+        numbers = [mask[first] for first in pack.cu_seqlens[:-1]]
+        assert [number for number in numbers if number] == list(range(1, len(numbers) + 1))
+        assert set(row["labels"][size:]) <= {NO_LOSS}
+        packs.append(pack)
+    return packs
+
+
+def read_megatron_bridge(directory: Path, split: str) -> list[ReadPack]:
+    packs = []
+    for row in _parquet_rows(directory, split):
+        tokens, mask = row["input_ids"], row["loss_mask"]
+        parts = list(pairwise([*row["seq_start_id"], len(tokens)]))
+        # The mask of a position is of the prediction made there: of the next token.
+        labels = [
+            [NO_LOSS]
+            + [tokens[place] if mask[place - 1] else NO_LOSS for place in range(first + 1, last)]
+            for first, last in parts
+        ]
+        packs.append(_pack([tokens[first:last] for first, last in parts], labels))
+    return packs
+
+
+def read_parquet(directory: Path, split: str) -> list[ReadPack]:
+    return [
+        _mds_pack(row | {"labels": row.get("labels", row["tokens"])})
+        for row in _parquet_rows(directory, split)
+    ]
+
+
+def _parquet_rows(directory: Path, split: str) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    for path in sorted((directory / split).glob("*.parquet")):
+        yield from pq.read_table(path).to_pylist()
+
+
+def read_xtuner(directory: Path, split: str) -> list[ReadPack]:
+    folder = directory / split
+    paths = json.loads((folder / "paths.json").read_text())
+    lines = [Path(path).read_text().splitlines() for path in paths]
+    samples = np.load(folder / "samples.npy")
+    packs = []
+    for first, last in pairwise(np.load(folder / "boundaries.npy").tolist()):
+        items = []
+        for path, row, *characters, start, end in samples[first:last].tolist():
+            item = json.loads(lines[path][row])
+            assert characters == [-1, -1]
+            assert (start, end) == (0, item["num_tokens"])
+            items.append(item)
+        packs.append(_pack([x["input_ids"] for x in items], [x["labels"] for x in items]))
+    return packs
+
+
+READERS: dict[str, Reader] = {
+    "megatron": read_megatron,
+    "megatron-bridge": read_megatron_bridge,
+    "npy": read_npy,
+    "mds": read_mds,
+    "trl": read_trl,
+    "axolotl": read_axolotl,
+    "llama-factory": read_llama_factory,
+    "xtuner": read_xtuner,
+    "parquet": read_parquet,
+}
+WITHOUT_PADDING = ("megatron", "npy")
+"""Formats that have no padding and no filler."""
+WITHOUT_FILLER = ("llama-factory",)  # it is padding, which the mask leaves out
+
+
+def megatron_core(directory: Path, split: str) -> list[ReadPack]:
+    """Packs by megatron-core's IndexedDataset."""
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    data = IndexedDataset(str(directory / split))
+    return [
+        _pack([data[number].tolist() for number in range(first, last)])
+        for first, last in pairwise(data.document_indices.tolist())
+    ]
+
+
+def olmo_core(directory: Path, split: str) -> list[ReadPack]:
+    """Documents by OLMo-core, from the metadata beside the ids."""
+    from olmo_core.data.utils import iter_document_indices
+
+    path = directory / f"{split}.npy"
+    return _npy_packs(directory, split, list(iter_document_indices(path, use_array_if_local=False)))
+
+
+def mosaicml_streaming(directory: Path, split: str) -> list[ReadPack]:
+    """Samples by MosaicML's LocalDataset."""
+    for unused in (
+        "streaming.multimodal",
+        "streaming.text",
+        "streaming.vision",
+    ):  # need torchvision
+        sys.modules.setdefault(unused, MagicMock())
+    from streaming import LocalDataset  # type: ignore[import-not-found]
+
+    data = LocalDataset(local=str(directory), split=split)
+    return [_mds_pack(data[number]) for number in range(len(data))]
+
+
+CLASSES: dict[str, tuple[str, Reader]] = {
+    "megatron": ("megatron-core", megatron_core),
+    "npy": ("ai2-olmo-core", olmo_core),
+    "mds": ("mosaicml-streaming", mosaicml_streaming),
+}
+_IMPORTS = {
+    "megatron-core": "megatron.core",
+    "ai2-olmo-core": "olmo_core",
+    "mosaicml-streaming": "streaming",
+}
+
+
+def main() -> int:
+    """Compare every installed class with the packs of two outputs; print a line each."""
+    from importlib.metadata import version
+
+    from packprep.exports.export import export
+
+    from .tiny_shards import write_golden
+
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_golden(folder)
+        for to, (package, reader) in CLASSES.items():
+            if importlib.util.find_spec(_IMPORTS[package].partition(".")[0]) is None:
+                print(f"{package:<20} not installed, {to} was not read")
+                continue
+            for source in ("v1-example", *(["v1-rich"] if to != "megatron" else [])):
+                directory = folder / f"{source}-{to}"
+                result = export(folder / source, str(directory), to)
+                for split in result.splits:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        packs = reader(directory, split)
+                    expected = stored_packs(folder / source, split, to)
+                    same = packs == expected and len(packs) > 0
+                    failed += not same
+                    what = f"{len(packs)} packs of {source} {split}"
+                    word = "ok" if same else "DIFFERS"
+                    print(f"{package:<20} {version(package):<8} {to:<10} {what:<30} {word}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
