@@ -96,19 +96,21 @@ class MdsWriter:
         arrays: list[Any] = [batch.labels] if self._has_labels else []
         arrays.append(batch.tokens.astype(self._tokens, copy=False))
         columns = [(memoryview(array).cast("B"), array.itemsize) for array in arrays]
+        cu_seqlens: Any = batch.cu_seqlens
+        boundaries = memoryview(cu_seqlens).cast("B")
+        heads = struct.Struct(f"<{1 + len(columns)}I")
         packs, segments = batch.packs.tolist(), batch.segments.tolist()
-        bounds = batch.bounds.astype(np.int32)
         for pack in range(len(packs) - 1):
             first, last = packs[pack], packs[pack + 1]
-            ends = bounds[segments[pack] : segments[pack + 1] + 1] - np.int32(first)
-            head, head_of_ends = _array_head(last - first), _array_head(len(ends))
-            sizes = [len(head_of_ends) + ends.nbytes]
-            sizes += [len(head) + width * (last - first) for _, width in columns]
+            begin, end = 4 * (segments[pack] + pack), 4 * (segments[pack + 1] + pack + 1)
+            head, head_of_ends = _array_head(last - first), _array_head((end - begin) // 4)
+            sizes = [len(head) + width * (last - first) for _, width in columns]
             sample: _Sample = [
-                struct.pack(f"<{len(sizes)}I", *sizes) + head_of_ends + ends.tobytes()
+                heads.pack(len(head_of_ends) + end - begin, *sizes) + head_of_ends,
+                boundaries[begin:end],
             ]
             for values, width in columns:
-                sample += [head, values[width * first : width * last]]
+                sample += (head, values[width * first : width * last])
             yield sample
 
 

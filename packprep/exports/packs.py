@@ -28,7 +28,8 @@ class PackBatch:
     """Packs of a record batch.
 
     rows: all columns of the shard. tokens: int32 [tokens]. packs, segments: int64 [packs + 1],
-    first token and first segment of each pack, and the end. bounds: int64 [segments + 1], first
+    first token and first segment of each pack, and the end. cu_seqlens: int32 [segments + packs],
+    of all packs; those of pack p begin at segments[p] + p. bounds: int64 [segments + 1], first
     token of each segment, and the end. stored_labels: int32 [tokens], or None where every token is
     trained. documents: int64 [segments], -1 for filler; None if unknown. lengths: int32
     [segments], tokens that are not padding; None where no segment ends in padding.
@@ -38,6 +39,7 @@ class PackBatch:
     tokens: Int32
     packs: Int64
     segments: Int64
+    cu_seqlens: Int32
     bounds: Int64
     stored_labels: Int32 | None
     documents: Int64 | None
@@ -158,6 +160,7 @@ def _pack_batch(
         tokens=values["tokens"],
         packs=packs,
         segments=segments,
+        cu_seqlens=ends,
         bounds=bounds,
         stored_labels=values.get("labels"),
         documents=cast("Int64 | None", values.get("document_ids")),

@@ -76,7 +76,9 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
         "trl": ExportFormat(
             "rows for SFTTrainer: input_ids, labels, seq_lengths", _table(ArrowWriter, trl_fields)
         ),
-        "axolotl": ExportFormat("pre-tokenized rows for Axolotl", _table(ArrowWriter, axolotl_fields)),
+        "axolotl": ExportFormat(
+            "pre-tokenized rows for Axolotl", _table(ArrowWriter, axolotl_fields)
+        ),
         "llama-factory": ExportFormat("a tokenized_path of LLaMA-Factory", _llama_factory),
         "xtuner": ExportFormat("preset packs of XTuner", XtunerWriter, names_directory=True),
         "parquet": ExportFormat(

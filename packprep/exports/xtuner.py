@@ -5,6 +5,7 @@ SPLIT/rows-NNNNN.jsonl  a line for each segment: input_ids, labels, num_tokens, 
 SPLIT/paths.json        the files of rows
 SPLIT/samples.npy       int64 [segments, 6]: file, line, -1, -1, 0, number of tokens
 SPLIT/boundaries.npy    int64 [packs + 1]: first row of samples.npy of each pack, and the end
+SPLIT/order.npy         int64 [packs]: 0, 1, 2, ..., the order for XTuner's preset sampler
 
 The names in paths.json begin with the directory as it was given: XTuner compares them with the
 `anno_path` of its datasets.
@@ -69,6 +70,9 @@ class XtunerWriter:
         with folder.new(f"{split}/boundaries.npy") as file:
             _write_header(file, (len(packs) + 1,))
             file.write(np.concatenate([[0], np.cumsum(packs, dtype=np.int64)]))
+        with folder.new(f"{split}/order.npy") as file:
+            _write_header(file, (len(packs),))
+            file.write(np.arange(len(packs), dtype=np.int64))
         folder.write(f"{split}/paths.json", json.dumps(self._paths).encode())
         folder.drop(f"{split}/samples")
         folder.drop(f"{split}/packs")

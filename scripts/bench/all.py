@@ -172,6 +172,15 @@ From shards to batches: million tokens per CPU second of one process, a prefetch
 included, warm, median of five. The last column says how much faster the first row is.""",
     ),
     Benchmark(
+        name="export",
+        title="Exports",
+        quick=("--tokens", "1M", "--runs", "1"),
+        prose="""\
+From shards to the files of other trainers: million tokens per CPU second of one process, reading,
+hashing and writing included. The last column compares with a plain copy of the shards, which have
+more bytes. Formats of text and of compressed Parquet cost what their libraries cost.""",
+    ),
+    Benchmark(
         name="attention",
         title="A training step",
         arguments=("--width", "512", "--heads", "8", "--kv-heads", "2", "--repeats", "5"),

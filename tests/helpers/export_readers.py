@@ -229,7 +229,7 @@ def read_xtuner(directory: Path, split: str) -> list[ReadPack]:
             assert (start, end) == (0, item["num_tokens"])
             items.append(item)
         packs.append(_pack([x["input_ids"] for x in items], [x["labels"] for x in items]))
-    return packs
+    return [packs[number] for number in np.load(folder / "order.npy")]
 
 
 READERS: dict[str, Reader] = {
