@@ -1,8 +1,8 @@
 """Documents of token ids in files of other tools: Megatron, flat .npy and datatrove.
 
-Each document is a row with the column that `input_ids_column` names. A .ds with a .loss has also
-the column that `loss_mask_column` names. They are read in runs of documents, with no work for each
-token in Python.
+Each document is a row with the column that `input_ids_column` names. A file with a mask beside it
+has also the column that `loss_mask_column` names. They are read in runs of documents, with no work
+for each token in Python.
 """
 
 from __future__ import annotations
@@ -25,17 +25,10 @@ from packprep.sources.token_files.names import (
     beside_datatrove,
     beside_megatron,
     beside_npy,
-    is_file,
 )
 from packprep.support.problems import no_problems
 
 _Layout = Callable[[Path, str, Findings], TokenLayout | None]
-
-
-def npy_beside(data: Path, where: str, findings: Findings) -> TokenLayout | None:
-    """Layout of a .npy by the file beside it that has its offsets."""
-    (beside,) = beside_npy(str(data), is_file)
-    return npy_layout(data, Path(beside), where, findings)
 
 
 def _token_format(
@@ -106,5 +99,5 @@ def _lists(offsets: pa.Array[Any], values: Any) -> pa.Array[Any]:
 
 
 MEGATRON = _token_format("megatron", ("bin", "idx"), beside_megatron, megatron_layout)
-NPY = _token_format("npy", ("npy",), beside_npy, npy_beside)
+NPY = _token_format("npy", ("npy",), beside_npy, npy_layout)
 DATATROVE = _token_format("datatrove", ("ds",), beside_datatrove, datatrove_layout)

@@ -1,10 +1,12 @@
-"""Flat .npy files of token ids, and the file beside each that says where documents end.
+"""Flat .npy files of token ids, and the files beside each that say where documents end.
 
 The tokens are a NumPy array of one dimension, or raw: dolma and OLMo write no header. The type of
 raw tokens follows from the size of the file and the number of tokens in it.
 
-    x.offsets.npy   int64 [documents + 1]: tokens before each document, and all tokens
-    x.csv.gz        a line start,end,... for each document, as dolma writes it
+    x.csv.gz           a line start,end,... for each document, as dolma writes it
+    x.offsets.npy      int64 [documents + 1]: tokens before each document, and all tokens. Beside
+                       x.csv.gz it has packs of documents, as packprep exports them
+    x.label_mask.npy   a byte for each token, 1 where there is a loss; raw, or with a header
 """
 
 import tokenize
@@ -17,21 +19,29 @@ from numpy.typing import NDArray
 
 from packprep.schemas.findings import Finding, Findings
 from packprep.sources.token_files.layout import UNSIGNED, TokenLayout, check_rising, width_of
+from packprep.sources.token_files.names import MASK, METADATA, OFFSETS
 
 _NUMPY = b"\x93NUMPY"
 
 
-def npy_layout(data: Path, beside: Path, where: str, findings: Findings) -> TokenLayout | None:
+def npy_layout(data: Path, where: str, findings: Findings) -> TokenLayout | None:
     """Layout of a .npy; None after a fault that leaves documents unknown.
 
-    beside: its file with offsets. where: name of the .npy, for messages.
+    where: name of the .npy, for messages.
     """
-    named = where.rpartition("/")[0] + "/" * ("/" in where) + beside.name
-    if beside.suffix == ".npy":
-        offsets = _stored_offsets(beside, named, findings)
-    else:
-        offsets = _metadata(beside, named, findings)
-    if offsets is None:
+    beside = {
+        ending: (path, where.removesuffix(".npy") + ending)
+        for ending in (METADATA, OFFSETS, MASK)
+        if (path := data.with_name(data.name.removesuffix(".npy") + ending)).is_file()
+    }
+    stored = _stored_offsets(*beside[OFFSETS], findings) if OFFSETS in beside else None
+    offsets = _metadata(*beside[METADATA], findings) if METADATA in beside else stored
+    if offsets is None or (OFFSETS in beside and stored is None):
+        return None
+    named = beside[METADATA if METADATA in beside else OFFSETS][1]
+    if stored is not None and not _check_packs(
+        stored, beside[OFFSETS][1], offsets, named, findings
+    ):
         return None
     tokens, begin = int(offsets[-1]), 0
     with data.open("rb") as file:
@@ -55,7 +65,49 @@ def npy_layout(data: Path, beside: Path, where: str, findings: Findings) -> Toke
             )
             findings.add(Finding(kind="size", file=where, what=what))
             return None
-    return TokenLayout(data=data, dtype=dtype, offsets=offsets, first_byte=begin)
+    mask, mask_begin = None, 0
+    if MASK in beside:
+        mask, name = beside[MASK]
+        with mask.open("rb") as file:
+            if has_header(file):
+                if array_header(file, name, findings, "uib") is None:
+                    return None
+                mask_begin = file.tell()
+        if (size := mask.stat().st_size - mask_begin) != tokens:
+            what = f"it has {size:,} values of a byte; expected {tokens:,}, one for each token"
+            findings.add(Finding(kind="size", file=name, what=what))
+            return None
+    return TokenLayout(
+        data=data,
+        dtype=dtype,
+        offsets=offsets,
+        first_byte=begin,
+        mask=mask,
+        mask_first_byte=mask_begin,
+    )
+
+
+def _check_packs(
+    packs: NDArray[np.int64],
+    where: str,
+    documents: NDArray[np.int64],
+    named: str,
+    findings: Findings,
+) -> bool:
+    """Report packs that begin within a document."""
+    lost = np.flatnonzero(~np.isin(packs, documents))
+    findings.many(
+        "offset",
+        lost,
+        lambda row: Finding(
+            kind="offset",
+            file=where,
+            pack=row,
+            what=f"it begins at token {packs[row]:,}, and no document of {named} does; move one "
+            "of the two files away if they are of different tokens",
+        ),
+    )
+    return not len(lost)
 
 
 def has_header(file: BinaryIO) -> bool:
@@ -66,11 +118,11 @@ def has_header(file: BinaryIO) -> bool:
 
 
 def array_header(
-    file: BinaryIO, where: str, findings: Findings
+    file: BinaryIO, where: str, findings: Findings, kinds: str = "ui"
 ) -> tuple[np.dtype[Any], int] | None:
     """Type and length of a NumPy array of whole numbers, and the file at its first value.
 
-    None after a fault.
+    None after a fault. kinds: of NumPy's types that are allowed.
     """
 
     def fault(what: str, kind: str = "array") -> None:
@@ -86,7 +138,7 @@ def array_header(
     except (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError):
         fault("its header of NumPy cannot be read; write it again with numpy.save")
         return None
-    if len(shape) != 1 or dtype.kind not in "ui":
+    if len(shape) != 1 or dtype.kind not in kinds:
         fault(f"it holds {dtype} of shape {shape}; expected whole numbers of one dimension")
         return None
     begin = file.tell()

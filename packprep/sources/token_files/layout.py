@@ -32,6 +32,7 @@ class TokenLayout:
     offsets: NDArray[np.int64]
     first_byte: int = 0
     mask: Path | None = None
+    mask_first_byte: int = 0
 
     @property
     def documents(self) -> int:
@@ -55,7 +56,8 @@ class TokenLayout:
         """Bytes of the mask, as `tokens`."""
         assert self.mask is not None
         count = int(self.offsets[last] - self.offsets[first])
-        return _values(self.mask, np.dtype(np.uint8), int(self.offsets[first]), count)
+        at = self.mask_first_byte + int(self.offsets[first])
+        return _values(self.mask, np.dtype(np.uint8), at, count)
 
 
 def _values(path: Path, dtype: np.dtype[Any], at: int, count: int) -> NDArray[Any]:

@@ -1,8 +1,10 @@
 """Files of token ids and the files beside them that say where documents end.
 
-    x.bin   x.idx                            Megatron
-    x.npy   x.offsets.npy or x.csv.gz        flat ids: of packprep, and of dolma and OLMo
-    x.ds    x.ds.index, x.ds.metadata, x.ds.loss     datatrove; the last two are optional
+    x.bin   x.idx                                       Megatron
+    x.npy   x.csv.gz, x.offsets.npy, x.label_mask.npy   flat ids: dolma, OLMo, packprep export
+    x.ds    x.ds.index, x.ds.metadata, x.ds.loss        datatrove
+
+Those with a mask, .ds.metadata, and one of x.csv.gz and x.offsets.npy are optional.
 
 Names are paths or URLs. `exists` says if there is a file of a name.
 """
@@ -13,7 +15,8 @@ from pathlib import Path
 from packprep.support.errors import InputError
 
 Exists = Callable[[str], bool]
-_OFFSETS, _METADATA = ".offsets.npy", ".csv.gz"  # beside a .npy
+METADATA, OFFSETS, MASK = ".csv.gz", ".offsets.npy", ".label_mask.npy"
+"""Endings of the files beside a .npy."""
 
 
 def is_file(name: str) -> bool:
@@ -23,7 +26,7 @@ def is_file(name: str) -> bool:
 
 def tokens_name(name: str, exists: Exists) -> str:
     """The file of tokens that `name` means: x.bin of x.idx, and x.npy of x.offsets.npy."""
-    for ending, of_tokens in ((".idx", ".bin"), (_OFFSETS, ".npy")):
+    for ending, of_tokens in ((".idx", ".bin"), (OFFSETS, ".npy"), (MASK, ".npy")):
         if name.endswith(ending) and exists(tokens := name.removesuffix(ending) + of_tokens):
             return tokens
     return name
@@ -43,22 +46,19 @@ def beside_megatron(name: str, exists: Exists) -> list[str]:
 
 
 def beside_npy(name: str, exists: Exists) -> list[str]:
-    """The file with the offsets of a .npy. Raises InputError unless there is exactly one."""
+    """The files with documents, packs and mask of a .npy. Raises InputError without the first two.
+
+    METADATA, then OFFSETS, then MASK, if they exist.
+    """
     stem = name.rpartition(".")[0]
-    candidates = [stem + ending for ending in (_OFFSETS, _METADATA)]
-    present = [candidate for candidate in candidates if exists(candidate)]
-    if len(present) == 2:
-        raise InputError(
-            f"{name} has two files that say where its documents end, {' and '.join(present)}; "
-            "move one of them away"
-        )
-    if not present:
+    documents = [stem + ending for ending in (METADATA, OFFSETS)]
+    if not any(map(exists, documents)):
         raise InputError(
             f"{name} has no offsets, so its documents are not known; expected beside it "
-            f"{candidates[0]} (tokens before each document, and all tokens) or {candidates[1]} "
+            f"{documents[1]} (tokens before each document, and all tokens) or {documents[0]} "
             "(start,end of each document, as dolma writes it)"
         )
-    return present
+    return [*filter(exists, [*documents, stem + MASK])]
 
 
 def beside_datatrove(name: str, exists: Exists) -> list[str]:

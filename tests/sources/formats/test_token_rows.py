@@ -146,6 +146,7 @@ def test_a_folder_has_a_source_for_each_file_of_tokens_and_none_for_those_beside
     write_megatron(tmp_path, DOCUMENTS)
     write_dolma(tmp_path, DOCUMENTS, name="dolma")
     write_npy(tmp_path, DOCUMENTS, name="flat")
+    (tmp_path / "flat.label_mask.npy").write_bytes(bytes(18))
     write_datatrove(tmp_path, DOCUMENTS, name="trove", loss=DOCUMENTS[:0])
     np.save(tmp_path / "embeddings.npy", np.zeros((2, 3)))  # no token file: it has no offsets
     (tmp_path / "model.bin").write_bytes(b"weights")
@@ -245,12 +246,8 @@ def test_a_missing_half_is_named(tmp_path: Path, missing: str, expected: str) ->
         ids_of(left)
 
 
-def test_a_flat_file_needs_exactly_one_file_of_offsets(tmp_path: Path) -> None:
+def test_a_flat_file_needs_a_file_with_its_documents(tmp_path: Path) -> None:
     written = write_npy(tmp_path, DOCUMENTS)
-    write_dolma(tmp_path, DOCUMENTS)
-    with pytest.raises(InputError, match=r"two files that say where its documents end, .*move"):
-        ids_of(written)
-    (tmp_path / "x.csv.gz").unlink()
     (tmp_path / "x.offsets.npy").unlink()
     with pytest.raises(InputError, match=r"x.npy has no offsets.*x.offsets.npy .*or .*x.csv.gz"):
         ids_of(written)

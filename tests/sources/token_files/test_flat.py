@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packprep.schemas.findings import Findings
+from packprep.schemas.findings import Findings, StopAtFirst
 from packprep.sources.token_files.flat import npy_layout
 from tests.helpers.token_files import write_dolma, write_npy, write_raw_npy
 
@@ -18,8 +18,7 @@ Fault = Callable[[Path], object]
 def found(folder: Path) -> list[str]:
     """All faults of x.npy."""
     findings = Findings()
-    beside = next(path for path in folder.iterdir() if path.name != "x.npy")
-    npy_layout(folder / "x.npy", beside, "in/x.npy", findings)
+    npy_layout(folder / "x.npy", "in/x.npy", findings)
     return [str(finding) for finding in findings]
 
 
@@ -138,8 +137,39 @@ def test_every_fault_is_a_sentence_with_its_place(
     assert found(tmp_path) == sentences
 
 
+def test_offsets_beside_documents_are_packs_of_them(tmp_path: Path) -> None:
+    write_dolma(tmp_path, DOCUMENTS)
+    save(0, 3, 6)(tmp_path)
+    assert found(tmp_path) == []
+    layout = npy_layout(tmp_path / "x.npy", "x.npy", StopAtFirst())
+    assert layout is not None
+    assert layout.offsets.tolist() == [0, 3, 3, 5, 6]
+    save(0, 4, 6)(tmp_path)
+    assert found(tmp_path) == [
+        "in/x.offsets.npy pack 1: it begins at token 4, and no document of in/x.csv.gz does; move "
+        "one of the two files away if they are of different tokens"
+    ]
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_a_mask_has_a_value_for_each_token(tmp_path: Path, header: bool) -> None:
+    write_dolma(tmp_path, DOCUMENTS)
+    values = np.array([True, False, True, True, False, True])
+    path = tmp_path / "x.label_mask.npy"
+    np.save(path, values) if header else path.write_bytes(values.tobytes())
+    layout = npy_layout(tmp_path / "x.npy", "x.npy", StopAtFirst())
+    assert layout is not None
+    assert layout.mask_values(2, 4).tolist() == [1, 0, 1]
+    path.write_bytes(values.tobytes()[1:])
+    assert found(tmp_path) == [
+        "in/x.label_mask.npy: it has 5 values of a byte; expected 6, one for each token"
+    ]
+
+
 @pytest.mark.parametrize(
-    "content", [gzip.compress(b"start,end\n0,3\n"), gzip.compress(b"0\n3\n"), b"0,3\n", b""]
+    "content",
+    [gzip.compress(b"start,end\n0,3\n"), gzip.compress(b"0\n3\n"), b"0,3\n", b""],
+    ids=["header", "one column", "plain", "empty"],
 )
 def test_lines_that_are_not_offsets_are_a_fault(tmp_path: Path, content: bytes) -> None:
     write_dolma(tmp_path, DOCUMENTS)
