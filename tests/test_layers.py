@@ -28,6 +28,7 @@ ROOMS = (
     "packing",
     "engines",
     "chat",
+    "sources/token_files",
     "sources/formats",
     "sources",
     "tokens",

@@ -12,6 +12,7 @@ from packprep.config.executors import MERGE as MERGE
 from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
+from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import parse_size as parse_size
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
@@ -30,11 +31,16 @@ class BuildConfig(Options):
     def __post_init__(self) -> None:
         for spec in fields(self):
             object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
+        if self.input_ids_column is None and not self.chats and self._has_token_files():
+            object.__setattr__(self, "input_ids_column", IDS_COLUMN)
         checks.check(self)
         self._check_sources()
         for key, choice in (("columns", COLUMN_CHOICE), ("train_fields", TRAIN_FIELDS)):
             chosen = getattr(self, key)
             object.__setattr__(self, key, tuple(name for name in choice if name in chosen))
+
+    def _has_token_files(self) -> bool:
+        return names_token_files(path for entry in self.entries() for path in entry.paths)
 
     def _check_sources(self) -> None:
         """Raise ConfigError for the first wrong option in a table of `sources`."""

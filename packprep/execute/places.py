@@ -136,7 +136,7 @@ def measure_source(job: Job, source: int, shape: RowShape) -> None:
 def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
     """Rows at which reading may begin in a large file of plain JSON lines, with byte offsets.
 
-    Empty for other sources.
+    Of a file of token ids with row numbers instead. Empty for other sources.
     """
     row_begins = source.format.row_begins
     if (
@@ -146,8 +146,7 @@ def _begins(source: Source, rows: int) -> list[tuple[int, int]]:
         or source.bytes < 2 * _BEGINS_EVERY
     ):
         return []
-    with source.plain() as file:
-        begins, lines = row_begins(file, _BEGINS_EVERY)
+    begins, lines = row_begins(source, _BEGINS_EVERY)
     return begins if lines == rows else []
 
 

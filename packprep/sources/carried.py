@@ -400,6 +400,8 @@ def _converted(values: pa.Array[Any], dtype: str, add: Any) -> NDArray[Any]:
         for place in np.flatnonzero(~np.isfinite(converted)):
             add(int(place), numbers[place], f"a number that {dtype} holds")
         return np.where(np.isfinite(converted), converted, 0)
+    if np.can_cast(numbers.dtype, wanted):  # such as uint16 in int32: every number fits
+        return numbers.astype(wanted)
     bounds = np.iinfo(wanted)
     if numbers.dtype.kind == "f":
         fits = (

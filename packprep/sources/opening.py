@@ -74,6 +74,12 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
         with fetched(source, scratch) as folder:
             yield folder
         return
+    if is_remote and source.format.beside is not None:
+        from packprep.sources.remote import fetched_tokens
+
+        with fetched_tokens(source, scratch) as file:
+            yield file
+        return
     most = max(_UNPACKED_BYTES, _UNPACKED_RATIO * source.bytes)
     with (
         source.plain() as packed,
@@ -119,6 +125,9 @@ def open_rows(
     if source.format.open is not None:
         rows = source.format.open(source, path, wanted).with_format("arrow")
         yield from rows.iter(batch_size=ROWS_PER_TABLE)
+        return
+    if source.format.local_tables is not None:
+        yield from source.format.local_tables(source, path, wanted)
         return
     assert source.format.tables is not None
     with source.plain() as file:

@@ -1,7 +1,7 @@
 """Sources in a store: s3://bucket/key, a folder or a glob.
 
-JSON, CSV and text are streamed each time they are read. Readers of Parquet, Arrow and saved
-datasets need random access, so these are copied into scratch when they are read, and removed
+JSON, CSV and text are streamed each time they are read. Readers of Parquet, Arrow, saved datasets
+and token files need random access, so these are copied into scratch when they are read, and removed
 afterwards: at most one for each process that reads. An object is the same while its version (an
 ETag) is. A build stops if one of its objects is replaced.
 """
@@ -10,7 +10,7 @@ import glob
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,12 +25,14 @@ from packprep.sources.digests import (
     together,
 )
 from packprep.sources.formats.datasets_rows import SAVED
-from packprep.sources.formats.raw_files import opened
+from packprep.sources.formats.raw_files import opened, suffixes
 from packprep.sources.formats.registry import format_of, known_endings
 from packprep.sources.source import Source
+from packprep.sources.token_files.names import token_sources, tokens_name
 from packprep.support.errors import InputError, asked
 from packprep.support.redact import redacted
 
+_Find = Callable[[str], Stored | None]
 _BLOCK = 4 << 20
 _AT_ONCE = 8  # objects hashed at a time
 _HTTP = ("http", "https", "file", "ftp")
@@ -53,7 +55,8 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
         store = Store(url)
         alone = None if url.endswith("/") else store.find("")
         if alone is not None:
-            return _sources({url: alone})
+            tokens = tokens_name(url, _exists)
+            return _sources({tokens: alone if tokens == url else _find(tokens)}, _find)
         listing = store.list()
         if {"state.json", "dataset_dict.json"} & set(listing):
             return [_saved(store, listing, config)]
@@ -61,6 +64,8 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
             return _folder(store, listing, config)
         if glob.has_magic(url):
             return _matches(url)
+        if _exists(f"{url}.idx"):  # Megatron names both files by what they share
+            return _sources({f"{url}.bin": _find(f"{url}.bin")}, _find)
     raise InputError(f"{url}: there is no such object and no such folder; check the address")
 
 
@@ -81,9 +86,11 @@ def _folder(store: Store, listing: Mapping[str, Stored], config: BuildConfig) ->
         and not _hidden(name)
         and not store.where(name).startswith(output_prefix or "\0")
     }
-    if not files:
+    listed = {store.where(name): stored for name, stored in listing.items()}
+    names = token_sources([*files], listed.__contains__, lone=False)
+    if not names:
         raise InputError(f"{store.url} holds no file of a known format; expected {known_endings()}")
-    return _sources(files)
+    return _sources({name: listed[name] for name in names}, listed.get)
 
 
 def _matches(pattern: str) -> list[Source]:
@@ -99,30 +106,49 @@ def _matches(pattern: str) -> list[Source]:
     }
     if not matching:
         raise InputError(f"no file matches {pattern}; check the pattern")
-    return _sources(matching)
+    names = token_sources([*matching], _exists, lone=True)
+    return _sources({name: matching.get(name) or _find(name) for name in names}, _find)
+
+
+def _find(url: str) -> Stored | None:
+    return Store(url).find("")
+
+
+def _exists(url: str) -> bool:
+    return _find(url) is not None
 
 
 def _hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _sources(files: Mapping[str, Stored]) -> list[Source]:
-    size = sum(stored.bytes for stored in files.values())
-    return hash_in_threads(lambda file: _source(*file), list(files.items()), size, _AT_ONCE)
+def _sources(files: Mapping[str, Stored | None], find: _Find) -> list[Source]:
+    """Sources of these objects. find: looks up an object by its URL."""
+    size = sum(stored.bytes for stored in files.values() if stored is not None)
+    return hash_in_threads(lambda file: _source(*file, find), list(files.items()), size, _AT_ONCE)
 
 
-def _source(url: str, stored: Stored) -> Source:
+def _source(url: str, stored: Stored | None, find: _Find) -> Source:
     if (format_ := format_of(url)) is None:
         raise InputError(f"{url} has no known format; expected {known_endings()}")
+    if stored is None:
+        raise InputError(f"{url} does not exist, and its index does; copy both")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
+    objects = {url: stored}
+    if format_.beside is not None:
+        if suffixes(url)[1]:
+            raise InputError(f"{url} is compressed; unpack it, with the files beside it")
+        for name in format_.beside(url, lambda name: find(name) is not None):
+            if (other := find(name)) is not None:
+                objects[name] = other
     return Source(
         redacted(url),
         format_.name,
         url,
-        stored.bytes,
-        _digest(url, stored),
-        version=stored.version,
+        sum(object_.bytes for object_ in objects.values()),
+        together([_digest(name, object_) for name, object_ in objects.items()]),
+        version="\n".join(object_.version for object_ in objects.values()),
     )
 
 
@@ -199,9 +225,29 @@ def fetched(source: Source, scratch: Path) -> Iterator[Path]:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             if name in versions:
-                with path.open("wb") as copy, opened(store.where(name), versions[name]) as file:
-                    while block := file.read(_BLOCK):
-                        copy.write(block)
+                _copy(store.where(name), versions[name], path)
             else:
                 path.write_bytes(store.read(name))
         yield Path(folder)
+
+
+@contextmanager
+def fetched_tokens(source: Source, scratch: Path) -> Iterator[Path]:
+    """A copy in `scratch` of a file of token ids, with the files beside it."""
+    url = str(source.path)
+    assert source.format.beside is not None
+    names = [url, *source.format.beside(url, _exists)]
+    versions = source.version.split("\n")
+    if len(names) != len(versions):
+        raise InputError(f"{source.name} has changed since the build began; build again")
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        paths = [Path(folder, name.rpartition("/")[2]) for name in names]
+        for name, version, path in zip(names, versions, paths, strict=True):
+            _copy(name, version, path)
+        yield paths[0]
+
+
+def _copy(url: str, version: str, path: Path) -> None:
+    with path.open("wb") as copy, opened(url, version) as file:
+        while block := file.read(_BLOCK):
+            copy.write(block)

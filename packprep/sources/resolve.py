@@ -19,6 +19,7 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
+from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.stores import is_url
@@ -26,9 +27,11 @@ from packprep.sources.digests import digest_of_files, hash_in_threads, reporting
 from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
+from packprep.sources.formats.raw_files import suffixes
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source
+from packprep.sources.token_files.names import is_file, token_sources, tokens_name
 from packprep.support.errors import InputError, system_error
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
@@ -54,11 +57,23 @@ def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
         with _readable(entry.label):
             files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
         _check_keys(entry.reading, files, f"source {entry.label}: ")
+        _check_ids(files, reading)
         sources += [replace(source, entry=number, reading=entry.reading) for source in files]
     _check_keys({key: getattr(config, key) for key in _owners()}, sources)
     if is_mix(config.entries()):
         _check_repeated(sources)
     return sources
+
+
+def _check_ids(sources: list[Source], config: BuildConfig) -> None:
+    """Refuse files of token ids in a build of text."""
+    for source in sources:
+        if source.format.beside is not None and config.input_ids_column is None:
+            raise InputError(
+                f"{source.name} holds token ids, and this build reads text; give "
+                f"--input-ids-column {IDS_COLUMN} and leave out options for text, or name other "
+                "files"
+            )
 
 
 def _check_keys(options: dict[str, Any], sources: list[Source], where: str = "") -> None:
@@ -151,7 +166,9 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
     if path.is_dir():
         return _walked(path, config)
     if path.exists():
-        return [path]
+        return [Path(tokens_name(name, is_file))]
+    if is_file(f"{name}.idx"):  # Megatron names both files by what they share
+        return [Path(f"{name}.bin")]
     if path.is_symlink():
         raise _dangling(path)
     if glob.has_magic(name):
@@ -167,7 +184,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
         ]  # keep pipes and dangling links: they are errors later
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
-        return files
+        return _alone(files, lone=True)
     if format_of(name) is not None or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
     return []
@@ -189,7 +206,11 @@ def _files(paths: Sequence[Path]) -> list[Source]:
 
 def _file(path: Path) -> Source:
     format_, size = _check_file(path)
-    return Source(redacted(str(path)), format_.name, path, size, digest_of_files([path]))
+    files = [path]
+    if format_.beside is not None:
+        files += [Path(name) for name in format_.beside(str(path), is_file)]
+        size = sum(file.stat().st_size for file in files)
+    return Source(redacted(str(path)), format_.name, path, size, digest_of_files(files))
 
 
 def _check_file(path: Path) -> tuple[Format, int]:
@@ -204,6 +225,8 @@ def _check_file(path: Path) -> tuple[Format, int]:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
     if format_ is None:
         raise InputError(f"{path} has no known format; expected {known_endings()}")
+    if format_.beside is not None and suffixes(path.name)[1]:
+        raise InputError(f"{path} is compressed; unpack it, with the files beside it")
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
     facts = path.stat()
@@ -257,9 +280,15 @@ def _walked(path: Path, config: BuildConfig) -> list[Path]:
             for name in names
             if format_of(name) is not None and not name.startswith(".")
         ]
+    files = _alone(files, lone=False)
     if not files:
         raise InputError(f"{path} holds no file of a known format; expected {known_endings()}")
     return sorted(files, key=os.fsencode)
+
+
+def _alone(files: Sequence[Path], *, lone: bool) -> list[Path]:
+    """Files without those that belong to a file of token ids, see `token_sources`."""
+    return [Path(name) for name in token_sources([*map(str, files)], is_file, lone=lone)]
 
 
 def _saved(path: Path, config: BuildConfig) -> Source:

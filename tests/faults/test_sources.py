@@ -88,10 +88,8 @@ def test_links_in_a_circle_are_named(tmp_path: Path) -> None:
 
 def test_a_file_of_no_known_format_is_named(tmp_path: Path) -> None:
     for name in (
-        "a.bin",
         "a.pt",
         "a.pkl",
-        "a.npy",
         "a.jsonl.bz2",
         "a.jsonl.xz",
         "a.zip",

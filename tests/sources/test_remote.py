@@ -24,10 +24,13 @@ from packprep.schemas.storage.stores import Store
 from packprep.sources import remote
 from packprep.sources.digests import remembered
 from packprep.sources.formats import raw_files
+from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.support.errors import InputError
 from tests.helpers import command, s3
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.files import config
+from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron
 
 
 @pytest.fixture
@@ -86,6 +89,38 @@ def test_sources_in_s3_make_the_bytes_of_the_same_files_here(
     assert there.data == here.data
     assert there.run["source_paths"] == [f"{url}/{path}" for path in here.run["source_paths"]]
     assert command.run("verify", "there", "--level", "full", "--sample", "20").code == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["tokens/x.bin", "tokens/x.idx", "tokens/x", "tokens/", "tokens/*", "tokens/y.npy"]
+)
+def test_token_files_in_s3_make_the_bytes_of_the_same_files_here(
+    bucket: str, store: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    documents = [[number] * (number % 7) for number in range(90)]
+    write_megatron(tmp_path / "tokens", documents)
+    write_dolma(tmp_path / "tokens", documents, name="y")
+    write_datatrove(tmp_path / "tokens", documents, name="z")
+    store.put(f"{tmp_path}/tokens/", f"{bucket}/tokens/", recursive=True)
+    options = {"vocab_size": 90, "max_length": 64, "input_ids_column": "input_ids"}
+    here = build(config(sources=name, output="here", **options))
+    there = build(config(sources=f"{bucket}/{name}", output="there", **options))
+    assert there.data == here.data
+    assert there.run["source_paths"] == [f"{bucket}/{path}" for path in here.run["source_paths"]]
+
+
+def test_a_token_file_in_s3_that_is_replaced_while_it_is_built_from_is_an_error(
+    bucket: str, store: Any, tmp_path: Path
+) -> None:
+    for folder, documents in (("old", [[1, 2], [3]]), ("new", [[1], [2, 3]])):
+        write_megatron(tmp_path / folder, documents)
+    store.put(f"{tmp_path}/old/", f"{bucket}/tokens/", recursive=True)
+    options = config(sources=f"{bucket}/tokens/x.bin", vocab_size=9)
+    (source,) = resolve(options, tmp_path)
+    store.put(f"{tmp_path}/new/", f"{bucket}/tokens/", recursive=True)
+    with pytest.raises(InputError, match="has changed since the build began: it was replaced"):
+        list(read_rows(source, options, tmp_path))
 
 
 def test_a_mix_of_sources_in_s3_and_here_has_the_bytes_of_one_here(

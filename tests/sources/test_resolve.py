@@ -108,12 +108,14 @@ def test_an_existing_path_wins_over_a_pattern_and_over_the_hub(here: Path) -> No
         (
             "report.pdf",
             "report.pdf has no known format; "
-            "expected .jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst)",
+            "expected .jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst) or token "
+            "ids in .bin/.idx/.npy/.ds",
         ),
         (
             "folder",
             "folder holds no file of a known format; "
-            "expected .jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst)",
+            "expected .jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst) or token "
+            "ids in .bin/.idx/.npy/.ds",
         ),
         ("pipe.jsonl", "pipe.jsonl is not a regular file; to read a pipe use - for standard input"),
         ("-", "standard input is empty; expected JSON lines"),

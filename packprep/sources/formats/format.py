@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -58,9 +58,10 @@ class Format:
     endings: of names of its files, without compression and dot; empty if it is not a single file.
     columns: names of the columns, without reading the rows; None if each table has all of them.
 
-    One of two reads rows. tables: of a format that is read front to back, from its plain bytes to
+    One of three reads rows. tables: of a format that is read front to back, from its plain bytes to
     tables of the wanted columns and `problem`, in row order. open: of one that needs random access
-    to a local file, to a `datasets` object of its rows.
+    to a local file, to a `datasets` object of its rows. local_tables: of files of token ids, to
+    tables as from `tables`.
 
     has_own_columns: True if each row names its columns, so that a later row may have others.
     first_types: Arrow types of columns by the first rows, if the reader must know them; null
@@ -69,7 +70,9 @@ class Format:
     finds_bad_utf8: True if the reader itself reports text that is not UTF-8.
     line_of_row: line of a row in its file, from 1; None if rows are not lines.
     row_begins: rows and their first bytes, at least this many bytes apart, at which reading a plain
-    file may begin, and its number of lines.
+    file may begin, and its number of lines. Of a file with an index, rows replace bytes and lines.
+    beside: names of the files that belong to a file of token ids, see token_files/names.py; None
+    for a format of text.
     has_row_a_line: True if a file with this beginning has one row a line, so that any run of its
     lines is a sample of it.
     count: number of rows, if it is known without reading the source.
@@ -83,12 +86,14 @@ class Format:
     columns: Callable[[Input, LocalPath], Sequence[str] | None]
     tables: Callable[[io.BufferedReader, Input, Wanted], Iterator[pa.Table]] | None = None
     open: Callable[[Input, LocalPath, Wanted], Any] | None = None
+    local_tables: Callable[[Input, LocalPath, Wanted], Iterator[pa.Table]] | None = None
     has_own_columns: bool = False
     first_types: Callable[[Input, Sequence[str]], dict[str, pa.DataType]] | None = None
     numbers_are_text: bool = False
     finds_bad_utf8: bool = False
     line_of_row: Callable[[Input, int], int | None] | None = None
-    row_begins: Callable[[BinaryIO, int], tuple[list[tuple[int, int]], int]] | None = None
+    row_begins: Callable[[Input, int], tuple[list[tuple[int, int]], int]] | None = None
+    beside: Callable[[str, Callable[[str], bool]], list[str]] | None = None
     has_row_a_line: Callable[[bytes], bool] | None = None
     count: Callable[[Input, BuildConfig], int | None] | None = None
     text_per_byte: float | None = None

@@ -107,6 +107,11 @@ def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
     return begins, lines + (last != b"\n")
 
 
+def _row_begins(source: Input, every: int) -> tuple[list[tuple[int, int]], int]:
+    with source.plain() as file:
+        return row_begins(file, every)
+
+
 def _tables(
     file: Any, columns: Columns, limit: int = 1 << 30, source: str = ""
 ) -> Iterator[pa.Table]:
@@ -302,6 +307,6 @@ JSON = Format(
     first_types=_first_types,
     finds_bad_utf8=True,
     line_of_row=_line_of_row,
-    row_begins=row_begins,
+    row_begins=_row_begins,
     has_row_a_line=_has_row_a_line,
 )

@@ -8,8 +8,10 @@ from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.parquet_rows import PARQUET
 from packprep.sources.formats.raw_files import COMPRESSED, suffixes
 from packprep.sources.formats.text_rows import TEXT
+from packprep.sources.formats.token_rows import DATATROVE, MEGATRON, NPY
 
-FORMATS = {one.name: one for one in (JSON, CSV, TEXT, PARQUET, ARROW, SAVED, HUB)}
+_ALL = (JSON, CSV, TEXT, PARQUET, ARROW, MEGATRON, NPY, DATATROVE, SAVED, HUB)
+FORMATS = {one.name: one for one in _ALL}
 
 
 def format_of(name: str) -> Format | None:
@@ -20,5 +22,14 @@ def format_of(name: str) -> Format | None:
 
 def known_endings() -> str:
     """The endings of names that files may have, for messages."""
-    endings = [f".{ending}" for one in FORMATS.values() for ending in one.endings]
-    return f"{'/'.join(endings)} (plain, {' or '.join(f'.{name}' for name in COMPRESSED)})"
+    rows, tokens = (
+        "/".join(
+            f".{ending}"
+            for one in FORMATS.values()
+            if (one.beside is not None) == of_tokens
+            for ending in one.endings
+        )
+        for of_tokens in (False, True)
+    )
+    packed = " or ".join(f".{name}" for name in COMPRESSED)
+    return f"{rows} (plain, {packed}) or token ids in {tokens}"

@@ -93,11 +93,14 @@ def test_errors_of_a_format_that_is_registered_name_its_columns_and_lines(
 def test_an_ending_belongs_to_one_format_and_is_named_where_none_is_known() -> None:
     endings = [ending for one in FORMATS.values() for ending in one.endings]
     assert len(set(endings)) == len(endings)
-    assert known_endings() == (".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst)")
+    assert known_endings() == (
+        ".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst) or token ids in "
+        ".bin/.idx/.npy/.ds"
+    )
     assert format_of("a.rows") is None
     assert format_of("DATA.TSV.GZ") is FORMATS["csv"]
 
 
 @pytest.mark.parametrize("one", FORMATS.values(), ids=FORMATS)
 def test_a_format_says_in_one_way_how_its_rows_are_read(one: Format) -> None:
-    assert (one.tables is None) != (one.open is None)
+    assert [one.tables, one.open, one.local_tables].count(None) == 2
