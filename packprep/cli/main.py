@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "List the rows in a pack, or the packs that hold a row.",
     "merge": "Merge several outputs into one.",
     "reshard": "Rewrite an output with shards of another size.",
+    "rename": "Give the columns of an output the names of another reader.",
     "sample": "Write small real data to try packprep on.",
     "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",
