@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from packprep.schemas.boundaries import check_boundaries
 from packprep.schemas.columns import Column, check_schema
 from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.names import to_boundaries
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
@@ -36,6 +38,19 @@ class Field(NamedTuple):
     stored: str
     kind: Literal["token", "segment", "boundary", "lengths"]
     dtype: str
+
+
+def stored_fields(manifest: Manifest) -> tuple[Field, ...]:
+    """Fields of every shard of an output, in either spelling."""
+    return tuple(
+        Field(
+            column.name,
+            stored.name,
+            "lengths" if stored.kind != column.kind else column.kind,
+            column.dtype,
+        )
+        for column, stored in zip(manifest.columns, manifest.stored_columns, strict=True)
+    )
 
 
 class BatchRows:
@@ -168,19 +183,9 @@ class MappedShard:
         view = list_view(batch, field.stored, self.where)
         if field.kind == "token":
             return view
-        if field.kind != "lengths":
-            return view._replace(values=view.values.astype(field.dtype, copy=False))
-        # [3, 5] -> [0, 3, 8], for all packs at once: running sums over the record batch, minus the
-        # sum before each pack.
-        lengths = view.values[view.offsets[0] : view.offsets[-1]].astype(np.int64)
-        offsets = view.offsets.astype(np.int64) - int(view.offsets[0])
-        sums = np.concatenate([[0], np.cumsum(lengths)])
-        entries = np.diff(offsets) + 1
-        flat = np.arange(int(entries.sum())) - np.repeat(np.arange(len(entries)), entries)
-        boundaries = sums[flat] - np.repeat(sums[offsets[:-1]], entries)
-        return ListView(
-            (offsets + np.arange(len(offsets))).astype(np.int32), boundaries.astype(np.int32)
-        )
+        if field.kind == "lengths":
+            view = to_boundaries(view)
+        return view._replace(values=view.values.astype(field.dtype, copy=False))
 
     def _check(self, row: dict[str, NDArray[Any]], number: int) -> None:
         where = f"{self.where} pack {number}"

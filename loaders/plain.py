@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from packprep.schemas.columns import STANDARD_COLUMNS
 from packprep.schemas.errors import FormatError
+from packprep.schemas.names import HF_NAMES
 
 from .mapped import Field
 
@@ -33,9 +34,8 @@ def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
         raise FormatError(f"{where} has duplicate column {duplicates[0]}; expected unique names")
     names = set(schema.names)
     kinds: dict[str, Any] = {name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()}
-    if {"input_ids", "seq_lengths"} <= names and not {"tokens", "cu_seqlens"} <= names:
-        kinds = {"tokens": ("input_ids", "token"), "cu_seqlens": ("seq_lengths", "lengths")}
-        kinds |= {name: (name, "token") for name in ("position_ids", "labels")}
+    if {*HF_NAMES.values()} <= names and not {*HF_NAMES} <= names:
+        kinds |= {"tokens": ("input_ids", "token"), "cu_seqlens": ("seq_lengths", "lengths")}
     fields = []
     for name, (stored, kind) in kinds.items():
         if stored in names:

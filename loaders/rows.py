@@ -27,12 +27,12 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
         raise ValueError("the batch has no rows; expected one or more")
     boundaries, total = [np.zeros(1, np.int32)], 0
     for number, row in enumerate(rows):
-        tokens, cu_seqlens = _tokens(row), _boundaries(row)
+        tokens, cu_seqlens = row_tokens(row), row_boundaries(row)
         check_boundaries(cu_seqlens, len(tokens), f"row {number} of the batch")
         boundaries.append(cu_seqlens[1:] + np.int32(total))
         total += len(tokens)
     cu_seqlens = np.concatenate(boundaries)
-    tokens = np.concatenate([_tokens(row) for row in rows])
+    tokens = np.concatenate([row_tokens(row) for row in rows])
     labelled = ["labels" in row for row in rows]
     labels = (
         np.concatenate([np.asarray(row["labels"], np.int64) for row in rows])
@@ -63,7 +63,8 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
     )
 
 
-def _tokens(row: Mapping[str, Any]) -> Any:
+def row_tokens(row: Mapping[str, Any]) -> Any:
+    """Token ids of a row in either spelling, int64 [tokens]."""
     if "tokens" not in row and "input_ids" not in row:
         raise FormatError(
             f"a row has the columns {', '.join(row)}; expected tokens and cu_seqlens, or input_ids "
@@ -72,7 +73,8 @@ def _tokens(row: Mapping[str, Any]) -> Any:
     return np.asarray(row["tokens"] if "tokens" in row else row["input_ids"], np.int64)
 
 
-def _boundaries(row: Mapping[str, Any]) -> Any:
+def row_boundaries(row: Mapping[str, Any]) -> Any:
+    """Boundaries of a row in either spelling, int32 [segments + 1]."""
     if "cu_seqlens" in row:
         return np.asarray(row["cu_seqlens"], np.int32)
     if "seq_lengths" in row:

@@ -20,12 +20,12 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, saved_files
 from packprep.schemas.listed import check_file, check_files
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
+from packprep.schemas.names import column_view
 from packprep.schemas.storage.remote import RemoteOutput
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
-from packprep.schemas.views import list_view
 
-from .mapped import BatchRows, Field, MappedShard, will_need
+from .mapped import BatchRows, MappedShard, stored_fields, will_need
 from .pack import Pack
 from .plain import plain_fields
 
@@ -83,10 +83,8 @@ class PackedShards:
 
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
         """Open a shard and check its size and schema, at a URL once it is fetched."""
-        columns = manifest.columns
-        fields = tuple(
-            Field(column.name, column.name, column.kind, column.dtype) for column in columns
-        )
+        columns = manifest.stored_columns
+        fields = stored_fields(manifest)
         if self._remote is not None:
             path, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
             return MappedShard(path, entry.path, fields, entry.packs, columns, mapping)
@@ -271,8 +269,8 @@ class PackedShards:
                     where=entry.path,
                     first_pack=first,
                 )
-                token_offsets = list_view(batch, "tokens", entry.path).offsets
-                boundaries = list_view(batch, "cu_seqlens", entry.path).offsets
+                token_offsets = column_view(batch, "tokens", entry.path).offsets
+                boundaries = column_view(batch, "cu_seqlens", entry.path).offsets
                 first += len(batch)
                 tokens += int(token_offsets[-1]) - int(token_offsets[0])
                 segments += int(boundaries[-1]) - int(boundaries[0]) - len(batch)

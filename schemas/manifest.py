@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .canonical import digest_of, parse_canonical
-from .columns import STANDARD_COLUMNS, Column, check_columns
+from .columns import STANDARD_COLUMNS, Column
 from .errors import FormatError
 from .files import MANIFEST, check_path, check_split, shard_name
 from .ledger import check_ledger
+from .names import Names, packprep_columns, spelling_of
 
 FORMAT_VERSION = 1
 
@@ -62,8 +63,23 @@ class Manifest:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of every shard, in the order of its fields."""
+        """The columns of every pack, with packprep's names, in the order of a shard's fields."""
+        return packprep_columns(self.stored_columns)
+
+    @cached_property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns of every shard with its own names, in the order of its fields."""
         return tuple(_column(value) for value in self.data["columns"])
+
+    @property
+    def names(self) -> Names:
+        """Spelling of the columns in the shards: see names.py."""
+        return spelling_of(self.stored_columns)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Columns that the build wrote only because the spelling needs them."""
+        return tuple(self.data.get("added", ()))
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
@@ -204,7 +220,12 @@ def _check(data: Any, run: Any, where: str) -> None:
         raise FormatError(
             f"{where} has identity {data.get('identity')!r}; its inputs give {identity!r}"
         )
-    check_columns([_column(value, where) for value in _field(data, "columns", list, where)], where)
+    columns = [_column(value, where) for value in _field(data, "columns", list, where)]
+    packprep_columns(columns, where)
+    added = data.get("added", [])
+    names = [column.name for column in columns]
+    if not isinstance(added, list) or any(name not in names for name in added):
+        raise FormatError(f"{where} has added = {added!r}; expected names of its columns")
     for key in ("max_length", "vocab_size"):
         if _field(data, key, int, where) < 1:
             raise FormatError(f"{where} has {key} {data[key]}; expected 1 or more")

@@ -18,7 +18,7 @@ from .boundaries import bad_packs
 from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, check_schema
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
-from .views import list_view
+from .names import column_view, spelling, stored_columns
 
 
 def check_batch(
@@ -32,10 +32,11 @@ def check_batch(
 ) -> None:
     """Raise FormatError at the first violation of the format in `batch`.
 
-    README.md lists all invariants ("Invariants"). columns: as in the manifest. max_length: most
-    tokens of a pack. vocab_size: ids are in 0..vocab_size - 1. where: the file's name, for
-    messages. first_pack: number, in that file, of the batch's first pack. Costs about a nanosecond
-    per token for all columns together, and a few bytes of memory per token of the batch.
+    README.md lists all invariants ("Invariants"). batch: in either spelling. columns: of the
+    manifest, with packprep's names. max_length: most tokens of a pack. vocab_size: ids are in
+    0..vocab_size - 1. where: the file's name, for messages. first_pack: number, in that file, of
+    the batch's first pack. Costs about a nanosecond per token for all columns together, and a few
+    bytes of memory per token of the batch.
     """
     limits = {"max_length": max_length, "vocab_size": vocab_size}
     for _ in sound_parts(
@@ -60,9 +61,10 @@ def sound_parts(
     lengths is reported once and left out, because nothing else in it can be checked. Arguments as
     for `check_batch`.
     """
-    check_schema(batch.schema, columns, where)
+    names = spelling(batch.schema)
+    check_schema(batch.schema, stored_columns(columns, names), where)
     try:
-        views = {column.name: list_view(batch, column.name, where) for column in columns}
+        views = {column.name: column_view(batch, column.name, where) for column in columns}
     except FormatError as error:
         findings.damaged(error, where, first_pack)
         return
@@ -86,6 +88,8 @@ def sound_parts(
     _check_positions(view, findings)
     _check_documents(view, findings)
     _check_labels(view, vocab_size, findings)
+    if names == "hf":
+        _check_first_labels(view, findings)
     for column in columns:
         if column.numpy_dtype.kind == "f":
             _check_finite(column, view, findings)
@@ -214,6 +218,21 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
                 f"padding has the label {highest[number]}; expected {NO_LOSS}",
             ),
         )
+
+
+def _check_first_labels(view: BatchView, findings: Findings) -> None:
+    """Check that no segment trains its first token: TRL and transformers shift whole packs."""
+    labels = view.columns["labels"]
+    trained = view.starts[labels[view.starts] != NO_LOSS]
+    findings.many(
+        "label",
+        trained,
+        lambda token: view.token(
+            token,
+            "label",
+            f"the first token of a segment has the label {labels[token]}; expected {NO_LOSS}",
+        ),
+    )
 
 
 def _check_finite(column: Column, view: BatchView, findings: Findings) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from packprep.schemas.columns import NO_LOSS
 
 from ..batch import PackedBatch
-from ..rows import Rows
+from ..rows import Rows, row_boundaries, row_tokens
 from .transformers import to_flattening
 
 
@@ -34,13 +34,13 @@ def to_trl_row(row: Any) -> dict[str, Any]:
     SFTConfig(padding_free=True, max_length=None); `check_trl` checks that. Tested with TRL 1.16 on
     transformers 4.57.6 and 5.23.
     """
-    boundaries = [int(end) for end in row["cu_seqlens"]]
-    labels = [int(label) for label in row.get("labels", row["tokens"])]
+    boundaries, tokens = row_boundaries(row).tolist(), row_tokens(row).tolist()
+    labels = [int(label) for label in row.get("labels", tokens)]
     for start in boundaries[:-1]:
         labels[start] = NO_LOSS
     lengths = [end - start for start, end in pairwise(boundaries)]
     return {
-        "input_ids": [int(token) for token in row["tokens"]],
+        "input_ids": tokens,
         "labels": labels,
         "seq_lengths": lengths,
     }

@@ -31,6 +31,7 @@ COMMANDS = {
     "merge": "Merge several outputs into one.",
     "reshard": "Rewrite an output with shards of another size.",
     "export": "Write an output in the format of another trainer.",
+    "rename": "Give the columns of an output the names of another reader.",
     "sample": "Write small real data to try packprep on.",
     "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",

@@ -179,6 +179,11 @@ def _check_columns(config: Options) -> None:
                 f"carry {name!r} cannot be the name of a column in a shard; rename the column, "
                 "with letters, digits and _ only"
             )
+        if config.names == "hf" and name in ("input_ids", "seq_lengths"):
+            raise ConfigError(
+                f"carry {name!r} is a column name of names hf; rename the column, or leave names "
+                "as packprep"
+            )
         if name in RESERVED:
             instead = "give --labels-column" if name == "labels" else "rename the column"
             raise ConfigError(f"carry {name!r} is a column name that packprep uses; {instead}")

@@ -385,6 +385,13 @@ class OptionFields:
         "Columns to write in addition to tokens and cu_seqlens; '' for none.",
         "NAMES",
     )
+    names: Literal["packprep", "hf"] = option(
+        "packprep",
+        "output",
+        "Output",
+        "Names of the columns: those of packprep, or input_ids, labels, position_ids and "
+        "seq_lengths, which TRL and transformers read.",
+    )
     shard_size: int = option("500MB", "output", "Output", "Size of one shard.", "SIZE", size=True)
     holdout: float = option(
         0.0,

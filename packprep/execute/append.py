@@ -21,6 +21,8 @@ from packprep.output.build_facts import difference
 from packprep.output.build_output import BuildOutput
 from packprep.output.directory import (
     LocalOutput,
+    finish_swap,
+    half_swapped,
     publish,
     remove_replaced,
     replaced_path,
@@ -54,13 +56,7 @@ def open_output(config: BuildConfig) -> BuildOutput:
 
 def _can_grow(output: Path) -> bool:
     """True if there is an output to append to, even one whose swap was killed half way."""
-    return (output / MANIFEST).exists() or _half_swapped(output)
-
-
-def _half_swapped(output: Path) -> bool:
-    staging = staging_path(output)
-    complete = (staging / MANIFEST).exists() and not (staging / BUILD).exists()
-    return complete and not output.exists() and replaced_path(output).exists()
+    return (output / MANIFEST).exists() or half_swapped(output)
 
 
 class GrowingOutput:
@@ -107,11 +103,7 @@ class GrowingOutput:
 
     def _tidy(self) -> None:
         staging = staging_path(self.old)
-        if _half_swapped(self.old):
-            publish(staging, self.old)
-        elif (staging / MANIFEST).exists() and not (staging / BUILD).exists():
-            shutil.rmtree(staging)  # the replaced output, which a killed swap has left
-        remove_replaced(self.old)
+        finish_swap(self.old)
         remove_replaced(self.path)
         self._check_unfinished(Staging(staging))
         merged = {generation["identity"] for generation in generations(self.manifest)}

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from packprep.execute.job import Job
+from packprep.schemas.names import needed_columns
 from packprep.schemas.storage.stores import is_url
 from packprep.support.errors import StoppedError
 
@@ -39,9 +40,9 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
 
 def needed_bytes(job: Job, tokens: int) -> int:
     """Most bytes that a build has on disk at a time: token files, and shards if they are local."""
-    in_shards = 4 + 4 * (
-        "position_ids" in job.config.columns
-    )  # columns by segment are small beside them
+    needed = needed_columns(job.config.names)
+    # Columns by segment are small beside these.
+    in_shards = 4 * len({"tokens", *needed, *({"position_ids"} & {*job.config.columns})})
     in_shards *= not is_url(job.config.output)
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(1.05 * tokens * (in_shards + in_files))

@@ -28,9 +28,10 @@ from packprep.output.sign_off import file_entry, name_shards, write_common_setti
 from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.columns import FILLER, shard_schema
+from packprep.schemas.columns import FILLER
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.names import column_view, stored_schema
 from packprep.schemas.report import DocumentsPerPack, Report
 from packprep.schemas.storage.writing import write_file, write_manifest
 from packprep.schemas.validate import check_batch
@@ -184,6 +185,8 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
 
 def merge_obstacle(one: Manifest, other: Manifest) -> str:
     """Reason why two outputs cannot be merged, in words; "" if there is none."""
+    if one.names != other.names:
+        return f"names: {one.names} and {other.names}, which packprep rename changes"
     for fact, of_one, of_other in (
         ("tokenizer", one.data["inputs"]["tokenizer"], other.data["inputs"]["tokenizer"]),
         (
@@ -209,7 +212,7 @@ def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[S
         for entry in part.manifest.shards(split) if split in part.manifest.splits else ():
             path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
             if part.renumbered:
-                schema = shard_schema(part.manifest.columns)
+                schema = stored_schema(part.manifest.columns, part.manifest.names)
                 size, sha256 = write_batches(
                     LocalShards(folder), path.name, part.batches(entry), schema
                 )
@@ -250,7 +253,7 @@ def _recut_shards(
     ]
     sizes, lengths = (np.concatenate(column) for column in zip(*map(_sizes, sources), strict=True))
     rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
-    schema = shard_schema(parts[0].manifest.columns)
+    schema = stored_schema(parts[0].manifest.columns, parts[0].manifest.names)
     for number, (first, last) in enumerate(ranges(sizes, shard_size)):
         name = f"{split}-{number:05d}.arrow"
         cuts = ranges(lengths[first:last], BATCH_TOKENS, at_most=True)
@@ -278,7 +281,8 @@ def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
         for batch in stream:
             size = np.zeros(len(batch), np.int64)
             for column in part.manifest.columns:
-                values = np.diff(list_view(batch, column.name, entry.path).offsets).astype(np.int64)
+                view = column_view(batch, column.name, entry.path)
+                values = np.diff(view.offsets).astype(np.int64)
                 size += 4 + values * column.numpy_dtype.itemsize
                 if column.name == "tokens":
                     lengths.append(values)
@@ -350,6 +354,9 @@ def _sign(
         "files": entries,
         "ledger": summed([part.manifest.ledger for part in parts]),
     }
+    added = [name for name in first.added if all(name in part.manifest.added for part in parts)]
+    data = {key: value for key, value in data.items() if key != "added"}
+    data |= {"added": added} if added else {}
     if repeated := [
         part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data
     ]:

@@ -19,7 +19,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
-from packprep.schemas.views import list_view
+from packprep.schemas.names import column_view
 from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
 
@@ -228,7 +228,7 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
 
 def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str) -> WindowPacks:
     """Boundaries of one record batch."""
-    columns = {column.name: list_view(batch, column.name, where) for column in manifest.columns}
+    columns = {column.name: column_view(batch, column.name, where) for column in manifest.columns}
     flat = {
         name: columns[name]
         .values[columns[name].offsets[0] : columns[name].offsets[-1]]

@@ -18,12 +18,12 @@ from packprep.schemas.columns import STANDARD_COLUMNS, Column
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, saved_files
 from packprep.schemas.findings import Finding
+from packprep.schemas.names import HF_NAMES, to_boundaries
 from packprep.schemas.validate import sound_parts
-from packprep.schemas.views import ListView, list_view
+from packprep.schemas.views import list_view
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress
 
-_TRL = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
 _MASKS = (
     "completion_mask",
     "assistant_masks",
@@ -136,8 +136,8 @@ def _columns(schema: pa.Schema, where: str) -> list[Column]:
 def _stored(name: str, present: set[str]) -> str:
     """Name of a column in the file, whose lists of integers are `present`."""
     return (
-        _TRL.get(name, name)
-        if set(_TRL.values()) <= present and not {"tokens", "cu_seqlens"} <= present
+        HF_NAMES.get(name, name)
+        if set(HF_NAMES.values()) <= present and not {"tokens", "cu_seqlens"} <= present
         else name
     )
 
@@ -158,8 +158,8 @@ def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa
     for column in columns:
         stored = _stored(column.name, present)
         view = list_view(batch, stored, where)
-        if stored == _TRL["cu_seqlens"]:
-            view = _boundaries(view)
+        if stored == HF_NAMES["cu_seqlens"]:
+            view = to_boundaries(view)
         values, limits = (
             view.values[view.offsets[0] : view.offsets[-1]],
             np.iinfo(column.numpy_dtype),
@@ -173,17 +173,3 @@ def _as_standard(batch: pa.RecordBatch, columns: list[Column], where: str) -> pa
             pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(column.numpy_dtype)))
         )
     return pa.record_batch(arrays, names=[column.name for column in columns])
-
-
-def _boundaries(lengths: ListView) -> ListView:
-    """Convert lengths of segments to cu_seqlens: rows [3, 5], [2] -> [0, 3, 8], [0, 2]."""
-    offsets = (lengths.offsets - lengths.offsets[0]).astype(np.int64)
-    ends = np.append(
-        0, np.cumsum(lengths.values[lengths.offsets[0] : lengths.offsets[-1]], dtype=np.int64)
-    )
-    rows = np.arange(len(offsets))
-    values = np.zeros(len(ends) - 1 + len(offsets) - 1, np.int64)
-    first = np.zeros(len(values), np.bool_)
-    first[offsets[:-1] + rows[:-1]] = True
-    values[~first] = ends[1:] - np.repeat(ends[offsets[:-1]], np.diff(offsets))
-    return ListView((offsets + rows).astype(np.int32), values)

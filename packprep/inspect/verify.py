@@ -212,7 +212,7 @@ def _check_shard(
         entry.path,
         checked,
         on_read,
-        lambda schema: check_schema(schema, manifest.columns, entry.path),
+        lambda schema: check_schema(schema, manifest.stored_columns, entry.path),
         take,
     )
     counts = [("packs", checked.packs, entry.packs)]

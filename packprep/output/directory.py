@@ -13,7 +13,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.output.build_facts import difference
 from packprep.output.build_output import WholeOutput
 from packprep.output.shard_folder import LocalShards, ShardFolder
-from packprep.output.staging import PARTS
+from packprep.output.staging import BUILD, PARTS, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
@@ -138,6 +138,27 @@ def publish(staging: Path, output: Path) -> None:
         staging.rename(output)
     sync_directory(output.parent)
     remove_replaced(output)
+
+
+def half_swapped(output: Path) -> bool:
+    """True if `publish` was killed between its renames, so that neither output has its name."""
+    return _is_finished(staging_path(output)) and (
+        not output.exists() and replaced_path(output).exists()
+    )
+
+
+def finish_swap(output: Path) -> None:
+    """Finish a `publish` that was killed, and delete what it has left."""
+    staging = staging_path(output)
+    if half_swapped(output):
+        publish(staging, output)
+    elif _is_finished(staging):
+        shutil.rmtree(staging)  # the replaced output
+    remove_replaced(output)
+
+
+def _is_finished(staging: Path) -> bool:
+    return (staging / MANIFEST).exists() and not (staging / BUILD).exists()
 
 
 def remove_replaced(output: Path) -> None:

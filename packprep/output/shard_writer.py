@@ -23,6 +23,14 @@ from packprep.output.shard_folder import ShardFolder
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, shard_schema
+from packprep.schemas.names import (
+    Names,
+    array,
+    needed_columns,
+    stored_batch,
+    stored_columns,
+    stored_schema,
+)
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
@@ -44,10 +52,17 @@ class ShardLayout:
     bos_id: int
     pad_id: int
     train_overlap: bool = False  # True if a token that two pieces share has a label in both
+    names: Names = "packprep"
+    added: tuple[str, ...] = ()  # columns that are written only because `names` needs them
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns as the files name them."""
+        return stored_columns(self.columns, self.names)
 
     @property
     def schema(self) -> pa.Schema:
-        return shard_schema(self.columns)
+        return stored_schema(self.columns, self.names)
 
     @staticmethod
     def from_config(
@@ -56,15 +71,18 @@ class ShardLayout:
         """Layout of a build's shards.
 
         Padding and repeated tokens need a column of labels, because they carry no loss; padding
-        also needs a column of real lengths. carried: columns of the token files other than tokens.
+        also needs a column of real lengths. The names of `hf` need labels and position_ids.
+        carried: columns of the token files other than tokens.
         """
         padded = config.pad_segment_to_multiple > 1
         filler = config.packs_multiple_of > 1 and config.remainder == "fill"
         repeated = config.stride > 0 and not config.train_overlap
         labels = padded or filler or repeated or STANDARD_COLUMNS["labels"] in carried
         names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
-        names = [name for name in names if name in (*config.columns, "tokens", "cu_seqlens")]
-        names += ["labels"] if labels else []
+        chosen = (*config.columns, "tokens", "cu_seqlens", *(["labels"] if labels else []))
+        added = [name for name in needed_columns(config.names) if name not in chosen]
+        names = [name for name in names if name in (*chosen, *added)]
+        names += ["labels"] if "labels" in (*chosen, *added) else []
         names += ["segment_lengths"] if padded else []
         standard = tuple(STANDARD_COLUMNS[name] for name in names)
         return ShardLayout(
@@ -74,6 +92,8 @@ class ShardLayout:
             bos_id=tokenizer.bos.id if tokenizer.bos else 0,
             pad_id=tokenizer.pad_id,
             train_overlap=config.train_overlap,
+            names=config.names,
+            added=tuple(added),
         )
 
 
@@ -192,7 +212,7 @@ def write_batches(
 
 
 def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa.RecordBatch:
-    """Packs first..last - 1 as one record batch in the format's columns."""
+    """Packs first..last - 1 as one record batch in the columns of a file."""
     rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
     tokens = np.empty(int(ends[-1]), np.int32)
@@ -237,17 +257,11 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
                 values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
         arrays.append(
             pa.ListArray.from_arrays(
-                cast("pa.Int32Array", _array(starts[column.kind].astype(np.int32))), _array(values)
+                cast("pa.Int32Array", array(starts[column.kind].astype(np.int32))), array(values)
             )
         )
-    return pa.record_batch(arrays, schema=layout.schema)
-
-
-def _array(values: NDArray[Any]) -> "pa.Array[Any]":
-    """Array on the same memory. `pa.array` would import pandas: 0.15 s and 55 MB."""
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values.data)]
-    )
+    batch = pa.record_batch(arrays, schema=shard_schema(layout.columns))
+    return stored_batch(batch, layout.names)
 
 
 def _gather(

@@ -15,6 +15,7 @@ from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
 from packprep.packing.account import Sums
 from packprep.schemas.canonical import canonical_json, digest_of, file_digest
+from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
 from packprep.schemas.manifest import FORMAT_VERSION, Manifest, Output
 from packprep.schemas.report import Report
@@ -177,7 +178,7 @@ def sign(
         "format_version": FORMAT_VERSION,
         "inputs": inputs,
         "identity": digest_of(inputs),
-        "columns": [{"name": c.name, "kind": c.kind, "dtype": c.dtype} for c in layout.columns],
+        "columns": described(layout.stored_columns),
         "max_length": layout.max_length,
         "vocab_size": layout.vocab_size,
         "sources": [
@@ -193,6 +194,7 @@ def sign(
         "files": list(entries),
         "ledger": sums.ledger,
     }
+    data |= {"added": list(layout.added)} if layout.added else {}
     if account.mix is not None:
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
     facts = {
@@ -210,6 +212,11 @@ def sign(
         ],
     }
     return write_manifest(staging, data, run | facts)
+
+
+def described(columns: Sequence[Column]) -> list[dict[str, str]]:
+    """Entries of columns in the manifest."""
+    return [{"name": c.name, "kind": c.kind, "dtype": c.dtype} for c in columns]
 
 
 def _named_inputs(config: BuildConfig) -> dict[str, str]:

@@ -111,7 +111,9 @@ def lengths_of_output(path: Output, config: BuildConfig) -> Lengths:
         origin=redacted(f"{path}{without}"),
         windows=windows,
         tokenizer=_policy(manifest.data["inputs"].get("tokenizer", {})),
-        carried=[column for column in manifest.columns if column.name not in _OWN],
+        carried=[
+            column for column in manifest.columns if column.name not in (*_OWN, *manifest.added)
+        ],
     )
 
 

@@ -330,6 +330,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "attention_cost": "1,2",
         "truncate_at": "END",
         "columns": "position_ids",
+        "names": "hf",
         "text_template": "{a}",
         "unit_size": "1MB",
         "window": "2MB",

@@ -276,7 +276,7 @@ STEPS: list[tuple[Any, str, int]] = [
     (merging, "name_shards", 0),
     (merging, "write_manifest", 0),
     (merging, "publish", 0),
-    (appending, "remove_replaced", 2),  # all is done but for what is left
+    (appending, "remove_replaced", 1),  # all is done but for what is left
 ]
 
 

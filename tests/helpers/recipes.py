@@ -34,6 +34,7 @@ from packprep.loaders import (
     to_trl,
     to_trl_row,
 )
+from packprep.output.rename import rename
 from packprep.schemas import STANDARD_COLUMNS
 
 from .tiny_shards import PLAIN, write_output
@@ -62,6 +63,7 @@ SETTINGS: dict[str, Any] = {
     "use_cpu": True,
     "disable_tqdm": True,
 }
+ONE_PACK: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(PACKS)}
 
 
 def write_shards(directory: Path) -> None:
@@ -134,8 +136,10 @@ def alone(shards: Path) -> Losses:
     )
 
 
-def llama(attention: str = "sdpa") -> Any:
-    return tiny_llama(attention).train()
+def llama(use_cache: bool = True, attention: str = "sdpa") -> Any:
+    model = tiny_llama(attention).train()
+    model.config.use_cache = use_cache
+    return model
 
 
 @cache
@@ -167,7 +171,7 @@ def loop(
     inputs: Callable[[Any], Mapping[str, Any]], attention: str, shards: Path, _folder: Path
 ) -> tuple[Losses, Losses]:
     """A plain loop: `model(**inputs(batch)).loss`, with one batch of all packs."""
-    model = llama(attention)
+    model = llama(attention=attention)
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
     return train(lambda: model(**inputs(batch.torch())).loss, model.parameters()), alone(shards)
 
@@ -182,10 +186,13 @@ def hf_trainer(
     rows = load_from_disk(str(shards)) if rows is None else rows
     trainer = recorded(Trainer)(llama(), arguments, train_dataset=rows, data_collator=collator)
     trainer.train()
-    each = arguments.gradient_accumulation_steps
-    return [
-        sum(trainer.losses[first : first + each]) for first in range(0, len(trainer.losses), each)
-    ], alone(shards)
+    return steps(trainer), alone(shards)
+
+
+def steps(trainer: Any) -> Losses:
+    """Losses of the steps of a recorded trainer."""
+    each, losses = trainer.args.gradient_accumulation_steps, trainer.losses
+    return [sum(losses[first : first + each]) for first in range(0, len(losses), each)]
 
 
 def page_block(page: str, word: str) -> str:
@@ -207,7 +214,9 @@ def replaced(code: str, pairs: Mapping[str, str]) -> str:
     return code
 
 
-def page_trainer(page: str, word: str, shards: Path, folder: Path) -> tuple[Losses, Losses]:
+def page_trainer(
+    page: str, word: str, shards: Path, folder: Path, **settings: Any
+) -> tuple[Losses, Losses]:
     """Run a script of a page.
 
     Unchanged except for its folders, its model, the optimizer, and a record of the losses.
@@ -215,9 +224,11 @@ def page_trainer(page: str, word: str, shards: Path, folder: Path) -> tuple[Loss
     code = page_block(page, word)
     pairs = {
         '"packed"': repr(str(shards)),
+        '"packed-hf"': repr(str(shards)),
         '"out"': repr(str(folder)),
-        "model = LlamaForCausalLM(config)": "model = llama()",
+        "model = LlamaForCausalLM(config)": "model = llama(config.use_cache)",
     }
+    del pairs['"packed-hf"' if '"packed"' in code else '"packed"']
     if '"model"' in code:
         pairs['"model"'] = repr(str(folder / "model"))
     if "AutoTokenizer" in code:
@@ -228,7 +239,7 @@ def page_trainer(page: str, word: str, shards: Path, folder: Path) -> tuple[Loss
     assert trainers == arguments == 1
 
     def with_settings(arguments: Any) -> Callable[..., Any]:
-        return lambda folder, **own: arguments(folder, **(own | SETTINGS))
+        return lambda folder, **own: arguments(folder, **(own | SETTINGS | settings))
 
     names: dict[str, Any] = {
         "llama": llama,
@@ -237,7 +248,23 @@ def page_trainer(page: str, word: str, shards: Path, folder: Path) -> tuple[Loss
         "with_settings": with_settings,
     }
     exec(code, names)
-    return names["trainer"].losses, alone(shards)
+    return steps(names["trainer"]), alone(shards)
+
+
+def hf_names(recipe: Recipe, shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """A recipe on the same packs with the names of hf."""
+    renamed = folder / "renamed"
+    rows = [
+        {name: values.tolist() for name, values in pack.columns.items()}
+        for pack in PackedShards(shards)
+    ]
+    for row in rows:
+        for start in row["cu_seqlens"][:-1]:
+            row["labels"][start] = -100
+    columns = (*PLAIN, STANDARD_COLUMNS["labels"])
+    write_output(renamed, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
+    rename(renamed, "hf")
+    return recipe(renamed, folder / "out")
 
 
 def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
@@ -273,8 +300,7 @@ def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     sys.modules[spec.name] = module  # its dataclasses look up their types there
     spec.loader.exec_module(module)
     collator = module.DataCollatorForSeq2Seq(tokenizer())
-    packs = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(PACKS)}
-    return hf_trainer(collator, shards, folder, load_from_disk(str(folder / "rows")), **packs)
+    return hf_trainer(collator, shards, folder, load_from_disk(str(folder / "rows")), **ONE_PACK)
 
 
 def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
@@ -326,13 +352,19 @@ RECIPES: dict[str, Recipe] = {
         for name, collator in COLLATORS.items()
     },
     "transformers Trainer of the page": partial(
-        page_trainer, "transformers.md", "TrainingArguments("
+        page_trainer, "transformers.md", "data_collator=to_hf,"
     ),
     "transformers Trainer of the page, to_llama_factory": partial(
         page_trainer, "llama-factory.md", "TrainingArguments("
     ),
-    "trl SFTTrainer of the page, to_trl_row": partial(page_trainer, "trl.md", "padding_free=True"),
+    "trl SFTTrainer of the page, to_trl_row": partial(page_trainer, "trl.md", "map(to_trl_row"),
     "trl SFTTrainer of the page, to_trl": partial(page_trainer, "trl.md", "data_collator=to_trl,"),
+    "transformers Trainer of the page, names of hf": partial(
+        hf_names, partial(page_trainer, "transformers.md", "use_cache=False,", **ONE_PACK)
+    ),
+    "trl SFTTrainer of the page, names of hf": partial(
+        hf_names, partial(page_trainer, "trl.md", 'load_from_disk("packed-hf")')
+    ),
     "axolotl collator on the rows of the page": axolotl,
     "torchtune model, to_torchtune": torchtune,
 }
@@ -349,6 +381,7 @@ LEAKS: dict[str, Recipe] = {
         loop, lambda batch: to_hf(batch) | {"use_cache": True}, "sdpa"
     ),
     "trl SFTTrainer with padding on rows of to_trl_row": wrong_sft,
+    "trl SFTTrainer with padding on names of hf": partial(hf_names, wrong_sft),
 }
 
 

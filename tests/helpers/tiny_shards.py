@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packprep.output.rename import rename
 from packprep.schemas import (
     STANDARD_COLUMNS,
     Column,
@@ -258,8 +259,13 @@ def _report(
 
 
 def write_golden(directory: Path) -> None:
-    """The two golden outputs of format version 1: the README's example, and all options."""
+    """The golden outputs of format version 1.
+
+    The README's example, the same with the names of hf, and all options.
+    """
     write_output(directory / "v1-example", {"train": [EXAMPLE]})
+    write_output(directory / "v1-hf", {"train": [EXAMPLE]})
+    rename(directory / "v1-hf", "hf")
     rich = {
         "train": [[rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2)], [rich_row(5, 2)]],
         "validation": [[rich_row(6, 5)]],

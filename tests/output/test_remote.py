@@ -18,6 +18,7 @@ from packprep import BuildConfig, build
 from packprep.execute import stages
 from packprep.execute.append import open_output
 from packprep.execute.pipeline import build_share
+from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.output import publish, remote_lock, sign_off
 from packprep.output import remote as storeoutput
@@ -500,3 +501,16 @@ def test_builds_that_are_killed_while_they_send_and_publish_go_on_to_the_same_by
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [said.split(":")[1].split()[0] for said in done.stdout.splitlines()[:-1]] == ["2", "1"]
+
+
+def test_an_output_in_a_store_may_have_the_names_of_hf(corpus: dict[str, Any]) -> None:
+    stored = build(BuildConfig(**corpus | {"names": "hf"}))
+    assert stored.data == local(corpus, names="hf").data
+    assert verify(corpus["output"]).sound
+    plain = local(corpus, overwrite=True)
+    packs = PackedShards(corpus["output"], verify=True)
+    expected = PackedShards(Path(corpus["work_dir"]).with_name("local"))
+    assert len(packs) == plain.num_packs
+    for pack, other in zip(packs, expected, strict=True):
+        assert pack.tokens.tolist() == other.tokens.tolist()
+        assert pack.cu_seqlens.tolist() == other.cu_seqlens.tolist()

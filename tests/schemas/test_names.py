@@ -1,0 +1,150 @@
+"""Both spellings of the columns mean the same packs."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, check_batch
+from packprep.schemas.names import (
+    column_view,
+    packprep_batch,
+    packprep_columns,
+    spelling,
+    stored_batch,
+    stored_columns,
+    stored_schema,
+)
+from tests.helpers.tiny_shards import EXAMPLE, PLAIN, to_batch
+
+LABELLED = (*PLAIN, STANDARD_COLUMNS["labels"])
+ROWS: list[dict[str, Any]] = [
+    {**EXAMPLE[0], "labels": [-100, 20, 21, 22, 23, 24, 25, 26]},
+    {**EXAMPLE[1], "labels": [-100, 10, 2, -100, 2, -100, 30, 2]},
+]
+
+
+def check(batch: pa.RecordBatch) -> None:
+    check_batch(batch, LABELLED, max_length=8, vocab_size=32, where="data.arrow")
+
+
+def edited(column: str, values: list[list[int]]) -> pa.RecordBatch:
+    """The two packs with the names of hf, and other values of a column."""
+    batch = stored_batch(to_batch(LABELLED, ROWS), "hf")
+    return batch.set_column(
+        batch.schema.get_field_index(column), column, pa.array(values, pa.list_(pa.int32()))
+    )
+
+
+def test_the_worked_example_with_the_names_of_hf() -> None:
+    batch = stored_batch(to_batch(LABELLED, ROWS), "hf")
+    assert batch.to_pylist()[1] == {
+        "input_ids": [1, 10, 2, 27, 2, 1, 30, 2],
+        "position_ids": [0, 1, 2, 0, 1, 0, 1, 2],
+        "seq_lengths": [3, 2, 3],
+        "document_ids": [0, 1, 2],
+        "document_starts": [0, 8, 0],
+        "labels": [-100, 10, 2, -100, 2, -100, 30, 2],
+    }
+    assert spelling(batch.schema) == "hf"
+    assert batch.schema == stored_schema(LABELLED, "hf")
+    check(batch)
+    assert packprep_batch(batch, "data.arrow").to_pylist() == ROWS
+
+
+def test_nothing_changes_with_the_names_of_packprep() -> None:
+    batch = to_batch(LABELLED, ROWS)
+    assert stored_batch(batch, "packprep") is batch
+    assert packprep_batch(batch, "data.arrow") is batch
+    assert stored_columns(LABELLED, "packprep") == LABELLED
+    assert packprep_columns(LABELLED) == LABELLED
+
+
+packs = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), max_size=5)
+
+
+@given(packs, st.integers(0, 4), st.integers(0, 4))
+def test_boundaries_become_lengths_and_lengths_boundaries_in_any_slice(
+    lengths: list[list[int]], first: int, count: int
+) -> None:
+    rows = [
+        {"tokens": [0] * sum(sizes), "cu_seqlens": np.cumsum([0, *sizes]).tolist()}
+        for sizes in lengths
+    ]
+    columns = (STANDARD_COLUMNS["tokens"], STANDARD_COLUMNS["cu_seqlens"])
+    batch = to_batch(columns, rows).slice(first, count)
+    stored = stored_batch(batch, "hf")
+    assert stored["seq_lengths"].to_pylist() == lengths[first:][:count]
+    assert packprep_batch(stored, "data.arrow").to_pylist() == batch.to_pylist()
+    view = column_view(
+        stored_batch(to_batch(columns, rows), "hf").slice(first, count), "cu_seqlens", "data.arrow"
+    )
+    assert [view.row(row).tolist() for row in range(len(batch))] == batch["cu_seqlens"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "sentence"),
+    [
+        (
+            "labels",
+            [[20, 20, 21, 22, 23, 24, 25, 26], ROWS[1]["labels"]],
+            "pack 0 segment 0 token 0: the first token of a segment has the label 20; expected "
+            "-100",
+        ),
+        (
+            "labels",
+            [ROWS[0]["labels"], [-100, 10, 2, -100, 2, 1, 30, 2]],
+            "pack 1 segment 2 token 0: the first token of a segment has the label 1; expected -100",
+        ),
+        (
+            "seq_lengths",
+            [[8], [3, 2, 2]],
+            "pack 1: cu_seqlens are [0, 3, 5, 7]; expected them to end at the pack's 8 tokens",
+        ),
+        (
+            "seq_lengths",
+            [[8], [3, -1, 6]],
+            "pack 1 segment 1: it ends at 2 and starts at 3; expected every segment to have a "
+            "token",
+        ),
+        (
+            "seq_lengths",
+            [[2**31 - 1, 2**31 - 1, 10], [3, 2, 3]],
+            "pack 0 segment 1: it ends at -2 and starts at 2147483647; expected every segment to "
+            "have a token",
+        ),
+        (
+            "seq_lengths",
+            [[], [3, 2, 3]],
+            "pack 0: cu_seqlens are [0]; expected 0 and the end of each segment",
+        ),
+        (
+            "position_ids",
+            [[*range(8)], [*range(8)]],
+            "pack 1 segment 1 token 0: position_ids has 3; expected 0",
+        ),
+    ],
+)
+def test_damage_under_the_names_of_hf_is_found_at_its_place(
+    column: str, values: list[list[int]], sentence: str
+) -> None:
+    with pytest.raises(FormatError) as error:
+        check(edited(column, values))
+    assert str(error.value) == f"data.arrow {sentence}"
+
+
+def test_a_label_at_the_start_of_a_segment_is_allowed_under_the_names_of_packprep() -> None:
+    check(to_batch(LABELLED, [ROWS[0], ROWS[1] | {"labels": ROWS[1]["tokens"]}]))
+
+
+def test_a_column_that_the_names_of_hf_need_may_not_be_missing_or_of_another_type() -> None:
+    stored = stored_columns(LABELLED, "hf")
+    assert packprep_columns(stored) == LABELLED
+    with pytest.raises(FormatError, match="has input_ids and seq_lengths but no labels; with the"):
+        packprep_columns([column for column in stored if column.name != "labels"])
+    wrong = Column(name="seq_lengths", kind="boundary", dtype="int32")
+    with pytest.raises(FormatError, match="says seq_lengths is a boundary column of int32; with"):
+        packprep_columns([wrong if column.name == "seq_lengths" else column for column in stored])
