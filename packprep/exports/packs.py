@@ -11,12 +11,12 @@ import pyarrow as pa
 from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.batch_view import flat
 from packprep.schemas.boundaries import bad_packs
-from packprep.schemas.columns import FILLER, NO_LOSS, check_schema, shard_schema
+from packprep.schemas.columns import FILLER, NO_LOSS, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
-from packprep.schemas.views import list_view
+from packprep.schemas.names import column_view, stored_schema
 from packprep.support.arrays import Bools, Int32, Int64
 
 # Other columns are not exported.
@@ -106,9 +106,9 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
     where, first = f"{output}/{entry.path}", 0
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            check_schema(stream.schema, manifest.columns, where)
+            check_schema(stream.schema, manifest.stored_columns, where)
             for batch in stream:
-                views = {column.name: list_view(batch, column.name, where) for column in columns}
+                views = {column.name: column_view(batch, column.name, where) for column in columns}
                 bad_packs(views, columns, manifest.max_length, where, first, StopAtFirst())
                 values = {name: flat(view) for name, view in views.items()}
                 offsets = {
@@ -136,7 +136,7 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
 
 def no_packs(manifest: Manifest) -> PackBatch:
     """A batch without packs, with the columns of an output."""
-    rows = pa.RecordBatch.from_pylist([], shard_schema(manifest.columns))
+    rows = pa.RecordBatch.from_pylist([], stored_schema(manifest.columns, manifest.names))
     values = {
         column.name: np.empty(0, column.numpy_dtype)
         for column in manifest.columns

@@ -25,6 +25,7 @@ from tests.helpers.command import run
 from tests.helpers.export_readers import READERS, ReadPack, stored_packs
 from tests.helpers.tiny_shards import (
     EXAMPLE,
+    GOLDEN,
     PLAIN,
     RICH,
     Row,
@@ -79,6 +80,16 @@ def test_labels_padding_filler_and_splits_arrive(to: str, tmp_path: Path) -> Non
         assert READERS[to](tmp_path / "out", split) == expected
     # [3, 4], [1], [4, 2], [2] tokens, each padded to a multiple of 4, and 4 of filler in each pack.
     assert result.splits["train"] == {"packs": 4, "segments": 10, "tokens": 16, "padding": 24}
+
+
+@pytest.mark.parametrize("to", IN_ORDER)
+def test_an_output_with_the_names_of_hugging_face_gives_the_same_packs(
+    to: str, tmp_path: Path
+) -> None:
+    source = GOLDEN / "v1-hf"
+    export(source, str(tmp_path / "out"), to)
+    assert len(packs := READERS[to](tmp_path / "out", "train")) > 0
+    assert packs == stored_packs(source, "train", to)
 
 
 segments = st.lists(st.lists(st.integers(0, 31), min_size=1, max_size=9), min_size=1, max_size=5)

@@ -202,10 +202,13 @@ def read_megatron_bridge(directory: Path, split: str) -> list[ReadPack]:
 
 
 def read_parquet(directory: Path, split: str) -> list[ReadPack]:
-    return [
-        _mds_pack(row | {"labels": row.get("labels", row["tokens"])})
-        for row in _parquet_rows(directory, split)
-    ]
+    packs = []
+    for row in _parquet_rows(directory, split):
+        tokens = row.get("tokens", row.get("input_ids"))
+        ends = row.get("cu_seqlens") or [0, *np.cumsum(row["seq_lengths"]).tolist()]
+        labels = row.get("labels", tokens)
+        packs.append(_mds_pack({"tokens": tokens, "cu_seqlens": ends, "labels": labels}))
+    return packs
 
 
 def _parquet_rows(directory: Path, split: str) -> Iterator[dict[str, Any]]:

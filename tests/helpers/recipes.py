@@ -63,7 +63,10 @@ SETTINGS: dict[str, Any] = {
     "use_cpu": True,
     "disable_tqdm": True,
 }
-ONE_PACK: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(PACKS)}
+ONE_PACK: dict[str, Any] = {
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": len(PACKS),
+}
 
 
 def write_shards(directory: Path) -> None:
