@@ -130,8 +130,15 @@ def _path(error: click.ClickException) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Message of click as the beginning of a sentence; suggests the nearest option."""
+    """Message of click as the beginning of a sentence; suggests an option for an unknown one."""
     message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        from packprep.config.spellings import option_here
+
+        option = option_here(error.option_name)
+        if option and error.ctx and option in (each.name for each in error.ctx.command.params):
+            flag = "SOURCE" if option == "sources" else "--" + option.replace("_", "-")
+            return f"{error.option_name} is called {flag} here;"
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option {error.option_name!r}; did you mean {error.possibilities[0]!r}?"
     return message[:1].lower() + (

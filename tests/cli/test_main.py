@@ -112,12 +112,36 @@ def test_packprep_alone_prints_its_help() -> None:
         ),
         (["build", "--qqqqq"], "no such option '--qqqqq'; see packprep build --help"),
         (
+            ["build", "a.jsonl", "--seq-len", "4096"],
+            "--seq-len is called --max-length here; see packprep build --help",
+        ),
+        (
+            ["build", "--cutoff_len=4096"],
+            "--cutoff_len is called --max-length here; see packprep build --help",
+        ),
+        (
+            ["plan", "--workers", "4"],
+            "--workers is called --num-proc here; see packprep plan --help",
+        ),
+        (
+            ["build", "--dataset", "a.jsonl"],
+            "--dataset is called SOURCE here; see packprep build --help",
+        ),
+        (
+            ["show", "packed", "--tokenizer-name", "gpt2"],
+            "--tokenizer-name is called --tokenizer here; see packprep show --help",
+        ),
+        (
+            ["env", "--seq-len", "4096"],
+            "no such option '--seq-len'; see packprep env --help",
+        ),
+        (
             ["qqqqq"],
             f"no such command 'qqqqq', expected one of {', '.join(COMMANDS)}; see packprep --help",
         ),
     ],
 )
-def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(
+def test_a_mistyped_or_foreign_option_is_answered_with_the_one_to_use(
     arguments: list[str], sentence: str
 ) -> None:
     result = run(*arguments)
