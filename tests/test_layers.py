@@ -39,6 +39,7 @@ ROOMS = (
     "reports",
     "cli",
     "cli/commands",
+    "cli/outputs",
 )
 LOADERS = ("loaders", "loaders/adapters", "loaders/frameworks")
 ORDER = ("schemas", "schemas/storage", *ROOMS, "top", *LOADERS)

@@ -1,4 +1,4 @@
-"""The command line: one module per command in `commands/`, imported when it is used.
+"""The command line: one module per command, imported when it is used.
 
 Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped, can be resumed; 130
 after Ctrl-C.
@@ -30,11 +30,21 @@ COMMANDS = {
     "trace": "List the rows in a pack, or the packs that hold a row.",
     "merge": "Merge several outputs into one.",
     "reshard": "Rewrite an output with shards of another size.",
+    "push": "Push an output to the Hugging Face hub.",
+    "card": "Print the dataset card of an output.",
     "sample": "Write small real data to try packprep on.",
     "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
+_FROM_OUTPUTS = ("merge", "reshard", "push", "card")
+"""Those in `outputs/`: they make something of finished outputs."""
+
+
+def module_of(command: str) -> str:
+    """Dotted name of the module of a command."""
+    room = "outputs" if command in _FROM_OUTPUTS else "commands"
+    return f"packprep.cli.{room}.{command}"
 
 
 class _Commands(click.Group):
@@ -52,7 +62,7 @@ class _Commands(click.Group):
                     f"No such command {name!r}{nearest(name, COMMANDS)}", context
                 )
             return None
-        command: click.Command = importlib.import_module(f"packprep.cli.commands.{name}").command
+        command: click.Command = importlib.import_module(module_of(name)).command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,7 +9,7 @@ from packprep.loaders import PackedShards
 from .tiny_shards import PLAIN, Row, write_output
 
 
-def numbered_shards(path: Path, packs: int, shards: int = 3) -> PackedShards:
+def numbered_shards(path: Path, packs: int, shards: int = 3, max_length: int = 8) -> PackedShards:
     """Packs of 8 tokens or fewer in documents of 3, 2 and up to 3 tokens; ids are 1, 2, 3, ..."""
     rows: list[Row] = []
     token = 1
@@ -29,5 +29,8 @@ def numbered_shards(path: Path, packs: int, shards: int = 3) -> PackedShards:
         token += count
     each = -(-packs // shards)
     parts = [rows[first : first + each] for first in range(0, packs, each)]
-    write_output(path, {"train": parts}, PLAIN, vocab_size=token)
+    splits = {"train": parts}
+    write_output(
+        path, splits, PLAIN, vocab_size=token, max_length=max_length, source_documents=3 * packs
+    )
     return PackedShards(path)
