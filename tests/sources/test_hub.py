@@ -88,6 +88,15 @@ def test_a_missing_file_or_repository_is_one_sentence(
     )
 
 
+def test_a_gated_repository_is_refused_with_the_thing_to_check(hub: Hub, tmp_path: Path) -> None:
+    hub.refuse = ("/resolve/", 403)
+    address = f"{ROOT}/a.jsonl"
+    result = run("build", address, "-o", tmp_path / "out", "--tokenizer", tmp_path / "tok", "-q")
+    assert result.code == 2
+    assert result.err.startswith(f"packprep: {address}: the store says: ")
+    assert result.err.endswith("; check the address and the credentials\n")
+
+
 @pytest.mark.parametrize("output", ["datasets/user/packed", "buckets/user/bucket/packed"])
 def test_an_output_on_the_hub_is_refused_with_the_command_to_use(
     hub: Hub, tmp_path: Path, output: str
